@@ -29,8 +29,8 @@ type reportReply struct {
 	View   *cluster.View   `json:"view,omitempty"`
 	// Out is what cannot be copied out on any node, for the node that notifies the user.
 	Out []stageout.Failures `json:"out,omitempty"`
-	// Marks is how far all nodes are with replicas, if that has changed since MarksVersion of
-	// the report.
+	// Marks is the progress of all nodes with replicas, if it has changed since the report's
+	// MarksVersion.
 	Marks        map[metadata.DatasetID][]replicas.Mark `json:"marks,omitempty"`
 	MarksVersion uint64                                 `json:"marks_version,omitempty"`
 	// Notifies: the caller is the node that writes to the job's output.

@@ -214,7 +214,7 @@ func (c *ctlServer) postRemove(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, struct{}{})
 }
 
-// remove ends the dataset that a user means by a name.
+// remove ends the dataset that has a name at present.
 func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) error {
 	d := c.d
 	if err := d.Refresh(ctx); err != nil {
@@ -240,7 +240,7 @@ func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) error {
 	return nil
 }
 
-// NoDataset is the error for a name that none of all has.
+// NoDataset is the error for a name that no dataset has.
 func NoDataset(name string, all []cluster.Dataset) error {
 	known := "the job has no dataset"
 	for i, ds := range all {

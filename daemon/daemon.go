@@ -347,8 +347,8 @@ func (d *Daemon) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadat
 	return d.datasets.Replicas.Where(buf, ino, owner)
 }
 
-// SetReplicasChanged has f hear that the replicas of a dataset are complete on this node, or
-// which are gone.
+// SetReplicasChanged sets f, which is called when the replicas of a dataset are complete on this
+// node, or with those that are gone.
 func (d *Daemon) SetReplicasChanged(f func(ds metadata.DatasetID, gone []metadata.Ino)) {
 	d.datasets.Replicas.SetNotify(f)
 }

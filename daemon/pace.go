@@ -6,8 +6,8 @@ import (
 )
 
 // pace makes the rate limits of the job file.
-// copyRate limits what this node's replicas take from other nodes, in bytes per second, so that
-// readers have the most of a fast network.
+// copyRate limits the bytes per second that this node's replicas read from other nodes, so that
+// readers get most of a fast network.
 const copyRate = 256 << 20
 
 func (d *Daemon) pace() {

@@ -74,13 +74,13 @@ type Status struct {
 	// Traffic is what the mount of this node has moved, and Rates how much per second lately.
 	Traffic Traffic `json:"traffic"`
 	Rates   Rates   `json:"rates"`
-	// Sources is the places that this node has read datasets from, and how fast they were.
+	// Sources has the places that this node has read datasets from, and how fast they were.
 	Sources []SourceStatus `json:"sources,omitempty"`
 	// Paces is the rate limits of this node.
 	Paces Paces `json:"paces,omitzero"`
 	// Swept is the orphans that this node has removed.
 	Swept home.Sweep `json:"swept"`
-	// Scrub is what this node's scrub of datasets has found.
+	// Scrub has the results of this node's scrub of datasets.
 	Scrub dataset.ScrubStats `json:"scrub"`
 	// StageOut is how far this node is with its part of each stage-out.
 	StageOut []stageout.Status `json:"stage_out,omitempty"`
@@ -93,7 +93,7 @@ type NodeStatus struct {
 	State cluster.State   `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
 	Lost  bool            `json:"lost,omitempty"` // it was up, and is down now: files of scratch that were only there are lost with it
-	// Load is what the node has reported last; nil if the leader has not heard of it, or cannot be asked.
+	// Load is the node's last report; nil if the leader has none, or cannot be asked.
 	Load *leader.Load `json:"load,omitempty"`
 }
 
@@ -117,14 +117,14 @@ type DatasetStatus struct {
 	MoreUnreadable int64                   `json:"more_unreadable,omitempty"`
 	// Overflow is what nodes own and do not store.
 	Overflow []leader.Overflow `json:"overflow,omitempty"`
-	// Training is how it is read; nil if nothing is known, or if that was not asked for.
+	// Training says how it is read; nil if nothing is known, or if the request does not ask for it.
 	Training *TrainingStatus `json:"training,omitempty"`
-	// Copies is how far the nodes are with replicas of its files, once they have begun.
+	// Copies is the nodes' progress with replicas of its files, once they have begun.
 	Copies *CopiesStatus `json:"copies,omitempty"`
 }
 
-// CopiesStatus is how far all nodes are with the replicas of a dataset: this node as it is,
-// the others in steps of 1/64.
+// CopiesStatus is the progress of all nodes with the replicas of a dataset: exact for this node,
+// in steps of 1/64 for the others.
 type CopiesStatus struct {
 	Files   int64           `json:"files"` // that are there
 	Bytes   int64           `json:"bytes"`
@@ -161,7 +161,7 @@ type statusReq struct {
 	// Incomplete asks which files the nodes could not read from the source, and what they do
 	// not store.
 	Incomplete bool `json:"incomplete,omitempty"`
-	Loads      bool `json:"loads,omitempty"` // what the nodes hold and move
+	Loads      bool `json:"loads,omitempty"` // space and traffic of the nodes
 }
 
 // statusReply is how far a stage-in is.
@@ -234,8 +234,8 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	return s
 }
 
-// addLoads adds what the nodes hold and move: of this node what is true now, of others what the
-// leader has heard.
+// addLoads adds the space and traffic of the nodes: this node's as they are now, others' as last
+// reported to the leader.
 func (s *Status) addLoads(ctx context.Context, d *Daemon) {
 	var r statusReply
 	if d.Call(ctx, d.leaderID(), wire.OpStatus, statusReq{Loads: true}, &r) != nil {

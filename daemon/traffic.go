@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Traffic and Rates are what the mount of this node has moved.
+// Traffic and Rates are the file data moved by this node's mount.
 type (
 	Traffic = node.Traffic
 	Rates   = node.Rates
@@ -25,16 +25,16 @@ type Activity struct {
 	Reads                             map[metadata.DatasetID]training.Reads
 }
 
-// SourceStatus is what this node has measured of a place that it reads datasets from: a node
-// or the source.
+// SourceStatus has this node's measurements of a place that it reads datasets from: a node or
+// the source.
 type SourceStatus struct {
 	Place       string  `json:"place"`       // a host, "source", or "this node"
 	State       string  `json:"state"`       // fast, slow, failed or idle
-	Latency     float64 `json:"latency"`     // seconds of a small read; 0 is not known
-	Bandwidth   float64 `json:"bandwidth"`   // bytes per second of one read; 0 is not known
+	Latency     float64 `json:"latency"`     // seconds of a small read; 0: unknown
+	Bandwidth   float64 `json:"bandwidth"`   // bytes per second of one read; 0: unknown
 	Share       float64 `json:"share"`       // of the reads of the last seconds, up to 1
 	Reads       int64   `json:"reads"`       // since the start
-	Replicas    int64   `json:"replicas"`    // of the reads, those of replicas
+	Replicas    int64   `json:"replicas"`    // of Reads, those of replicas
 	Failures    int64   `json:"failures"`    // reads that failed or were not answered in time
 	Bytes       int64   `json:"bytes"`       // since the start
 	Outstanding int     `json:"outstanding"` // reads now

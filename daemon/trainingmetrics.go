@@ -13,7 +13,7 @@ var (
 	datasetBytesDesc = prometheus.NewDesc("bivouac_dataset_bytes_total", "Bytes of a dataset that were read, by place.", []string{"dataset", "place"}, nil)
 	readWaitDesc     = prometheus.NewDesc("bivouac_dataset_wait_seconds", "How long reads of a dataset waited for the daemon.", []string{"dataset"}, nil)
 	planEpochDesc    = prometheus.NewDesc("bivouac_plan_epoch", "Epoch of the access plan that is read on this node.", []string{"dataset"}, nil)
-	planFollowedDesc = prometheus.NewDesc("bivouac_plan_followed", "1 if the reads on this node are those of the access plan.", []string{"dataset"}, nil)
+	planFollowedDesc = prometheus.NewDesc("bivouac_plan_followed", "1 if the reads on this node follow the access plan.", []string{"dataset"}, nil)
 	planMissesDesc   = prometheus.NewDesc("bivouac_plan_misses_total", "Reads of the access plan that were not prefetched.", []string{"dataset"}, nil)
 	planMemoryDesc   = prometheus.NewDesc("bivouac_plan_memory_bytes", "Bytes that are prefetched and not read yet.", []string{"dataset"}, nil)
 	batchesDesc      = prometheus.NewDesc("bivouac_training_batches_total", "Batches that ranks of this node have counted.", []string{"dataset"}, nil)
@@ -30,7 +30,7 @@ func (c trainingCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect reads the counters. Those of a plan begin anew with the next one.
+// Collect reads the counters. A plan's counters restart with the next plan.
 func (c trainingCollector) Collect(ch chan<- prometheus.Metric) {
 	a, _ := c.d.meter.activity()
 	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {

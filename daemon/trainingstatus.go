@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TrainingStatus is how training reads a dataset, on all nodes.
+// TrainingStatus says how training reads a dataset, on all nodes.
 type TrainingStatus struct {
 	Plan   *accessplan.Plan  `json:"plan,omitempty"`  // without its lists
 	State  *accessplan.State `json:"state,omitempty"` // how the plan is followed
@@ -57,7 +57,7 @@ func (c *ctlServer) trainingStatus(ctx context.Context, id metadata.DatasetID) *
 // saveEvery is how many samples of the meter are taken between two writes of the log.
 const saveEvery = 5
 
-// takeTraining enters what the mount of d has read since the last call into the log.
+// takeTraining adds the reads of d's mount since the last call to the log.
 func takeTraining(d *Daemon, at time.Time) {
 	a, ok := d.meter.activity()
 	if !ok {
@@ -74,7 +74,7 @@ func takeTraining(d *Daemon, at time.Time) {
 	}
 }
 
-// postTraining takes what a rank has measured of an epoch, or a list of that.
+// postTraining takes a rank's measurements of an epoch, or a list of them.
 func (c *ctlServer) postTraining(w http.ResponseWriter, r *http.Request) {
 	var body json.RawMessage
 	if !readJSON(w, r, &body) {

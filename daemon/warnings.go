@@ -14,8 +14,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// warnings tells the user in the job's output of nodes that are lost or back, and the log of
-// a full node; it knows how long no leader has answered.
+// warnings reports nodes that are lost or back in the job's output, and a full node in the log.
+// It records how long no leader has answered.
 type warnings struct {
 	d *Daemon
 
@@ -25,7 +25,7 @@ type warnings struct {
 	full     bool      // guarded by mu; the log knows
 }
 
-// answered notes that a leader has answered, and whether this node notifies the user.
+// answered records that a leader has answered, and whether this node notifies the user.
 func (w *warnings) answered(notifies bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -35,7 +35,7 @@ func (w *warnings) answered(notifies bool) {
 // leaderSilence is how long a leader may be silent before status says so: an election takes less.
 const leaderSilence = 5 * time.Second
 
-// silence is how long no leader has answered; 0 while that is nothing unusual.
+// silence is how long no leader has answered; 0 as long as that is usual.
 func (w *warnings) silence(at time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,7 +97,7 @@ func nodeLines(was, now cluster.View) (lines []string) {
 		case n.State == cluster.Down && node.Serving(old):
 			lines = append(lines, "no answer from "+n.Host+": its daemon, its machine or its network is down. "+node.LossText(n.ID, n.Host))
 		case n.State == cluster.Up && old.State == cluster.Down && len(n.Terms) > 0:
-			lines = append(lines, fmt.Sprintf("%s is back: what it has can be read again", n.Host))
+			lines = append(lines, fmt.Sprintf("%s is back: its data can be read again", n.Host))
 		}
 	}
 	return lines

@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestNodeLines: the user hears of nodes that are lost and back, once, and of nothing else.
+// TestNodeLines: nodes that are lost or back are reported to the user once, and nothing else is.
 func TestNodeLines(t *testing.T) {
 	up := cluster.NewMap(1, []string{"a", "b", "c"})
 	for i := range up.Nodes {

@@ -19,6 +19,6 @@ type RangeRead struct {
 // ManyReader is an optional power of a Store: many small files in one call.
 type ManyReader interface {
 	// ReadMany reads all of rs into buf: at most wire.MaxFiles ranges, at most wire.MaxMany bytes.
-	// With verified, bytes are compared with what was staged. With an error nothing was read.
+	// With verified, bytes are compared with their checksums. With an error nothing was read.
 	ReadMany(ctx context.Context, rs []RangeRead, buf []byte, verified bool) error
 }

@@ -27,7 +27,7 @@ func (f *File) Backing() (*os.File, error) {
 	return f.c.backing(f.ino, size, order)
 }
 
-// mayHave reports whether this node owns all of a file of a dataset, or has a replica of it.
+// mayHave reports whether this node owns a whole file of a dataset, or has a replica.
 func (c *Client) mayHave(ino metadata.Ino, order []metadata.NodeID) bool {
 	if len(order) != 1 || order[0] == c.cfg.Self || c.cfg.Replicas == nil {
 		return len(order) == 1 && order[0] == c.cfg.Self
@@ -85,8 +85,8 @@ func (c *Client) Advise(ctx context.Context, a *metadata.Attr) {
 	}
 	o, err := c.backing(a.Ino, a.Size, order)
 	if o == nil || err != nil {
-		return // its reader hears of the error
+		return // the read reports the error
 	}
-	_ = unix.Fadvise(int(o.Fd()), 0, a.Size, unix.FADV_WILLNEED) // only a help
+	_ = unix.Fadvise(int(o.Fd()), 0, a.Size, unix.FADV_WILLNEED) // only a hint
 	_ = o.Close()                                                // nothing was read
 }

@@ -51,8 +51,8 @@ type Config struct {
 
 	View   func() cluster.View
 	Sealed Sealed // nil is no datasets
-	// Replicas appends the nodes that have a replica of what is owner's of the file ino;
-	// nil is that there are none.
+	// Replicas appends the nodes that have a replica of owner's part of the file ino; nil: there
+	// are none.
 	Replicas func(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID
 
 	// UID and GID own all files of datasets, whatever the source said, as if the

@@ -43,14 +43,14 @@ func (c *Client) Stats() Stats {
 	}
 }
 
-// DatasetReads is what was read of each dataset for readers that waited.
+// DatasetReads returns the reads of each dataset for which a reader waited.
 func (c *Client) DatasetReads() map[metadata.DatasetID]stripe.DatasetReads { return c.data.Datasets() }
 
-// Sources is what is known of the places that datasets were read from.
+// Sources returns the measurements of the places that datasets were read from.
 func (c *Client) Sources() []sources.Status { return c.places.Status() }
 
 // Where returns the nodes that have all of the file a of a dataset: its owner, or the owner's
-// stand-in, and the holders of replicas. There are none if several nodes have parts of it, or
+// stand-in, and the holders of replicas. There are none if the file is on several nodes, or
 // if it is read through from the source. BeginRead chooses among them.
 func (c *Client) Where(a *metadata.Attr) []metadata.NodeID {
 	if !a.Ino.Sealed() || a.Layout.Kind != metadata.Local {
@@ -59,12 +59,12 @@ func (c *Client) Where(a *metadata.Attr) []metadata.NodeID {
 	return c.nodes.Where(nil, a, a.Layout.Node)
 }
 
-// BeginRead chooses the fastest of some places for a read of n bytes, which its End ends.
+// BeginRead chooses the fastest of some places for a read of n bytes. The caller must call End.
 func (c *Client) BeginRead(n int64, among []metadata.NodeID) sources.Read {
 	return c.places.Begin(n, among)
 }
 
-// ReadMany reads small files of datasets from one node that has all of them, in one call and
+// ReadMany reads small files of datasets from one node that has them all, in one call and
 // without waiting for any: see datapath.ManyReader.
 func (c *Client) ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.RangeRead, buf []byte) error {
 	return c.data.ReadMany(ctx, id, rs, buf)

@@ -134,7 +134,7 @@ type Layout struct {
 	Copies    uint8  // 0 and 1 mean one copy
 	Node      NodeID // Local only
 	ChunkSize uint32 // bytes, a power of two; 0 is DefaultChunkSize
-	Width     uint16 // nodes that hold chunks of the file; 0 is the default, AllNodes all
+	Width     uint16 // nodes that hold chunks of the file; 0: the default, AllNodes: all
 	Epoch     Epoch  // the map epoch whose Up nodes form the stripe
 }
 

@@ -107,7 +107,7 @@ static bool shows_progress(spank_t sp)
 	return spank_get_item(sp, S_TASK_GLOBAL_ID, &task) != ESPANK_SUCCESS || task == 0;
 }
 
-/* The exit status of bivouac wait if some files of a dataset could not be read: the job begins, and has their names. */
+/* The exit status of bivouac wait if some files of a dataset could not be read: the job begins, and its output names them. */
 #define WAIT_INCOMPLETE 3
 
 static void wait_for_data(spank_t sp, uint32_t job)

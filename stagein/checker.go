@@ -78,5 +78,5 @@ type Summer struct{ *xxh3.Hasher128 }
 // NewSummer makes a Summer of no bytes.
 func NewSummer() Summer { return Summer{xxh3.New128()} }
 
-// Sum is the checksum of what was written.
+// Sum is the checksum of the bytes written.
 func (s Summer) Sum() [16]byte { return s.Sum128().Bytes() }

@@ -43,9 +43,9 @@
 //
 // Where the sizes are known before the data is read (directory, tar, zip), a hash of the paths chooses the files that
 // overflow: they stay in the source, and each node reads them through a bounded cache. A compressed tar, a tar with sparse
-// members and anything with on-error=skip has to fit, or is refused with the numbers. What a
-// node owns later and has no room for (other nodes were lost, scratch has grown) overflows, too: its owner reads it
-// through for all nodes. In a compressed tar that needs a restart point within 64 MiB.
+// members and anything with on-error=skip has to fit, or is refused with the numbers. Files
+// that fall to a node later and do not fit there (other nodes were lost, scratch has grown) overflow, too: their owner
+// reads them through for all nodes. In a compressed tar that needs a restart point within 64 MiB.
 //
 // # Invariants
 //
@@ -53,10 +53,10 @@
 // a chunk and of a file that two nodes have read. A source that has changed is ESTALE, and nothing of it is served.
 // Inodes carry the number of the try that made them, so that nothing a lost reader still stores belongs to a file.
 //
-// # Rooms
+// # Packages
 //
-// This package is the vocabulary: what a user asks for (Request, Options, Order), what is planned (Plan, Part, Origins), how
-// items become records (Placer, Recorder, Selection). It reads nothing but the user's list. The work is done in three rooms,
-// which do not know each other: scan finds what is there and makes plans, ingest is the single pass, fill fetches what a
-// published manifest names. Below them are archive (reading files where they lie) and source (formats).
+// This package is the vocabulary: the user's request (Request, Options, Order), the plan (Plan, Part, Origins), and how items
+// become records (Placer, Recorder, Selection). It reads nothing but the user's list. The work is done in three packages
+// that do not import each other: scan lists the source and makes plans, ingest is the single pass, fill fetches the files of
+// a published manifest. Below them are archive (reading files where they lie) and source (formats).
 package stagein

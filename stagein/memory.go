@@ -10,7 +10,7 @@ const Memory = DefaultBuffers + DefaultCache + manifest.Memory
 // The defaults of a node, for one dataset.
 const (
 	DefaultBuffers = 64 << 20  // bytes of pieces in flight
-	DefaultCache   = 256 << 20 // bytes of what is read through
+	DefaultCache   = 256 << 20 // bytes cached by read-through
 	DefaultWorkers = 16        // pieces that are stored, or files that are read, at a time
 )
 
@@ -20,5 +20,5 @@ const (
 	PageSize      = 4096     // of the nodes' filesystems
 )
 
-// Pages returns what a file of n bytes takes on a disk.
+// Pages returns the bytes that a file of n bytes takes on a disk.
 func Pages(n int64) int64 { return (n + PageSize - 1) / PageSize * PageSize }

@@ -25,7 +25,7 @@ type Options struct {
 	// Replicas is made when the dataset is ready.
 	Replicas cluster.Replicas `json:"replicas,omitempty"`
 	Index    Index            `json:"index,omitempty"`
-	Cache    source.Name      `json:"cache,omitempty"` // absolute path of the user's cache directory for indexes; "" is none
+	Cache    source.Name      `json:"cache,omitempty"` // absolute path of the user's cache directory for indexes; "": none
 }
 
 // Unpack is what becomes of archives.
@@ -290,7 +290,7 @@ func (x Index) check() error {
 	return nil
 }
 
-// Asked reports whether the user has said where: then archives are scanned to have an index.
+// Asked reports whether the user has chosen a place: then archives are scanned to have an index.
 func (x Index) Asked() bool { return x != IndexAuto && x != IndexOff }
 
 // in returns x with a relative path resolved against the directory wd.
@@ -301,10 +301,10 @@ func (x Index) in(wd string) Index {
 	return x
 }
 
-// Spill is the option that says what happens with files for which the nodes have no room.
+// Spill is the option for files that do not fit on the nodes.
 type Spill string
 
-// What happens with them.
+// The values of Spill.
 const (
 	SpillPFS  Spill = ""     // they overflow: they stay in the source and are read through
 	SpillFail Spill = "fail" // the stage-in fails before a byte is copied

@@ -22,12 +22,12 @@ import (
 //
 // For a sampler the files are numbered as torchvision's ImageFolder does it (package
 // accessplan). Files that it does not number come after the others. Samplers may be followed by
-// ,ranks=R ,epochs=E ,root=DIR and ,drop_last, which are of later epochs and of the numbering.
+// ,ranks=R ,epochs=E ,root=DIR and ,drop_last, which describe later epochs and the numbering.
 type Order struct {
 	Kind string `json:"kind,omitempty"` // "", shuffled, source, seed, random, loader or list
 	Seed uint64 `json:"seed,omitempty"` // of shuffled and samplers
 	List string `json:"list,omitempty"` // FILE
-	// The rest is of samplers, as in accessplan.Plan.
+	// The rest is for samplers, as in accessplan.Plan.
 	Ranks    int    `json:"ranks,omitempty"`
 	Epochs   int    `json:"epochs,omitempty"`
 	Root     string `json:"root,omitempty"`
@@ -94,7 +94,7 @@ func (o Order) String() string {
 }
 
 // Plan is the access plan of all epochs that the order of a sampler stands for; false for
-// other orders. Its dataset is left open.
+// other orders. Its dataset is not set.
 func (o Order) Plan() (accessplan.Plan, bool) {
 	p := accessplan.Plan{Kind: accessplan.Kind(o.Kind), Seed: o.Seed, Shuffle: true, Ranks: o.Ranks, Epochs: o.Epochs, Root: o.Root, DropLast: o.DropLast}
 	switch o.Kind {

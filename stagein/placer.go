@@ -54,7 +54,7 @@ func (p *Placer) Record(it *source.Item, o *Object) manifest.Record {
 	return rec
 }
 
-// origin returns where an item's bytes are; in a compressed tar, in what that unpacks to.
+// origin returns where an item's bytes are; in a compressed tar, in its unpacked bytes.
 func (p *Placer) origin(it *source.Item) manifest.Origin {
 	switch {
 	case p.Plan.Kind == source.Dir:

@@ -106,7 +106,7 @@ func (p Part) Bare() Part {
 	return p
 }
 
-// SaidBy returns what states the size that is needed, for a message; "" if it is the size of the source.
+// SaidBy names the source of the needed size, for a message; "" if it is the size of the source.
 func (p *Plan) SaidBy() string {
 	if p.LeastBy == "" {
 		return ""
@@ -121,8 +121,8 @@ type Try struct {
 	Kept   uint32 `json:"kept,omitempty"`
 }
 
-// Checkpoints reports whether shares of the plan make checkpoints. Shares that must report at the end what of a list was
-// missing, or what they left out, make none.
+// Checkpoints reports whether shares of the plan make checkpoints. Shares that must report at the end which names
+// of a list were missing, or left out, make none.
 func (p *Plan) Checkpoints() bool {
 	return p.OnError == OnErrorFail && (p.Kind == source.Tar || p.Kind.Packed() || p.Kind == source.Many && p.List == "")
 }

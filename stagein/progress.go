@@ -13,7 +13,7 @@ type Progress struct {
 	Shares      int64 `json:"shares,omitempty"`  // how many this is the sum of
 	Most        int64 `json:"most,omitempty"`    // Bytes of the one of them that has most
 	Done        bool  `json:"done"`
-	// First is how many samples are there from the beginning of the order on, at the least:
+	// First is the least number of samples that are there from the beginning of the order on:
 	// AllFirst if that is all; 0 without an order of samples.
 	First int64 `json:"first,omitempty"`
 }

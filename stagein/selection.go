@@ -37,7 +37,7 @@ func NewSelection(fs source.FS, o Options) (*Selection, error) {
 	return s, nil
 }
 
-// Wanted reports whether an item is wanted, and counts it. Directories are not: they are made for what is in them.
+// Wanted reports whether an item is wanted, and counts it. Directories are not: they are made for their files.
 func (s *Selection) Wanted(it *source.Item) bool {
 	if s == nil {
 		return true
@@ -79,7 +79,7 @@ func (s *Selection) see(path string) {
 	s.list.See(path)
 }
 
-// Unseen returns what is listed and was not found; nothing if the limit ended the search.
+// Unseen returns the names of the list that were not found; none if the limit ended the search.
 func (s *Selection) Unseen() []string {
 	if s == nil || s.list == nil || s.Full() {
 		return nil
@@ -89,7 +89,7 @@ func (s *Selection) Unseen() []string {
 	return s.list.Left()
 }
 
-// NotThere is the error for something listed that is not in the source.
+// NotThere is the error for a name of the list that is not in the source.
 func NotThere(list source.Name) error { return fmt.Errorf("%s lists it: %w", list, syscall.ENOENT) }
 
 // Full reports whether the limit is reached.
@@ -108,7 +108,7 @@ func Unlisted(list source.Name, missing []string) error {
 		return nil
 	}
 	some := missing[:min(len(missing), 3)]
-	return fmt.Errorf("%d of what %s lists is not there: %q: mend the list, or stage it in with on-error=skip: %w",
+	return fmt.Errorf("%d of the paths in %s not found in the source: %q: correct the list, or stage in with on-error=skip: %w",
 		len(missing), list, some, syscall.ENOENT)
 }
 

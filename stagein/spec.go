@@ -62,7 +62,7 @@ func ParseSpec(s, wd string) (Request, error) {
 	return r, r.Validate()
 }
 
-// refuseURL refuses a source that is a URL, and says what to do instead.
+// refuseURL refuses a source that is a URL, with the remedy.
 func refuseURL(s string) error {
 	scheme, _, ok := strings.Cut(s, "://")
 	if !ok || scheme == "" || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-") != "" {

@@ -32,7 +32,7 @@ type Config struct {
 	Source   source.FS                       // where datasets come from
 	Window   int64                           // see FillsConfig
 	Rate     *rate.Bucket                    // limits what other nodes are sent; nil is unlimited
-	Copying  *rate.Bucket                    // limits what this node's replicas take from others; nil is unlimited
+	Copying  *rate.Bucket                    // limits the bytes that this node's replicas read from others; nil: unlimited
 	Patience time.Duration                   // with a node that does not answer
 	Retry    time.Duration                   // before a dataset that could not be loaded is tried again
 }

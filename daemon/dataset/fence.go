@@ -32,7 +32,7 @@ type Fence struct {
 	removed  map[metadata.DatasetID]bool          // guarded by mu; ended datasets whose removal has begun
 }
 
-// NewFence guards store, of which datasets leave something to scratch.
+// NewFence guards store, in which datasets leave a reserve to scratch.
 func NewFence(ctx context.Context, store *chunkstore.Store, scratch job.Reserve) *Fence {
 	return &Fence{
 		ctx: ctx, store: store, scratch: scratch, dirty: dirty{lazy: dirtyLazy, most: dirtyMost, step: dirtyStep},
@@ -58,8 +58,8 @@ func (f *Fence) Write(ctx context.Context, ino metadata.Ino, p []byte, off int64
 	return f.dirty.wrote(f.ctx, f.store, ino, off, int64(len(p)))
 }
 
-// WriteSpare is Write for a replica, which takes only room that is free, and may use what is
-// reserved for scratch until scratch needs it.
+// WriteSpare is Write for a replica: it takes only free room, and may use the reserve of scratch
+// until scratch needs it.
 func (f *Fence) WriteSpare(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
 	if err := f.writeStaged(ino, func() error { return f.store.WriteSpare(ctx, ino, p, off) }); err != nil {
 		return err
@@ -76,12 +76,12 @@ func (f *Fence) writeStaged(ino metadata.Ino, write func() error) error {
 	return write()
 }
 
-// room reports whether n more bytes of a dataset's object find room beside what is reserved for scratch. An object of
-// which something is there may be finished: what it had is overwritten.
+// room reports whether n more bytes of a dataset's object fit beside the reserve of scratch. An object that exists may
+// be finished: its earlier bytes are overwritten.
 func (f *Fence) room(ino metadata.Ino, n int64) bool {
 	s, err := f.store.Space(f.ctx)
 	if err != nil || s.Free-f.scratch.Of(s.Capacity) >= n {
-		return true // the writer will hear of the error
+		return true // the write reports the error
 	}
 	took, err := f.store.Allocated(f.ctx, ino)
 	return err != nil || took > 0

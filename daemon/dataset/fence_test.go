@@ -18,8 +18,8 @@ func ino(ds metadata.DatasetID, part uint16, seq uint32) metadata.Ino {
 	return metadata.SealedIno(ds, part, seq)
 }
 
-// TestScratchIsReserved: datasets do not take what is reserved for scratch, but may finish what they have begun; scratch takes
-// all of it.
+// TestScratchIsReserved: datasets leave the reserve of scratch alone, but may finish objects that they have begun; scratch
+// can use all of its reserve.
 func TestScratchIsReserved(t *testing.T) {
 	const capacity, block = 1 << 20, 64 << 10
 	s, err := chunkstore.Open(chunkstore.Config{Dirs: []string{filepath.Join(t.TempDir(), "store")}, Capacity: capacity})
@@ -52,7 +52,7 @@ func TestScratchIsReserved(t *testing.T) {
 		t.Errorf("a file that is half here cannot be finished: %v", err)
 	}
 	if n := fill(func(i uint32) metadata.Ino { return metadata.RootIno + 1 + metadata.Ino(i) }); staged+n+block < capacity-2*block {
-		t.Errorf("scratch took %d of what %d bytes of datasets left of %d", n, staged+block, capacity)
+		t.Errorf("scratch took %d bytes, beside %d bytes of datasets, of a capacity of %d", n, staged+block, capacity)
 	}
 }
 

@@ -187,7 +187,7 @@ func (f *Files) copyTo(ctx context.Context, from metadata.NodeID, q blobRequest,
 	}
 }
 
-// pieceSums calls see with the checksums of what a node has staged of a dataset.
+// pieceSums calls see with the checksums of the pieces of a dataset that a node has staged.
 func (f *Files) pieceSums(ctx context.Context, id metadata.DatasetID, from metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error {
 	path := f.Path(id, fmt.Sprintf("%s-%d%s", PieceSums, from, newSuffix))
 	if err := f.Fetch(ctx, from, id, PieceSums, path); err != nil {

@@ -228,7 +228,7 @@ func (f *Fills) need(ctx context.Context, ino metadata.Ino, off, n int64) error 
 	})
 }
 
-// fetch is x.Need for a file that is no replica here. One of another node is not fetched.
+// fetch is x.Need for a file of this node that is no replica. It does not fetch other nodes' files.
 func (f *Fills) fetch(ctx context.Context, x *fill.Fill, ino metadata.Ino, off, n int64) error {
 	if !x.Has(ino, off, n) && f.replicas.Foreign(ino) {
 		return fmt.Errorf("inode %v: %w", ino, replicas.ErrNotHere)

@@ -30,7 +30,7 @@ type Stager interface {
 	Published(id metadata.DatasetID)
 }
 
-// TreeFunc hears of a dataset whose tree can be read on this node, more than once, and of one
+// TreeFunc is called for a dataset whose tree can be read on this node, more than once, and of one
 // that ended before its data is removed. It must not wait.
 type TreeFunc func(ds cluster.Dataset, sum manifest.Summary)
 

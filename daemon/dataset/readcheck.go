@@ -18,8 +18,8 @@ import (
 )
 
 // readCheck verifies pieces of datasets before this node or another reads them, with
-// verify=reads: each once since this daemon started, when it is first asked for. What a
-// drive spoils later is found by the scrub.
+// verify=reads: each once since this daemon started, at its first read. The scrub
+// finds later corruption.
 type readCheck struct {
 	n         node.Process
 	store     *chunkstore.Store

@@ -20,7 +20,7 @@ type manyRead struct {
 }
 
 // onReadMany reads small files of datasets for another node's prefetch. A file that is not fetched
-// yet, or is damaged, does not keep the others out.
+// yet, or is damaged, has its own error; the others are sent.
 func (s *Server) onReadMany(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	m := manyRead{s: s}
 	if err := wire.Parse(r.Body, &m.q); err != nil {
@@ -49,8 +49,8 @@ func (s *Server) onReadMany(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 	return nil
 }
 
-// present counts the bytes that are here, and those of them that are copied. Other files are
-// EAGAIN.
+// present counts the bytes of the files that are here, and how many bytes of these are copied. Other
+// files are EAGAIN.
 func (m *manyRead) present() (sent, copied int64) {
 	for i, q := range m.q.Files {
 		n := int64(q.Len)
@@ -68,7 +68,7 @@ func (m *manyRead) present() (sent, copied int64) {
 // lends reports whether a file is sent from its descriptor.
 func (m *manyRead) lends(i int) bool { return !m.q.Summed && m.q.Files[i].Len >= lendFrom }
 
-// each calls do for the files without an error, and notes its errors.
+// each calls do for the files without an error, and records its errors.
 func (m *manyRead) each(do func(i int) error) {
 	for i := range m.files {
 		f := &m.files[i]

@@ -17,7 +17,7 @@ type FillReport struct {
 	Unreadable []fill.Unreadable `json:"unreadable,omitempty"`
 	More       int64             `json:"more,omitempty"`
 	// Overflow is the files that the node owns and reads through; Missing is how many
-	// more it could not fetch, and Lack why one of them.
+	// more it could not fetch, and Lack the reason for one of these.
 	Overflow fill.Overflow `json:"overflow,omitzero"`
 	Missing  int64         `json:"missing,omitempty"`
 	Lack     string        `json:"lack,omitempty"`

@@ -12,13 +12,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// ScrubStats is what this node's scrub has found since the daemon's start.
+// ScrubStats has the results of this node's scrub since the daemon's start.
 type ScrubStats struct {
 	Rounds   int64 `json:"rounds"` // over all datasets
-	Files    int64 `json:"files"`  // that were compared
+	Files    int64 `json:"files"`  // compared
 	Bytes    int64 `json:"bytes"`
-	Bad      int64 `json:"bad"`      // that differ from what was staged, and could not be repaired
-	Repaired int64 `json:"repaired"` // that differed, and were fetched again
+	Bad      int64 `json:"bad"`      // files that do not match their checksums, and could not be repaired
+	Repaired int64 `json:"repaired"` // files that did not match, and were fetched again
 }
 
 // scrub is the state of the background scrub.
@@ -27,14 +27,14 @@ type scrub struct {
 	stats ScrubStats // guarded by mu
 }
 
-// Scrubbed is what the scrub has found.
+// Scrubbed returns the results of the scrub.
 func (v *Verifier) Scrubbed() ScrubStats {
 	v.scrub.mu.Lock()
 	defer v.scrub.mu.Unlock()
 	return v.scrub.stats
 }
 
-// Scrub compares what this node has of each dataset with its checksums, again and again with a pause between two rounds, and
+// Scrub compares this node's part of each dataset with its checksums, again and again with a pause between two rounds, and
 // has what differs fetched again. It reads perSecond bytes, from the drive. Of files in stripes it compares the pieces
 // that were fetched one by one; the others are compared by Verify.
 func (v *Verifier) Scrub(ctx context.Context, pause time.Duration, perSecond int64) {

@@ -39,7 +39,7 @@ type verification struct {
 	only  map[metadata.Ino]bool // empty is all
 
 	overflow *overflowFiles // nil if overflow is not read
-	pace     *rate.Bucket   // of a scrub, which reads only what is here; nil is none
+	pace     *rate.Bucket   // of a scrub, which reads only this node's files; nil: no scrub
 
 	// Files that were fetched after the manifest was published have their checksums in
 	// the journal: whole files, and this node's pieces of others. The checksums of chunks
@@ -60,7 +60,7 @@ func (v *Verifier) run(ctx context.Context, q *verifyRequest) (*VerifyResult, er
 	return v.runPaced(ctx, q, nil)
 }
 
-// runPaced is run at a pace, over what is on this node alone; nil is run.
+// runPaced is run at a pace, over this node's files alone. A nil pace means run.
 func (v *Verifier) runPaced(ctx context.Context, q *verifyRequest, pace *rate.Bucket) (*VerifyResult, error) {
 	x, ok := v.tables.get(q.Dataset)
 	if !ok {

@@ -25,7 +25,7 @@ func (c *Coordinator) setPlan(ctx context.Context) {
 	}
 }
 
-// accessPlan is the plan that order= stands for; false if it says nothing of the reads.
+// accessPlan is the plan that order= stands for; false if it does not give the order of the reads.
 func (c *Coordinator) accessPlan() (p accessplan.Plan, ok bool, err error) {
 	o := c.req.Fill
 	if p, ok = o.Plan(); !ok && o.Kind == stagein.OrderList {

@@ -35,7 +35,7 @@ type participant struct {
 	share    atomic.Pointer[ingest.Share]
 	boundary atomic.Pointer[ingest.Boundary] // where the next part begins
 	read     atomic.Int64                    // bytes of the source, by all tries of the part on this node
-	before   atomic.Int64                    // of them, by earlier tries
+	before   atomic.Int64                    // of read, by earlier tries
 	over     atomic.Bool
 }
 

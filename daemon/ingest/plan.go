@@ -132,7 +132,7 @@ func (c *Coordinator) keepOrigins(o stagein.Origins) error {
 // freeSpaceTime bounds the questions of freeSpace.
 const freeSpaceTime = 5 * time.Second
 
-// freeSpace is what each node that serves has left for datasets; false for one that did not answer.
+// freeSpace is the room for datasets on each node that serves; false for one that did not answer.
 func (s *Stager) freeSpace() func(metadata.NodeID) (int64, bool) {
 	ctx, cancel := context.WithTimeout(s.cfg.Ctx, freeSpaceTime)
 	defer cancel()

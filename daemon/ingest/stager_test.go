@@ -286,7 +286,7 @@ func TestRequestsAreChecked(t *testing.T) {
 	}
 }
 
-// TestAdopt: a node takes up the stage-in that names it as coordinator, or says that it
+// TestAdopt: a node adopts a stage-in that names it as coordinator, or reports that it
 // cannot.
 func TestAdopt(t *testing.T) {
 	for name, c := range map[string]struct {

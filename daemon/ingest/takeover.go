@@ -88,7 +88,7 @@ func (s *Stager) disown(ctx context.Context, ds cluster.Dataset) bool {
 }
 
 // Supersede implements dataset.Stager. It does not wait for
-// the source of an attempt that is to end, which may be stuck.
+// the source of an attempt that should end, and may be stuck.
 func (s *Stager) Supersede(ds cluster.Dataset) {
 	if c := s.coordinator(ds.ID); c != nil && (c.ds.Attempt < ds.Attempt || ds.Phase.Ended()) {
 		c.supersede()

@@ -32,20 +32,20 @@ type File struct {
 	Dirs  Dirs       `json:"dirs"`
 	// Capacity limits the bytes of file data on this node; 0 means all that the disks have.
 	Capacity int64 `json:"capacity,omitempty"`
-	// Scratch is how much of the capacity datasets leave to scratch.
+	// Scratch is the share of the capacity that datasets leave to scratch.
 	Scratch Reserve `json:"scratch,omitzero"`
 	// Rate limits the bytes per second that this node reads from sources;
 	// ServeRate limits the bytes per second that it serves to other nodes. 0 is unlimited.
 	Rate      int64 `json:"rate,omitempty"`
 	ServeRate int64 `json:"serve_rate,omitempty"`
-	// Ahead bounds the bytes that this node prefetches of a dataset; 0 is a share of its memory,
-	// AheadOff none.
+	// Ahead bounds the bytes that this node prefetches of a dataset; 0: a share of its memory,
+	// AheadOff: none.
 	Ahead int64 `json:"ahead,omitempty"`
 	// VerifyReads compares dataset reads from other nodes with the checksums taken when
 	// the data was staged.
 	VerifyReads bool `json:"verify_reads,omitempty"`
-	// Scrub limits the bytes per second that this node's scrub of datasets reads; 0 is 32 MiB,
-	// less is no scrub.
+	// Scrub limits the bytes per second that this node's scrub of datasets reads; 0: 32 MiB,
+	// negative: no scrub.
 	Scrub int64 `json:"scrub,omitempty"`
 	// KernelView is KernelViewOff, or "" for a kernel view wherever the node supports one.
 	KernelView string `json:"kernel_view,omitempty"`
@@ -70,7 +70,7 @@ type File struct {
 // AheadOff as File.Ahead turns prefetch off.
 const AheadOff = -1
 
-// ParseAhead turns the user's size into File.Ahead; 0 is off, and nothing at all the default.
+// ParseAhead turns the user's size into File.Ahead; 0 switches prefetch off, an empty text is the default.
 func ParseAhead(v string, size func(string) (int64, error)) (int64, error) {
 	if v == "" {
 		return 0, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Reserve is how much of a node's capacity datasets leave to scratch. The zero value is nothing.
+// Reserve is the part of a node's capacity that datasets leave to scratch. The zero value is no reserve.
 type Reserve struct {
 	Percent int   `json:"percent,omitempty"` // of the capacity
 	Bytes   int64 `json:"bytes,omitempty"`   // without Percent the reserve, with it the most
@@ -30,7 +30,7 @@ func (r Reserve) Of(capacity int64) int64 {
 	return n
 }
 
-// String is what ParseReserve reads, and the limit of a percentage.
+// String returns the text that ParseReserve parses, and the limit of a percentage.
 func (r Reserve) String() string {
 	switch {
 	case r.Percent == 0:
@@ -41,7 +41,7 @@ func (r Reserve) String() string {
 	return strconv.Itoa(r.Percent) + "%"
 }
 
-// ParseReserve reads a size, with size, or a percentage such as "15%"; nothing at all is the default.
+// ParseReserve reads a size, with size, or a percentage such as "15%"; an empty text is the default.
 func ParseReserve(v string, size func(string) (int64, error)) (Reserve, error) {
 	if v == "" {
 		return DefaultReserve, nil

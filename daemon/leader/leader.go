@@ -50,7 +50,7 @@ type Leader struct {
 	mu      sync.Mutex
 	since   time.Time                 // guarded by mu; when this node began to lead; zero while another does
 	reports map[metadata.NodeID]heard // guarded by mu
-	marks   uint64                    // guarded by mu; version of what the reports say of replicas
+	marks   uint64                    // guarded by mu; version of the marks in the reports
 	started map[string]bool           // guarded by mu; datasets of the job file that this leader has started
 }
 

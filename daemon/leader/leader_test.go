@@ -51,8 +51,8 @@ func TestReportsWakeTheLeader(t *testing.T) {
 	}
 }
 
-// TestMarks: what nodes say of their replicas gets a newer version when it changes, and only
-// then, also than that of an earlier leader.
+// TestMarks: the marks in the nodes' reports get a newer version when they change, and only then;
+// it is also newer than that of an earlier leader.
 func TestMarks(t *testing.T) {
 	l := New(Config{Job: &job.File{Hosts: make([]string, 7)}})
 	if v, all := l.Marks(0); v != 0 || all != nil {
@@ -68,7 +68,7 @@ func TestMarks(t *testing.T) {
 		t.Errorf("version %d, %v", v, all)
 	}
 	if again, all := l.Marks(v); again != 0 || all != nil {
-		t.Errorf("for who knows them: version %d, %v", again, all)
+		t.Errorf("marks for a node that has this version: version %d, %v", again, all)
 	}
 	report(1, 10)
 	l.Record(Report{Node: 2}, time.Unix(1, 0))

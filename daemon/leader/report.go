@@ -35,8 +35,8 @@ type Report struct {
 	// Scanned is the bytes that the node has read for each scan that it coordinates.
 	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
 	Load
-	// Replicas is how far the node is with its replicas; MarksVersion is what it knows of the
-	// other nodes'.
+	// Replicas is the node's progress with its replicas; MarksVersion is the version of the other
+	// nodes' marks that it has.
 	Replicas     map[metadata.DatasetID]replicas.Mark `json:"replicas,omitempty"`
 	MarksVersion uint64                               `json:"marks_version,omitempty"`
 	// Out is what the node cannot copy out; HasOutput says that the job's output is
@@ -45,7 +45,7 @@ type Report struct {
 	HasOutput bool                `json:"has_output,omitempty"`
 }
 
-// Load is what a node has stored and what its mount moves.
+// Load is the space that a node uses and the traffic of its mount.
 type Load struct {
 	Space   datapath.Space `json:"space"`
 	Traffic node.Traffic   `json:"traffic"`

@@ -43,7 +43,7 @@ func (l *Leader) serving(m cluster.Map, f func(n cluster.Node, r *Report)) {
 	}
 }
 
-// Marks is how far the nodes are with replicas, by dataset; nil and 0 if known is of that.
+// Marks returns the nodes' progress with replicas, by dataset, and its version; nil and 0 if known is that version.
 func (l *Leader) Marks(known uint64) (version uint64, all map[metadata.DatasetID][]replicas.Mark) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *Leader) Marks(known uint64) (version uint64, all map[metadata.DatasetID
 	return l.marks, all
 }
 
-// Loads is what each node of m that serves has reported last.
+// Loads returns the last reported load of each node of m that serves.
 func (l *Leader) Loads(m cluster.Map) map[metadata.NodeID]Load {
 	all := make(map[metadata.NodeID]Load)
 	l.serving(m, func(n cluster.Node, r *Report) { all[n.ID] = r.Load })

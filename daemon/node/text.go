@@ -16,8 +16,8 @@ const MaxErrorText = 16 << 10
 func Clip(s string) string { return s[:min(len(s), MaxErrorText)] }
 
 // ErrorText is the text of err for a message to a user: with at most one errno text, and
-// without that of EBADMSG, EINVAL, ESTALE and EPROTO, which only repeats that what is
-// named is wrong.
+// without that of EBADMSG, EINVAL, ESTALE and EPROTO, which adds nothing to the
+// message.
 func ErrorText(err error) string {
 	text := err.Error()
 	var no syscall.Errno
@@ -48,7 +48,7 @@ func endsInErrno(text string) bool {
 	return false
 }
 
-// LossText says what is lost with a node, what heals, and what to do.
+// LossText says which data is lost with a node, what is repaired, and what to do.
 func LossText(id metadata.NodeID, host string) string {
 	if id == metadata.RootIno.Home() {
 		return fmt.Sprintf("%s is lost, and with it the root of scratch: scratch is unavailable until it is back; its part of datasets is fetched again", host)

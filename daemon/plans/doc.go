@@ -10,7 +10,7 @@
 // # Invariants
 //
 //   - A plan is used only if its digest is the one that the registry has.
-//   - A plan that cannot be had costs prefetch and nothing else.
+//   - A plan that cannot be fetched costs prefetch and nothing else.
 //
 // Plans.mu is a leaf; it is not held across a remote call.
 //

@@ -19,7 +19,7 @@ type OwnerMap struct {
 	Epoch metadata.Epoch  `json:"epoch"` // of the cluster's map: owners change with it
 	Nodes []string        `json:"nodes"` // hosts, by node
 	Self  metadata.NodeID `json:"self"`
-	// Owner is a node for each file, 16 bits, little-endian, in base64; 65535 is none.
+	// Owner is a node for each file, 16 bits, little-endian, in base64; 65535: no node.
 	Owner string `json:"owner"`
 }
 

@@ -28,7 +28,7 @@ type Files interface {
 	Remove(id metadata.DatasetID, patterns ...string)
 }
 
-// StateFunc says how the plan of a dataset is followed on this node.
+// StateFunc returns how the plan of a dataset is followed on this node.
 type StateFunc func(id metadata.DatasetID) accessplan.State
 
 // FileName is the name of a plan's body in the dataset's staging directory.
@@ -59,7 +59,7 @@ func New(n node.Node, files Files, retry time.Duration) *Plans {
 	return &Plans{n: n, files: files, retry: retry, plans: make(map[metadata.DatasetID]*held), own: make(map[metadata.DatasetID]string), changed: make(chan struct{})}
 }
 
-// SetState sets how the plans of this node are followed.
+// SetState sets the source of the states of this node's plans.
 func (p *Plans) SetState(f StateFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +87,7 @@ func (p *Plans) Set(ctx context.Context, plan accessplan.Plan) (digest string, e
 	}
 	digest = plan.Digest()
 	if ds.Plan == digest {
-		return digest, nil // several ranks say the same
+		return digest, nil // several ranks set the same plan
 	}
 	p.mu.Lock()
 	p.own[ds.ID] = digest
@@ -267,10 +267,10 @@ func (p *Plans) Of(name string) (id metadata.DatasetID, plan *accessplan.Plan, e
 	return ds.ID, plan, nil
 }
 
-// maxRanks bounds the positions that are kept of a plan.
+// maxRanks bounds the positions that are kept for a plan.
 const maxRanks = 1 << 16
 
-// Report notes where ranks of this node are. Positions of another plan are left out.
+// Report records positions of ranks on this node. Positions of another plan are ignored.
 func (p *Plans) Report(all []accessplan.Position) error {
 	for _, pos := range all {
 		ds, err := p.Dataset(pos.Dataset)
@@ -289,7 +289,7 @@ func (p *Plans) Report(all []accessplan.Position) error {
 	return nil
 }
 
-// Positions is where ranks of this node said that they are, by rank.
+// Positions returns the positions that ranks of this node have reported, by rank.
 func (p *Plans) Positions(id metadata.DatasetID) []accessplan.Position {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -319,7 +319,7 @@ func (p *Plans) onState(_ context.Context, _ metadata.NodeID, q *stateRequest) (
 	return p.Here(q.Dataset), nil
 }
 
-// Here is how the plan of a dataset is followed on this node.
+// Here returns how the plan of a dataset is followed on this node.
 func (p *Plans) Here(id metadata.DatasetID) accessplan.State {
 	digest := p.digest(id)
 	p.mu.Lock()
@@ -336,7 +336,7 @@ func (p *Plans) Here(id metadata.DatasetID) accessplan.State {
 // stateTime bounds how long State waits for the other nodes.
 const stateTime = 2 * time.Second
 
-// State is how a plan is followed in the job. Nodes that do not answer are left out.
+// State returns how a plan is followed in the job, without the nodes that do not answer.
 func (p *Plans) State(ctx context.Context, id metadata.DatasetID) accessplan.State {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()

@@ -48,7 +48,7 @@ func (x *testNode) start() {
 	x.Spawn(x.plans.Run)
 }
 
-// wait waits until the node has a plan of that digest; "" is none.
+// wait waits until the node has a plan of that digest; "": no plan.
 func (x *testNode) wait(t *testing.T, digest string) *accessplan.Plan {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; {
@@ -68,8 +68,8 @@ func photos(seed uint64) accessplan.Plan {
 	return accessplan.Plan{Dataset: "photos", Kind: accessplan.Torch, Seed: seed, Shuffle: true, Ranks: 3}
 }
 
-// TestSetReachesAllNodes: a plan that is set on one node, which does not coordinate the
-// dataset, comes to all, replaces another, and goes.
+// TestSetReachesAllNodes: a plan that is set on a node that does not coordinate the dataset
+// reaches all nodes, replaces another one, and is cleared everywhere.
 func TestSetReachesAllNodes(t *testing.T) {
 	all, _ := newJob(t, 3)
 	ctx := t.Context()
@@ -150,7 +150,7 @@ func TestBodyIsVerified(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p, err := read(path, digest); err == nil {
-			t.Errorf("file %q is taken for the plan: %+v", bad, p)
+			t.Errorf("file %q is accepted as the plan: %+v", bad, p)
 		}
 	}
 	all[1].start()
@@ -215,7 +215,7 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// TestState merges what the nodes say, and leaves out one that does not answer.
+// TestState: the states of the nodes are merged, without a node that does not answer.
 func TestState(t *testing.T) {
 	all, _ := newJob(t, 3)
 	digest, err := all[0].plans.Set(t.Context(), photos(1))

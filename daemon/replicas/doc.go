@@ -1,24 +1,23 @@
-// Package replicas keeps copies of other nodes' files of sealed datasets in room that nothing
-// else needs. Its one idea is that no node has to be asked what it has: which nodes are to
-// have a file follows from the map (cluster.Map.Replicas), every node makes its replicas in
-// the same order (cluster.Map.ReplicaPosition), and each says with its reports how far it is
-// (Mark). A mark is a hint: a node that lacks the file after all says so at once (EAGAIN), and
-// the reader turns to another.
+// Package replicas keeps copies of other nodes' files of sealed datasets in spare room. Its one
+// idea is that readers find a replica without asking: the map decides which nodes hold replicas
+// of a file (cluster.Map.Replicas), every node makes its replicas in the same order
+// (cluster.Map.ReplicaPosition), and each reports its progress (Mark). A mark is a hint: a node
+// that lacks the file answers EAGAIN at once, and the reader tries another.
 //
 //	Run       makes replicas in the background, from their owners, never from the source
 //	Has       a replica is read as a local file
 //	Where     the nodes that have a replica of a file
 //	Adopt     a file that falls to this node, since its owner was lost, comes from a replica
 //	GiveBack  room for scratch: the last replicas go first
-//	Verify    a replica that differs from what was staged is removed
+//	Verify    removes a replica that does not match its checksum
 //
 // # Invariants
 //
 //   - A replica appears whole or not at all (chunkstore.Store.Rename), after its bytes were
 //     compared with the checksum that the owner recorded when it staged them.
-//   - A replica takes only room that is free, and leaves keepFree of it.
-//   - What was given back is not made again: whoever has opened its file may go on reading the
-//     old one, and scratch that grew once grows again.
+//   - Replicas take only free room, and leave 1/keepFree of the node's room free.
+//   - A replica that was given back is not made again: a reader may still have the old copy
+//     open, and scratch that grew once grows again.
 //
 // Files in stripes have no replicas. A daemon that starts again compares the replicas that it
 // finds with the owners' checksums.

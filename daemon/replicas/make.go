@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	atOnce     = 4  // files that are made at a time
+	atOnce     = 4  // replicas made concurrently
 	batchFiles = 64 // files between two looks at room and map
 	keepFree   = 16 // one part in so many of the node's room stays free of replicas
 
@@ -76,8 +76,8 @@ func (r *Replicas) follow(ctx context.Context, ds cluster.Dataset, m cluster.Map
 	err = r.makeAll(ctx, s)
 	r.mu.Lock()
 	s.full = errors.Is(err, errNoRoom)
-	missed, mark, news := s.missed, s.mark(r.cfg.Node.Self()), s.told != s.have
-	s.told = s.have
+	missed, mark, news := s.missed, s.mark(r.cfg.Node.Self()), s.noticed != s.have
+	s.noticed = s.have
 	r.mu.Unlock()
 	switch {
 	case ctx.Err() != nil || errors.Is(err, errMapChanged):
@@ -109,7 +109,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 	if was != nil && was.m.Epoch == m.Epoch {
 		r.mu.Lock()
 		was.claim = was.mark(0).Below
-		was.made, was.missed = 0, 0 // what is missing is tried again
+		was.made, was.missed = 0, 0 // missing replicas are tried again
 		r.mu.Unlock()
 		return was, r.learnSums(ctx, was)
 	}
@@ -134,7 +134,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 	return s, r.learnSums(ctx, s)
 }
 
-// sweep removes what an earlier run of the daemon has not finished.
+// sweep removes replicas that an earlier run of the daemon has not finished.
 func (r *Replicas) sweep(id metadata.DatasetID) {
 	n, err := r.cfg.Store.RemoveAll(func(ino metadata.Ino) bool {
 		return ino.Sealed() && ino.Dataset() == id && ino.Part() == metadata.DirPart
@@ -148,8 +148,8 @@ func (r *Replicas) sweep(id metadata.DatasetID) {
 	}
 }
 
-// learnSums asks the owners for the checksums of what they have staged. Those of an owner that
-// does not answer come from the manifest, or are taken when a file is copied.
+// learnSums asks the owners for the checksums of the files that they staged. If an owner does
+// not answer, they come from the manifest, or are computed when a file is copied.
 func (r *Replicas) learnSums(ctx context.Context, s *set) error {
 	if s.summed { // only Run sets it
 		return nil
@@ -224,7 +224,7 @@ func (r *Replicas) batch(s *set) (batch []file, room bool) {
 	return batch, true
 }
 
-// makeBatch makes replicas of files. Only what keeps all others from being made is an error.
+// makeBatch makes replicas of files. It fails only for a reason that stops all other replicas, too.
 func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
@@ -288,7 +288,7 @@ func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, 
 		err = r.cfg.Store.Rename(ctx, temp, f.ino)
 	}
 	if err != nil {
-		_ = r.cfg.Store.Remove(context.WithoutCancel(ctx), temp) // the next start of the daemon removes what stays
+		_ = r.cfg.Store.Remove(context.WithoutCancel(ctx), temp) // the next start of the daemon removes a leftover
 	}
 	return sum, err
 }
@@ -296,14 +296,14 @@ func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, 
 // errKept says that this node has the file as its own.
 var errKept = errors.New("the file is here already")
 
-// left takes up a replica that an earlier run of the daemon has left, if it is right; else it
-// removes what is there.
+// left adopts a replica that an earlier run of the daemon has left if it matches its checksum, and
+// removes it otherwise.
 func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum [16]byte, ok bool, err error) {
 	o, err := r.cfg.Store.Open(f.ino)
 	if err != nil {
 		return sum, false, nil
 	}
-	_ = o.Close() // only looked for
+	_ = o.Close() // opened only to see that it exists
 	if r.cfg.Stored(f.ino) {
 		return sum, false, errKept
 	}
@@ -317,7 +317,7 @@ func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum
 }
 
 // pull reads a file that a node has stored, calls put with its bytes, and returns its checksum,
-// which is compared with want unless that is zeros. EAGAIN: the node does not have it.
+// which must be want unless want is zero. EAGAIN: the node does not have it.
 func (r *Replicas) pull(ctx context.Context, from metadata.NodeID, ino metadata.Ino, size int64, want [16]byte, put func(p []byte, off int64) error) (sum [16]byte, err error) {
 	peer, ok := r.cfg.Of(from).(datapath.PresentReader)
 	if !ok {

@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// Config is what Replicas needs.
+// Config has the stores, nodes and limits that Replicas works with.
 type Config struct {
 	Node  node.Node
 	Store *chunkstore.Store
@@ -32,28 +32,28 @@ type Config struct {
 	Manifest func(ds cluster.Dataset) (*manifest.Table, bool)
 	// Stored reports whether this node has a file that fell to it.
 	Stored func(ino metadata.Ino) bool
-	// Sums calls see with the checksums of what a node has staged of a dataset.
+	// Sums calls see with the checksum of each file of a dataset that a node has staged.
 	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error
 	// Compare reads a file of this node from its drive and compares it with its checksum.
 	Compare func(ctx context.Context, p fill.PieceSum) error
-	Rate    *rate.Bucket // bounds what replicas take from other nodes; nil is unlimited
+	Rate    *rate.Bucket // bounds the bytes that replicas read from other nodes; nil: unlimited
 }
 
-// Mark is how far a node is with its replicas of a dataset.
+// Mark is a node's progress with its replicas of a dataset.
 type Mark struct {
 	Node  metadata.NodeID `json:"node"`
-	Below uint64          `json:"below"` // it has those at lower positions
-	Files int64           `json:"files"` // that it has
+	Below uint64          `json:"below"` // it has its replicas at lower positions
+	Files int64           `json:"files"` // replicas that it has
 	Bytes int64           `json:"bytes"`
-	// OfFiles and OfBytes are what it is to have.
+	// OfFiles and OfBytes count the replicas that the map gives it.
 	OfFiles int64 `json:"of_files"`
 	OfBytes int64 `json:"of_bytes"`
-	// Full says that it has no room for more; Given is the bytes that scratch got back.
+	// Full: there is no free room for more. Given: bytes given back to scratch.
 	Full  bool  `json:"full,omitempty"`
 	Given int64 `json:"given,omitempty"`
 }
 
-// Replicas is the replicas of one node, and what it knows of the others'.
+// Replicas holds the replicas of one node, and the marks of the others.
 type Replicas struct {
 	cfg    Config
 	serial atomic.Uint32 // of temporary objects
@@ -74,8 +74,8 @@ func New(cfg Config) *Replicas {
 	return &Replicas{cfg: cfg, sets: make(map[metadata.DatasetID]*set), marks: make(map[metadata.DatasetID]map[metadata.NodeID]Mark)}
 }
 
-// SetNotify has f hear that the replicas of a dataset are complete on this node, or which are
-// gone.
+// SetNotify sets f, which is called when the replicas of a dataset are complete on this node, or
+// with those that are gone.
 func (r *Replicas) SetNotify(f func(ds metadata.DatasetID, gone []metadata.Ino)) { r.notify.Store(&f) }
 
 func (r *Replicas) changed(ds metadata.DatasetID, gone []metadata.Ino) {
@@ -117,8 +117,8 @@ func (r *Replicas) Foreign(ino metadata.Ino) bool {
 // mostPlaces is how many replicas a reader chooses from.
 const mostPlaces = 7
 
-// Where appends to buf the nodes that have a replica of owner's file ino, as far as is known
-// here.
+// Where appends to buf the nodes that have a replica of owner's file ino, as far as this node
+// knows.
 func (r *Replicas) Where(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID {
 	if !r.on.Load() {
 		return buf
@@ -155,7 +155,7 @@ func (r *Replicas) Where(buf []metadata.NodeID, ino metadata.Ino, owner metadata
 	return buf
 }
 
-// Report is how far this node is, by dataset.
+// Report is this node's progress, by dataset.
 func (r *Replicas) Report() map[metadata.DatasetID]Mark {
 	if !r.on.Load() {
 		return nil
@@ -176,7 +176,7 @@ func (r *Replicas) Seen() uint64 {
 	return r.seen
 }
 
-// Hear takes the marks of all nodes, of a version.
+// Hear stores the marks of all nodes, and their version.
 func (r *Replicas) Hear(version uint64, all map[metadata.DatasetID][]Mark) {
 	marks := make(map[metadata.DatasetID]map[metadata.NodeID]Mark, len(all))
 	for id, ms := range all {
@@ -190,7 +190,7 @@ func (r *Replicas) Hear(version uint64, all map[metadata.DatasetID][]Mark) {
 	r.seen, r.marks = version, marks
 }
 
-// Marks is what all nodes have of a dataset: this one as it is now, others as last heard.
+// Marks returns all nodes' marks for a dataset: this one's as it is now, the others' as last reported.
 func (r *Replicas) Marks(id metadata.DatasetID) []Mark {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -11,17 +11,17 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// state is what became of a file of a set.
+// state is the state of a file of a set.
 type state uint8
 
 const (
 	absent  state = iota // to be made
 	present              // a replica is here
 	gone                 // given back, or taken over by this node: not made again
-	kept                 // this node has the file since its owner was away for a while
+	kept                 // this node has the file as its own, from a time when the owner was away
 )
 
-// file is a file that this node is to have a replica of.
+// file is a file that this node should have a replica of, by the map.
 type file struct {
 	pos      uint64 // in the order of making
 	ino      metadata.Ino
@@ -43,14 +43,14 @@ type set struct {
 	m     cluster.Map // by which the files were chosen
 
 	files   []file // by position
-	made    int    // those before were made, or could not be
+	made    int    // files before this one were made, or could not be
 	summed  bool   // the owners' checksums are known
-	missed  int    // of those, how many could not be
+	missed  int    // files before made that could not be made
 	ceiling uint64 // positions from here on are not made any more
-	claim   uint64 // what the mark of an earlier map said: most of those are here
+	claim   uint64 // Below of the mark under an earlier map: most of those replicas are here
 	have    amount // present and kept
 	spare   int64  // bytes that can be given back: of those present
-	told    amount // have when the node heard of it last
+	noticed amount // have at the last call of follow
 	want    amount
 	given   int64
 	full    bool
@@ -101,8 +101,8 @@ func (s *set) index(pos uint64) int {
 	return sort.Search(len(s.files), func(i int) bool { return s.files[i].pos >= pos })
 }
 
-// inherit takes over what the set was of an earlier map has: also replicas that this node is
-// not to have any more, as long as there is room for them.
+// inherit takes over the files of was, the set under an earlier map, including replicas that the
+// map no longer gives to this node: they stay as long as there is room.
 func (s *set) inherit(was *set) {
 	s.ceiling, s.given, s.claim = was.ceiling, was.given, was.mark(0).Below
 	var more []file
@@ -151,7 +151,7 @@ func (s *set) put(f *file, to state) (bytes int64) {
 	return s.spare - spare
 }
 
-// mark is how far the set is.
+// mark is the set's progress.
 func (s *set) mark(self metadata.NodeID) Mark {
 	m := Mark{
 		Node: self, Below: s.ceiling, Files: s.have.files, Bytes: s.have.bytes, OfFiles: s.want.files, OfBytes: s.want.bytes,
@@ -159,7 +159,7 @@ func (s *set) mark(self metadata.NodeID) Mark {
 	}
 	if s.made < len(s.files) && s.files[s.made].pos < s.ceiling {
 		m.Below = s.files[s.made].pos
-		if !s.full { // it goes on: round
+		if !s.full { // still growing: round down, so that the mark changes seldom
 			m.Below -= m.Below % progressStep
 			m.Files, m.Bytes = s.upTo(m.Below)
 		}

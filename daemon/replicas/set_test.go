@@ -23,7 +23,7 @@ func testSet(n int) *set {
 	return s
 }
 
-// counted is what a set has, counted anew.
+// counted recounts the files that a set has.
 func (s *set) counted() (a amount) {
 	for _, f := range s.files {
 		if f.state == present {
@@ -33,8 +33,8 @@ func (s *set) counted() (a amount) {
 	return a
 }
 
-// TestMark: at any moment of making and giving back, a mark claims only what was made, changes
-// seldom, and in the end says that all is there.
+// TestMark: at any moment of making and giving back, a mark claims only replicas that exist, changes
+// seldom, and in the end covers all replicas.
 func TestMark(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -64,8 +64,8 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestPickLast: the last replicas go, of the largest set, as many as are needed; the mark and
-// what can be given back follow, and what has gone is not made again.
+// TestPickLast: the last replicas of the largest set go, as many as are needed; the mark and the
+// spare bytes follow, and replicas that went are not made again.
 func TestPickLast(t *testing.T) {
 	small, large := testSet(50), testSet(500)
 	small.id = 2
@@ -93,7 +93,7 @@ func TestPickLast(t *testing.T) {
 		}
 	}
 	if large.find(inos[0]).state != gone {
-		t.Error("a file that was given back is to be made again")
+		t.Error("a replica that was given back is scheduled again")
 	}
 	for x.Bytes() > 0 {
 		if _, inos := x.pickLast(1 << 40); len(inos) == 0 {
@@ -101,11 +101,11 @@ func TestPickLast(t *testing.T) {
 		}
 	}
 	if _, inos := x.pickLast(1); len(inos) != 0 {
-		t.Errorf("%d files came from nothing", len(inos))
+		t.Errorf("an empty set gave back %d files", len(inos))
 	}
 }
 
-// TestKept: what this node has as its own is here, and cannot be given back.
+// TestKept: a file that this node has as its own counts as present, and cannot be given back.
 func TestKept(t *testing.T) {
 	s := testSet(10)
 	x := New(Config{})
@@ -121,8 +121,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestClaim: what a node says that it has does not shrink while it looks for more after a change
-// of the map, but with what it gives back.
+// TestClaim: after a change of the map, a node's mark does not shrink while the node looks for
+// more replicas; it shrinks when replicas are given back.
 func TestClaim(t *testing.T) {
 	was := testSet(300)
 	for i := range was.files {
@@ -138,12 +138,12 @@ func TestClaim(t *testing.T) {
 	x.sets[1] = s
 	x.pickLast(1)
 	if m := s.mark(0); m.Below != s.ceiling || s.ceiling == math.MaxUint64 {
-		t.Errorf("mark %x, but what is at %x was given back", m.Below, s.ceiling)
+		t.Errorf("mark %x, but replicas from %x on were given back", m.Below, s.ceiling)
 	}
 }
 
-// TestInherit: after a change of the map, replicas that are there stay, also those that are not
-// wanted any more, with what is known of them; others are made.
+// TestInherit: after a change of the map, existing replicas stay with their state, even if the map
+// does not ask for them any more; missing ones are made.
 func TestInherit(t *testing.T) {
 	was := testSet(300)
 	for i := range was.files {

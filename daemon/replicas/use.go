@@ -11,11 +11,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// ErrNotHere says that a replica that was asked for is not on this node.
+// ErrNotHere says that this node does not have the replica.
 var ErrNotHere = fmt.Errorf("no replica is here: %w", syscall.EAGAIN)
 
-// Verify compares a replica with what was staged, once since it was made. One that differs is
-// removed: ErrNotHere.
+// Verify compares a replica with its checksum, once after it was made. It removes one that does
+// not match: ErrNotHere.
 func (r *Replicas) Verify(ctx context.Context, ino metadata.Ino) error {
 	if _, verified := r.look(ino); verified {
 		return nil
@@ -29,7 +29,7 @@ func (r *Replicas) Verify(ctx context.Context, ino metadata.Ino) error {
 	return fmt.Errorf("%v: %w", bad, ErrNotHere)
 }
 
-// Compare compares a replica with what was staged, also if it was verified before.
+// Compare compares a replica with its checksum, even if it was verified before.
 func (r *Replicas) Compare(ctx context.Context, ino metadata.Ino) error {
 	f, _ := r.look(ino)
 	if f.state != present {
@@ -44,7 +44,7 @@ func (r *Replicas) Compare(ctx context.Context, ino metadata.Ino) error {
 	return err
 }
 
-// look is what is known of a file.
+// look returns a file of a set, and whether it is a replica that was verified.
 func (r *Replicas) look(ino metadata.Ino) (f file, verified bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -65,7 +65,7 @@ func (r *Replicas) remove(ino metadata.Ino) {
 	r.changed(ino.Dataset(), []metadata.Ino{ino})
 }
 
-// release has a file be no replica any more; its object stays. It reports whether it was one.
+// release takes a file out of the replicas and leaves its object. It reports whether it was one.
 func (r *Replicas) release(ino metadata.Ino) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,11 +120,11 @@ func (r *Replicas) Adopt(ctx context.Context, ino metadata.Ino) (sum [16]byte, o
 // Bytes implements chunkstore.Spare.
 func (r *Replicas) Bytes() int64 { return r.bytes.Load() }
 
-// giveUnit is the part of its room that a node gets back at once, if not more is needed, so
-// that a file that grows does not wait at each step.
+// At least one part in giveUnit of the node's room is given back at once, so that a growing file
+// does not wait at each step.
 const (
 	giveUnit  = 16
-	mostGiven = 1 << 30 // the most bytes beyond what is needed
+	mostGiven = 1 << 30 // bytes, unless more are needed
 )
 
 // GiveBack implements chunkstore.Spare: the last replicas in the order of making go first,
@@ -135,7 +135,7 @@ func (r *Replicas) GiveBack(n int64) bool {
 	if free, err := r.cfg.Store.FreeNow(); err == nil && free >= n {
 		return true // another call has freed it
 	}
-	sp, _ := r.cfg.Store.Space(context.Background()) // a local look; zeros give back n bytes
+	sp, _ := r.cfg.Store.Space(context.Background()) // local; on an error the zero space gives back n bytes
 	id, inos := r.pickLast(max(n, min(sp.Capacity/giveUnit, mostGiven)))
 	for _, ino := range inos {
 		if err := r.cfg.Store.Remove(context.Background(), ino); err != nil {
@@ -150,7 +150,7 @@ func (r *Replicas) GiveBack(n int64) bool {
 	return true
 }
 
-// pickLast takes the last replicas of the largest set, n bytes or more, out of it.
+// pickLast removes the last replicas from the largest set, n bytes or more.
 func (r *Replicas) pickLast(n int64) (id metadata.DatasetID, inos []metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -164,7 +164,7 @@ func (t *Notifier) write(all []Failures) error {
 	return t.put(*o, text)
 }
 
-// Tell adds lines while the job runs, if what others write then stays.
+// Tell adds lines while the job runs, unless the job's own writes would overwrite them.
 func (t *Notifier) Tell(lines string) {
 	t.mu.Lock()
 	o := t.placeLocked()
@@ -179,8 +179,8 @@ func (t *Notifier) Tell(lines string) {
 	})
 }
 
-// put adds text. A file system that does not answer is not waited for: the goroutine stays
-// behind with it.
+// put adds text. It does not wait for a file system that hangs: the goroutine is left
+// behind.
 func (t *Notifier) put(o Output, text string) error {
 	done := make(chan error, 1)
 	go func() { done <- t.add(o, text) }()

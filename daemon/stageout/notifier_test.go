@@ -244,7 +244,7 @@ func TestFailuresAreBounded(t *testing.T) {
 	}
 }
 
-// TestTell: lines are added while the job runs only where they stay.
+// TestTell: while the job runs, lines are added only to a file that the job appends to.
 func TestTell(t *testing.T) {
 	t.Parallel()
 	p := nodetest.NewProcess(t)

@@ -11,13 +11,13 @@ import (
 // Unknown is the epoch of reads for which there was no access plan.
 const Unknown = -1
 
-// Count is of samples: of files that were read from their beginning.
+// Count counts samples: files that were read from their beginning.
 type Count struct {
 	Samples int64 `json:"samples"`
 	Bytes   int64 `json:"bytes"`
 }
 
-// Places is from where samples came.
+// Places counts samples by where they came from.
 type Places struct {
 	Prefetched Count `json:"prefetched"` // the page cache, where prefetch had put them
 	Local      Count `json:"local"`      // this node's drives
@@ -45,29 +45,29 @@ func (p *Places) add(q Places, sign int64) {
 	}
 }
 
-// Reads is what the mount of a node has read of a dataset since the daemon's start.
+// Reads counts the reads of a dataset by a node's mount since the daemon's start.
 type Reads struct {
 	Places
 	Waits Waits
-	First metadata.Time // when the first read was answered; 0 is not known
+	First metadata.Time // when the first read was answered; 0: unknown
 }
 
-// Epoch is how an epoch of a dataset was read, on one node or in the job.
+// Epoch records how an epoch of a dataset was read, on one node or in the job.
 type Epoch struct {
 	Epoch int           `json:"epoch"` // or Unknown
 	Began metadata.Time `json:"began"` // the first read
 	Ended metadata.Time `json:"ended"` // the last one so far
 	Places
 	Waits Waits `json:"waits"`
-	// StallP50 and StallP99 are of how long a read waited for the daemon, in seconds: upper
-	// bounds, at most twice the value.
+	// StallP50 and StallP99 are quantiles of the time that a read waited for the daemon, in
+	// seconds: upper bounds, at most twice the value.
 	StallP50 float64 `json:"stall_p50"`
 	StallP99 float64 `json:"stall_p99"`
-	// Ranks is what ranks have measured themselves; nil if none has.
+	// Ranks sums up the ranks' own measurements; nil if there are none.
 	Ranks *Ranks `json:"ranks,omitempty"`
 }
 
-// merge adds what another node has of the same epoch.
+// merge adds another node's record of the same epoch.
 func (e *Epoch) merge(o Epoch) {
 	if e.Began == 0 || o.Began != 0 && o.Began < e.Began {
 		e.Began = o.Began
@@ -83,7 +83,7 @@ func (e *Epoch) merge(o Epoch) {
 	}
 }
 
-// Measured is what a rank has measured of its own reads of an epoch.
+// Measured has a rank's measurements of its own reads in an epoch.
 type Measured struct {
 	Dataset    string           `json:"dataset"`
 	Rank       int              `json:"rank"`
@@ -91,7 +91,7 @@ type Measured struct {
 	Batches    int64            `json:"batches"`
 	Samples    int64            `json:"samples"`
 	Seconds    float64          `json:"seconds"`     // of the epoch
-	Waited     float64          `json:"waited"`      // of them, for batches
+	Waited     float64          `json:"waited"`      // seconds, for batches
 	FirstBatch float64          `json:"first_batch"` // seconds
 	StallP50   float64          `json:"stall_p50"`   // of the wait for a batch, in seconds
 	StallP99   float64          `json:"stall_p99"`
@@ -116,24 +116,24 @@ func (m *Measured) check() error {
 	case m.Rank < 0 || m.Rank >= maxRank || m.Epoch < 0 || m.Epoch >= maxEpoch:
 		return bad("no such rank or epoch")
 	case m.Batches < 0 || m.Samples < 0 || m.Batches > maxNumber || m.Samples > maxNumber:
-		return bad("a number of batches or samples that cannot be")
+		return bad("impossible number of batches or samples")
 	case len(m.BySource) > maxSources:
 		return bad("too many sources")
 	}
 	for _, s := range []float64{m.Seconds, m.Waited, m.FirstBatch, m.StallP50, m.StallP99, m.StallMax} {
 		if !(s >= 0 && s <= maxNumber) {
-			return bad("a time that cannot be")
+			return bad("impossible time")
 		}
 	}
 	for name, n := range m.BySource {
 		if len(name) > maxName || n < 0 || n > maxNumber {
-			return bad("by_source is not a number of samples by name")
+			return bad("by_source must map short names to numbers of samples")
 		}
 	}
 	return nil
 }
 
-// Ranks sums up what ranks have measured of an epoch.
+// Ranks sums up the measurements of ranks in an epoch.
 type Ranks struct {
 	Ranks      int              `json:"ranks"`
 	Batches    int64            `json:"batches"`

@@ -22,20 +22,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Bounds on what a node keeps of a dataset; the oldest epochs go first.
+// Bounds on a node's log of a dataset; the oldest epochs are dropped first.
 const (
 	maxEpochs   = 2000
 	maxMeasured = 1 << 14 // of all epochs together
 )
 
-// Following is what this node's prefetch knows of a dataset's plan.
+// Following says how this node's prefetch follows a dataset's plan.
 type Following struct {
-	Digest string // "" is no plan
+	Digest string // "": no plan
 	Epoch  int
 	Single bool // the plan is of one epoch: each new plan is the next one
 }
 
-// Log is what a node knows of the training's reads.
+// Log records the training's reads on a node.
 type Log struct {
 	n    node.Node
 	path string // of the file
@@ -50,9 +50,9 @@ type set struct {
 	Epochs   map[int]*Epoch            `json:"epochs"`
 	Measured map[int]map[int]*Measured `json:"measured,omitempty"` // by epoch and rank
 	Plan     string                    `json:"plan,omitempty"`     // digest of the newest one
-	Plans    int                       `json:"plans,omitempty"`    // that came before it
+	Plans    int                       `json:"plans,omitempty"`    // plans before it
 
-	last Reads // of this daemon
+	last Reads // counts of this daemon at the last Take
 }
 
 // Open reads the log of an earlier daemon of this node from the file path, if there is one.
@@ -68,7 +68,7 @@ func Open(n node.Node, path string) *Log {
 	return &Log{n: n, path: path, sets: sets}
 }
 
-// decode reads what Save has written. It returns a map with an error, too.
+// decode parses a file that Save wrote. It returns a map even with an error.
 func decode(b []byte) (map[metadata.DatasetID]*set, error) {
 	sets := make(map[metadata.DatasetID]*set)
 	if err := node.DecodeJSON(b, &sets); err != nil || sets == nil {
@@ -105,7 +105,7 @@ func (l *Log) of(id metadata.DatasetID) *set {
 	return s
 }
 
-// Take enters what was read of a dataset since the last call into the epoch that is read now.
+// Take adds the reads of a dataset since the last call to the current epoch.
 func (l *Log) Take(at time.Time, id metadata.DatasetID, now Reads, f Following) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +131,7 @@ func (l *Log) Take(at time.Time, id metadata.DatasetID, now Reads, f Following) 
 	l.dirty = true
 }
 
-// since is what was read after before. The prefetch counts anew with each plan.
+// since returns r less the earlier counts before. Prefetch counters restart with each plan.
 func (r Reads) since(before Reads) Reads {
 	if p, q := r.Prefetched, before.Prefetched; p.Samples < q.Samples || p.Bytes < q.Bytes {
 		before.Prefetched = Count{}
@@ -143,7 +143,7 @@ func (r Reads) since(before Reads) Reads {
 	return d
 }
 
-// epoch is the epoch that is read now.
+// epoch is the current epoch.
 func (s *set) epoch(f Following) int {
 	if f.Digest == "" {
 		return Unknown
@@ -160,14 +160,14 @@ func (s *set) epoch(f Following) int {
 	return max(f.Epoch, 0)
 }
 
-// trim drops the first of too many epochs.
+// trim drops the oldest of too many epochs.
 func (s *set) trim() {
 	for len(s.Epochs) > maxEpochs {
 		delete(s.Epochs, slices.Min(slices.Collect(maps.Keys(s.Epochs))))
 	}
 }
 
-// Post enters what a rank of this node has measured; what it posts again replaces that.
+// Post records a rank's measurements of an epoch; a later Post of the same epoch replaces them.
 func (l *Log) Post(m Measured) error {
 	if err := m.check(); err != nil {
 		return err
@@ -232,7 +232,7 @@ func replaceFile(path string, b []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// Here is what this node knows of the epochs of a dataset, the first one first.
+// Here returns this node's record of a dataset's epochs, in order.
 func (l *Log) Here(id metadata.DatasetID) []Epoch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -298,7 +298,7 @@ func (l *Log) Handlers() node.Handlers {
 const fanOut = 64
 
 // Epochs is the epochs of a dataset, summed over the nodes, and the hosts that did not answer or
-// are down: what they knew is missing from the sums.
+// are down: their reads are missing from the sums.
 func (l *Log) Epochs(ctx context.Context, id metadata.DatasetID) (all []Epoch, missing []string) {
 	var mu sync.Mutex
 	var sum epochs

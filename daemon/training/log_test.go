@@ -46,7 +46,7 @@ func (x *testNode) start() {
 
 func seconds(s int64) time.Time { return time.Unix(s, 0) }
 
-// reads is what a mount has counted after n local samples of 100 bytes, each of which waited for
+// reads returns the counts of a mount after n local samples of 100 bytes, each of which waited for
 // up to 2 s.
 func reads(n int64) Reads {
 	return Reads{Places: Places{Local: Count{n, 100 * n}}, Waits: Waits{First: 1, Buckets: []int64{0, n, 0}, Seconds: 1.5 * float64(n)}}
@@ -164,10 +164,10 @@ func TestPostRefused(t *testing.T) {
 		}
 	}
 	if err := all[0].log.Post(Measured{Dataset: "other"}); !errors.Is(err, syscall.ENOENT) {
-		t.Errorf("of no dataset: %v, want ENOENT", err)
+		t.Errorf("unknown dataset: %v, want ENOENT", err)
 	}
 	if got := all[0].log.Here(1); len(got) > 0 {
-		t.Errorf("what was refused is there: %+v", got)
+		t.Errorf("a refused measurement was recorded: %+v", got)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 	}
 	if n != 2*(maxMeasured/2-1) {
-		t.Errorf("%d ranks are kept of three epochs, want those of two", n)
+		t.Errorf("%d ranks are kept from three epochs, want those of two", n)
 	}
 	for rank := range maxMeasured {
 		if err := l.Post(Measured{Dataset: "photos", Epoch: 1, Rank: rank}); err != nil {
@@ -207,7 +207,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestDamagedFile: a file that is no log costs what was in it.
+// TestDamagedFile: a damaged log file loses its epochs and nothing else.
 func TestDamagedFile(t *testing.T) {
 	all, _, _ := newJob(t, 1)
 	x := all[0]

@@ -18,8 +18,8 @@ func (s *Store) Lend(ctx context.Context, ino metadata.Ino) (f datapath.Descript
 	return s.lent(ino)(s.table.acquire(ctx, ino, false))
 }
 
-// TryLend is Lend that does not wait for a descriptor, so that several can be held. The file is nil
-// while half of them are in use.
+// TryLend is Lend that does not wait for a descriptor, so that a caller can hold several. The
+// file is nil while half of the descriptors are in use.
 func (s *Store) TryLend(ino metadata.Ino) (f datapath.Descriptor, done func(), err error) {
 	if o, ok, err := s.table.tryAcquire(ino); ok {
 		return s.lent(ino)(o, err)

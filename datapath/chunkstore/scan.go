@@ -105,7 +105,7 @@ func (s *Store) RemoveAll(match func(metadata.Ino) bool) (int, error) {
 }
 
 // Space returns the quota as far as the disks have it, its use, and what can still be written.
-// What can be given back (Spare) is free.
+// Spare objects (Spare) count as free.
 func (s *Store) Space(context.Context) (datapath.Space, error) {
 	sp, err := s.space()
 	if spare := min(s.spareBytes(), sp.Used); err == nil && spare > 0 {
@@ -114,7 +114,7 @@ func (s *Store) Space(context.Context) (datapath.Space, error) {
 	return sp, err
 }
 
-// FreeNow returns what can be written without that anything is given back.
+// FreeNow returns the bytes that can be written without giving anything back.
 func (s *Store) FreeNow() (int64, error) {
 	sp, err := s.space()
 	return sp.Free, err

@@ -20,7 +20,7 @@ type Spare interface {
 	GiveBack(n int64) bool
 }
 
-// SetSpare makes known what can be given back.
+// SetSpare sets the objects that can be given back.
 func (s *Store) SetSpare(x Spare) { s.spare.Store(&x) }
 
 func (s *Store) spareBytes() int64 {
@@ -30,10 +30,10 @@ func (s *Store) spareBytes() int64 {
 	return 0
 }
 
-// maxGiveBacks bounds how often one write has room given back, which others may take.
+// maxGiveBacks bounds how often one write asks for room, which other writes may take.
 const maxGiveBacks = 8
 
-// spend is trySpend that has room given back if there is none.
+// spend is trySpend, and asks Spare for room if there is none.
 func (s *Store) spend(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error {
 	err := s.trySpend(ctx, ino, off, most, fn)
 	for i := 0; i < maxGiveBacks && errors.Is(err, syscall.ENOSPC) && ctx.Err() == nil; i++ {
@@ -46,7 +46,7 @@ func (s *Store) spend(ctx context.Context, ino metadata.Ino, off, most int64, fn
 	return err
 }
 
-// WriteSpare is WriteAt of what can be given back itself: it takes only room that is free.
+// WriteSpare is WriteAt for a spare object: it takes only free room.
 func (s *Store) WriteSpare(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
 	if err := s.writeAt(ctx, ino, p, off, s.trySpend); err != nil {
 		return fmt.Errorf("object %v: write at %d: %w", ino, off, err)

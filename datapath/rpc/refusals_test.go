@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestRefusals: of each host one refusal a minute is logged, with the number of those that were not.
+// TestRefusals: one refusal a minute is logged for each host, with the number of those that were not logged.
 func TestRefusals(t *testing.T) {
 	var r refusals
 	at := time.Unix(1000, 0)

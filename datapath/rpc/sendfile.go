@@ -99,7 +99,7 @@ func (w *frameWriter) sendParts(h wire.Header, body []byte, parts ...Part) error
 	return nil
 }
 
-// sendBytes writes b; more says that there is more to come at once.
+// sendBytes writes b; more says that more bytes follow at once.
 func (w *frameWriter) sendBytes(b []byte, more bool) error {
 	flags := unix.MSG_NOSIGNAL
 	if more {
@@ -131,7 +131,7 @@ func (w *frameWriter) sendFile(f datapath.Descriptor, off, n int64) error {
 	})
 }
 
-// sending calls step until it is done or fails, and waits while the socket has no room.
+// sending calls step until it is done or fails, and waits while the socket's send buffer is full.
 func (w *frameWriter) sending(step func(out int) (done bool, err error)) error {
 	var failed error
 	err := w.raw.Write(func(out uintptr) bool {

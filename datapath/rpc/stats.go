@@ -161,7 +161,7 @@ const (
 	maxRefusals  = 1024 // hosts that are remembered
 )
 
-// count counts a refusal of host. first says that it is to be logged, with how many were not since the last that was.
+// count counts a refusal of host. If first, the caller logs it, with the number not logged since the last log line.
 func (r *refusals) count(host string, at time.Time) (more int64, first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,7 +182,7 @@ func (r *refusals) count(host string, at time.Time) (more int64, first bool) {
 	return more, true
 }
 
-// hostOf is an address without its port, of which each connection has another.
+// hostOf is an address without its port, which differs by connection.
 func hostOf(a net.Addr) string {
 	host, _, err := net.SplitHostPort(a.String())
 	if err != nil {

@@ -34,7 +34,7 @@ func (m *ReadManyReq) Check() (int64, error) {
 	return all, nil
 }
 
-// ManyFile is what the reply has of a file.
+// ManyFile is the reply for one file.
 type ManyFile struct {
 	Status syscall.Errno // then there are no bytes: EAGAIN if they are not fetched yet
 	Len    uint32

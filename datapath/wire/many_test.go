@@ -14,7 +14,7 @@ func TestReadManySplit(t *testing.T) {
 	for name, c := range map[string]struct {
 		files []ManyFile
 		data  string
-		want  []string // nil is EPROTO
+		want  []string // nil: EPROTO
 	}{
 		"all":                   {[]ManyFile{{Len: 3}, {Len: 9}, {Len: 2}}, "abcdefghijklmn", []string{"abc", "defghijkl", "mn"}},
 		"one short, one failed": {[]ManyFile{{Len: 1}, {Status: syscall.EAGAIN}, {Len: 2}}, "abc", []string{"a", "", "bc"}},

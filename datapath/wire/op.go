@@ -107,7 +107,7 @@ const OpDrain Op = 59
 const (
 	// OpReadIfPresent fails with EAGAIN if the node has not got the data yet.
 	OpReadIfPresent Op = 54
-	// OpReadMany reads many small files, those of them that need no fetch.
+	// OpReadMany reads many small files, except those that need a fetch.
 	OpReadMany    Op = 55
 	OpReadSummed  Op = 60
 	OpWriteSummed Op = 61

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
-// TestConfig: a configuration that is shown is read again as the same; a bad one is refused by its key.
+// TestConfig: config show prints a configuration that parses to the same; the refusal of a bad one names its key.
 func TestConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bivouac.yaml")
 	write := func(text string) {
@@ -38,7 +38,7 @@ func TestConfig(t *testing.T) {
 	}
 	got, err := pitch.ParseSite([]byte(text))
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("what is shown reads as %+v, %v, want %+v:\n%s", got, err, want, text)
+		t.Errorf("the shown configuration parses as %+v, %v, want %+v:\n%s", got, err, want, text)
 	}
 	if _, err := run("config", "check", path); err != nil {
 		t.Errorf("check: %v", err)

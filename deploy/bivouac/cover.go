@@ -154,8 +154,8 @@ func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 	c.next(x)
 }
 
-// forget detaches what is mounted over a dataset that ended, and its name. What is being
-// mounted is detached when it is there.
+// forget detaches the mounts over a dataset that ended, and its name. A mount that is being made is
+// detached when it is there.
 func (c *covers) forget(ds cluster.Dataset) {
 	c.mu.Lock()
 	if x := c.seen[ds.ID]; x != nil {

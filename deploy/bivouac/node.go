@@ -211,7 +211,7 @@ func (n *node) activity() daemon.Activity {
 	return a
 }
 
-// reads is what the client and the mount have read of each dataset.
+// reads returns the reads of the client and the mount, by dataset.
 func reads(places map[metadata.DatasetID]stripe.DatasetReads, times map[metadata.DatasetID]mount.ReadTimes) map[metadata.DatasetID]training.Reads {
 	all := make(map[metadata.DatasetID]training.Reads)
 	for id, x := range places {
@@ -230,7 +230,7 @@ func reads(places map[metadata.DatasetID]stripe.DatasetReads, times map[metadata
 	return all
 }
 
-// sources is what the client has measured of the places that it reads datasets from.
+// sources returns the client's measurements of the places that it reads datasets from.
 func (n *node) sources() []daemon.SourceStatus {
 	var all []daemon.SourceStatus
 	for _, s := range n.client.Sources() {

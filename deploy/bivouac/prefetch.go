@@ -45,7 +45,7 @@ const (
 )
 
 // aheadOf is the memory for prefetched files of a dataset, in bytes: as the job says, else a share
-// of what the daemon may use, or of the machine's.
+// of the daemon's limit, or of the machine's memory.
 func aheadOf(j *job.File) int64 {
 	switch {
 	case j.Ahead == job.AheadOff:
@@ -77,7 +77,7 @@ func (p *prefetchers) see(ds cluster.Dataset) {
 	p.wg.Go(func() { e.Run(p.ctx) })
 }
 
-// of is what prefetches a dataset; nil if nothing does.
+// of returns the prefetch of a dataset; nil if there is none.
 func (p *prefetchers) of(ds metadata.DatasetID) mount.Prefetch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +87,7 @@ func (p *prefetchers) of(ds metadata.DatasetID) mount.Prefetch {
 	return nil
 }
 
-// state is how the plan of a dataset is followed here.
+// state returns how the plan of a dataset is followed on this node.
 func (p *prefetchers) state(ds metadata.DatasetID) accessplan.State {
 	p.mu.Lock()
 	e := p.engines[ds]

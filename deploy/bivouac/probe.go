@@ -28,7 +28,7 @@ const (
 	probeTime    = 3 * time.Second // for each of its parts
 )
 
-// probeFor measures what the flags of a device leave open.
+// probeFor measures the properties of a device that its flags leave open.
 func probeFor(c *cobra.Command, device, dir string, d *simulate.Device) error {
 	if dir == "" {
 		return nil
@@ -51,7 +51,7 @@ func probeFor(c *cobra.Command, device, dir string, d *simulate.Device) error {
 	return nil
 }
 
-// probe reads files below dir: first by one reader, a byte of each; then by several, all of them.
+// probe reads files below dir: first a byte of each, by one reader; then whole files, by several.
 func probe(ctx context.Context, dir string) (d simulate.Device, err error) {
 	files, err := someFiles(ctx, dir)
 	if err != nil {
@@ -115,7 +115,7 @@ func someFiles(ctx context.Context, dir string) (files []string, err error) {
 }
 
 // readCold reads up to n bytes of a file, for a few seconds at most, and not
-// what the page cache of this node has of it.
+// from the page cache of this node.
 func readCold(ctx context.Context, path string, n int64) (read int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 
 func cancelCmd() *cobra.Command {
 	return ending("cancel", true, "End the stage-in of a dataset",
-		`Cancel ends the stage-in of the dataset NAME and removes what has been staged of
-it, on all nodes. A dataset that is ready stays: bivouac remove removes it.`)
+		`Cancel ends the stage-in of the dataset NAME and removes the files staged so
+far from all nodes. A dataset that is ready stays: bivouac remove removes it.`)
 }
 
 func removeCmd() *cobra.Command {
 	return ending("remove", false, "Remove a dataset and free its space",
 		`Remove removes the dataset NAME from all nodes, also while it is being staged, and
-frees its space. The source is not touched. Files of it that are still open can
-fail with ESTALE. The name can be used again at once.`)
+frees its space. The source is not touched. Its files that are still open can fail
+with ESTALE. The name can be used again at once.`)
 }
 
 // ending makes a command that ends a dataset.

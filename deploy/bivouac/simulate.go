@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/simulate"
 )
 
-// simulateFlags is what the command line says of a job that is simulated.
+// simulateFlags has the flags that describe the job to simulate.
 type simulateFlags struct {
 	job              simulate.Job
 	files            int
@@ -147,7 +147,7 @@ func (f *simulateFlags) draw(rs []simulate.Result) error {
 	return err
 }
 
-// parse completes the job, and measures what is to be measured.
+// parse completes the job, with the measurements that the flags ask for.
 func (f *simulateFlags) parse(c *cobra.Command) (policies []simulate.Policy, err error) {
 	mean, j := int64(0), &f.job
 	for name, to := range map[string]*int64{

@@ -55,7 +55,7 @@ func TestSimulateProbes(t *testing.T) {
 	}
 }
 
-// TestSimulateRefusals: each says which flag, and what to give.
+// TestSimulateRefusals: each refusal names the flag and the remedy.
 func TestSimulateRefusals(t *testing.T) {
 	manifest := filepath.Join(t.TempDir(), "sizes")
 	if err := os.WriteFile(manifest, []byte("110 a\nb 110\n"), 0o644); err != nil {

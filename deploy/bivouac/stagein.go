@@ -95,8 +95,8 @@ func stageInCmd() *cobra.Command {
 	return c
 }
 
-// stageIn stages a dataset in and waits for it, unless that goes on in the background. One
-// that failed before the user's eyes is forgotten, so that no later wait or status repeats it.
+// stageIn stages a dataset in and waits for it, unless that goes on in the background. A
+// failure that it has shown is removed, so that no later wait or status repeats it.
 func stageIn(ctx context.Context, ctl *daemon.Ctl, spec job.Dataset, replace, background bool, w io.Writer) error {
 	if replace {
 		s, err := ctl.FreshStatus(ctx)

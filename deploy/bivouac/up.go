@@ -71,7 +71,7 @@ job scripts use, for a shell. Stop it with: bivouac down --dir D`,
 	c.Flags().StringVar(&scratch, "scratch", "", "space on each node that datasets leave to scratch, such as 40G or 20% (default: 10%, at most 64G)")
 	c.Flags().StringVar(&rate, "rate", "", "limit on each node's reads from sources, in bytes per second, such as 200M (default: none)")
 	c.Flags().StringVar(&serveRate, "serve-rate", "", "limit on what each node sends to readers on other nodes, in bytes per second (default: none)")
-	c.Flags().StringVar(&ahead, "ahead", "", "memory on each node for files that are prefetched, of each dataset with an access plan; 0 is none (default: a share of the memory)")
+	c.Flags().StringVar(&ahead, "ahead", "", "memory on each node for prefetched files, for each dataset with an access plan; 0: no prefetch (default: a share of the memory)")
 	c.Flags().BoolVar(&cfg.VerifyReads, "verify-reads", false, "check remote reads of datasets against their checksums")
 	c.Flags().StringVar(&view, "kernel-view", "auto", "auto or off: let the kernel read small local files directly, where it can")
 	c.Flags().BoolVar(&cfg.Debug, "debug", false, "log every request of the mounts")

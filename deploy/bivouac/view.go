@@ -146,8 +146,8 @@ func (c *covers) invalidate(inos []metadata.Ino) {
 	}
 }
 
-// outdate has the view of a dataset made again when it is made; if it is there, it returns
-// what the caller has to remake.
+// outdate has a view that is being made made again; if it is there, outdate returns it, for the
+// caller to remake.
 func (c *covers) outdate(ds metadata.DatasetID) *covered {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,8 +163,8 @@ func (c *covers) outdate(ds metadata.DatasetID) *covered {
 	return x
 }
 
-// renew remakes the view of a dataset of which this node has other replicas than before: the
-// kernel reads those that came by itself, and lets go of those that went.
+// renew remakes the view of a dataset after this node's replicas of it have changed: the kernel
+// reads new ones by itself, and closes those that are gone.
 func (c *covers) renew(ds metadata.DatasetID) {
 	x := c.outdate(ds)
 	if x == nil {

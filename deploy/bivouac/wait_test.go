@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// TestSettled: what a wait ends for, and how.
+// TestSettled: the events that end a wait, and its result.
 func TestSettled(t *testing.T) {
 	ds := func(phase cluster.Phase, first int64) daemon.DatasetStatus {
 		return daemon.DatasetStatus{
@@ -27,16 +27,16 @@ func TestSettled(t *testing.T) {
 		done  bool
 		err   string
 	}{
-		"readable":              {ds(cluster.Filling, 0), "manifest", 0, true, ""},
-		"not all":               {ds(cluster.Filling, 0), "all", 0, false, ""},
-		"all":                   {ds(cluster.Sealed, 0), "all", 0, true, ""},
-		"failed":                {ds(cluster.Failed, 0), "all", 0, true, "set: why"},
-		"removed":               {ds(cluster.Removed, 0), "all", 0, true, "set: why"},
-		"first not there":       {ds(cluster.Filling, 9), "manifest", 10, false, ""},
-		"first there":           {ds(cluster.Filling, 10), "all", 10, true, ""},
-		"first of what is done": {ds(cluster.Sealed, 0), "all", 10, true, ""},
-		"first while it scans":  {ds(cluster.Staging, 10), "manifest", 10, false, ""},
-		"first without order":   {plain, "all", 10, true, "order=seed:S"},
+		"readable":                    {ds(cluster.Filling, 0), "manifest", 0, true, ""},
+		"not all":                     {ds(cluster.Filling, 0), "all", 0, false, ""},
+		"all":                         {ds(cluster.Sealed, 0), "all", 0, true, ""},
+		"failed":                      {ds(cluster.Failed, 0), "all", 0, true, "set: why"},
+		"removed":                     {ds(cluster.Removed, 0), "all", 0, true, "set: why"},
+		"first not there":             {ds(cluster.Filling, 9), "manifest", 10, false, ""},
+		"first there":                 {ds(cluster.Filling, 10), "all", 10, true, ""},
+		"first of a complete dataset": {ds(cluster.Sealed, 0), "all", 10, true, ""},
+		"first while it scans":        {ds(cluster.Staging, 10), "manifest", 10, false, ""},
+		"first without order":         {plain, "all", 10, true, "order=seed:S"},
 	} {
 		s := daemon.Status{Ready: true, Nodes: make([]daemon.NodeStatus, 2), Datasets: []daemon.DatasetStatus{c.ds}}
 		done, err := settled(s, []string{"set"}, c.until, c.first)

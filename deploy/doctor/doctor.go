@@ -2,7 +2,7 @@
 // drives, munge, Slurm and the network. Its one idea is that every finding comes with a remedy.
 // It changes nothing, but for files that the speed probe writes into the store and removes.
 //
-// The world is in Host: what the kernel says in files, and the few programs that are asked.
+// The world is in Host: files of the kernel, and a few programs.
 package doctor
 
 import (
@@ -31,7 +31,7 @@ type Finding struct {
 	Check  string `json:"check"`
 	State  State  `json:"state"`
 	Found  string `json:"found"`
-	Remedy string `json:"remedy,omitempty"` // of what is not OK
+	Remedy string `json:"remedy,omitempty"` // unless OK
 }
 
 // Host is the machine that is checked.
@@ -52,7 +52,7 @@ type Host interface {
 	Synchronized() (bool, error)
 }
 
-// Drive is a directory of the store and what is below it.
+// Drive is a directory of the store with its filesystem.
 type Drive struct {
 	Kind        string // of the filesystem
 	Network     bool
@@ -60,7 +60,7 @@ type Drive struct {
 	Write, Read float64 // bytes per second; 0: not measured
 }
 
-// Config is what is checked for.
+// Config has the settings of the site that the checks depend on.
 type Config struct {
 	Host           Host
 	Store          []string // the site's directories
@@ -68,8 +68,8 @@ type Config struct {
 	Munge          string   // the site's munge: auto, require or off
 	StartTimeout   time.Duration
 	FailureTimeout time.Duration
-	Peer           string        // another node; "" is none
-	Probe          time.Duration // of the store's speed; 0 is none
+	Peer           string        // another node; "": none
+	Probe          time.Duration // time for measuring the store's speed; 0: not measured
 }
 
 // Run makes all checks.

@@ -84,7 +84,7 @@ func run(h Host) map[string]Finding {
 	return all
 }
 
-// TestHealthy: of a node that has everything only the plugin is missing, which is a file of the machine.
+// TestHealthy: on a node that has everything only the plugin is missing, which is a file of the machine.
 func TestHealthy(t *testing.T) {
 	for check, f := range run(healthy()) {
 		if f.State != OK && check != "plugin" || f.State == OK && f.Remedy != "" {
@@ -93,7 +93,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestFindings: whatever is wrong is found, and comes with what to do.
+// TestFindings: every fault is found, with its remedy.
 func TestFindings(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(*fake)

@@ -118,7 +118,7 @@ func speed(dir string, d time.Duration, most int64) (write, read float64, err er
 		return 0, 0, err
 	}
 	write = float64(size) / time.Since(begun).Seconds()
-	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // or memory is measured
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // else the page cache is measured
 	begun = time.Now()
 	got := int64(0)
 	for ; time.Since(begun) < d/2 && got < size; got += int64(len(b)) {

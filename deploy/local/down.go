@@ -20,7 +20,7 @@ import (
 // grace is how long a daemon gets to unmount and stop by itself.
 const grace = 10 * time.Second
 
-// Down ends the job in dir and removes all of it. It is no error if it is already half gone;
+// Down ends the job in dir and removes its files and mounts. A job that is half gone is no error;
 // ErrNothing if there is none. users are the processes that used its mounts, in words.
 func Down(dir string) (users []string, err error) {
 	dir, err = real(dir)

@@ -22,7 +22,7 @@ func TestDownOfNothing(t *testing.T) {
 	}
 }
 
-// TestUsersOf: who works below a mount is named, and nobody else.
+// TestUsersOf: exactly the processes that work below a mount are named.
 func TestUsersOf(t *testing.T) {
 	dir := t.TempDir()
 	if got := usersOf([]string{dir}); len(got) != 0 {

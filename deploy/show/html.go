@@ -31,7 +31,7 @@ type chart struct {
 	scale       float64 // the value that fills the width
 }
 
-// keyOf says what a colour means.
+// keyOf is the legend of a colour.
 type keyOf struct{ Class, Text string }
 
 type row struct {
@@ -112,7 +112,7 @@ func HTML(w io.Writer, s daemon.Status) error {
 	return reportTemplate.Execute(w, page)
 }
 
-// timeline is when what was there, from the allocation on.
+// timeline charts when mounts and datasets were ready, from the allocation on.
 func timeline(s *daemon.Status, all []daemon.DatasetStatus) *chart {
 	c := &chart{Title: "Staging", Note: "Seconds since the allocation."}
 	since := func(t metadata.Time) float64 { return max(t.Time().Sub(s.Phases.Created.Time()).Seconds(), 0) }
@@ -127,14 +127,14 @@ func timeline(s *daemon.Status, all []daemon.DatasetStatus) *chart {
 		from, text, to := since(ds.Started), phase(ds.Phase), since(ds.Started)
 		if ds.Sealed != 0 && ds.Phase == cluster.Sealed {
 			to = since(ds.Sealed)
-			text = fmt.Sprintf("%.2f to %.2f s, %s read of the source", from, to, metadata.FormatBytes(ds.SourceBytes))
+			text = fmt.Sprintf("%.2f to %.2f s, %s read from the source", from, to, metadata.FormatBytes(ds.SourceBytes))
 		}
 		c.add(ds.Name, text, part{Class: "a", From: from, Size: to - from})
 	}
 	return c
 }
 
-// reads is from where the mount of each node got what it read.
+// reads charts where the mount of each node read from.
 func reads(s *daemon.Status) *chart {
 	c := &chart{Title: "Read through the mounts, by place", Key: []keyOf{{"a", "own drives"}, {"b", "other nodes"}, {"c", "source"}},
 		Note: "Reads by the kernel alone (page cache, passthrough, kernel views) are not counted."}
@@ -148,7 +148,7 @@ func reads(s *daemon.Status) *chart {
 	return c
 }
 
-// shares is what each node holds of a dataset.
+// shares charts each node's share of a dataset.
 func shares(ds *daemon.DatasetStatus) *chart {
 	c := &chart{Title: "Where " + ds.Name + " is"}
 	var most, sum int64
@@ -165,7 +165,7 @@ func shares(ds *daemon.DatasetStatus) *chart {
 	return c
 }
 
-// stalls is how long reads of each epoch waited for a daemon.
+// stalls charts how long reads of each epoch waited for a daemon.
 func stalls(ds *daemon.DatasetStatus) *chart {
 	if ds.Training == nil {
 		return nil

@@ -28,7 +28,7 @@ type Progress struct {
 	shown   map[metadata.DatasetID]*shown
 }
 
-// shown is what was shown of a dataset.
+// shown is the state of a dataset's display.
 type shown struct {
 	phase cluster.Phase
 	at    time.Time // of the last plain line
@@ -40,8 +40,8 @@ type shown struct {
 // every is the pause between two plain lines about the same phase.
 const every = 5 * time.Second
 
-// Show shows the state of datasets at that time. That one failed is not said here: whoever
-// waits for it ends with the reason.
+// Show shows the state of datasets at that time. It does not show failures: the command
+// that waits ends with the reason.
 func (p *Progress) Show(all []daemon.DatasetStatus, at time.Time) {
 	for i := range all {
 		p.show(&all[i], at)
@@ -123,13 +123,13 @@ func amount(ds *daemon.DatasetStatus) (done, total int64) {
 	if ds.Progress == nil {
 		return 0, ds.Total
 	}
-	if ds.Phase == cluster.Filling { // the total is of what is to be there
+	if ds.Phase == cluster.Filling { // the total counts every file
 		return ds.Progress.Bytes, ds.Total
 	}
 	return ds.Progress.SourceBytes, ds.Total
 }
 
-// line is what is to be said of a dataset now.
+// line is the plain line about a dataset's state.
 func (p *Progress) line(x *shown, ds *daemon.DatasetStatus) string {
 	files := count(ds.Files, "file")
 	done, total := amount(ds)
@@ -151,8 +151,8 @@ func (p *Progress) line(x *shown, ds *daemon.DatasetStatus) string {
 	return l
 }
 
-// pace is how fast a dataset comes lately, as this process has seen it: the clock of another
-// node may differ.
+// pace is the recent rate of a stage-in, as this process has seen it: the clock of another node
+// may differ.
 type pace struct {
 	at   time.Time
 	done int64
@@ -170,7 +170,7 @@ const (
 	mostLeft = 100 * time.Hour
 )
 
-// observe takes note of how far ds is.
+// observe records the progress of ds.
 func (p *pace) observe(ds *daemon.DatasetStatus, at time.Time) {
 	done, _ := amount(ds)
 	took := at.Sub(p.at)

@@ -74,7 +74,7 @@ func Status(w io.Writer, s daemon.Status) error {
 	return nil
 }
 
-// copies says how far the replicas of a dataset are.
+// copies shows the progress of the replicas of a dataset.
 func copies(w io.Writer, ds daemon.DatasetStatus) {
 	c := ds.Copies
 	if c == nil {
@@ -91,7 +91,7 @@ func copies(w io.Writer, ds daemon.DatasetStatus) {
 	fmt.Fprintln(w)
 }
 
-// troubles says what is wrong with nodes: those that are lost or full, and this one if no leader answers it.
+// troubles names nodes with faults: those that are lost or full, and this one if no leader answers it.
 func troubles(w io.Writer, s *daemon.Status) {
 	if s.Silence > 0 {
 		fmt.Fprintf(w, "no leader has answered %s for %.0f s: the control group has no quorum, or this node is cut off from it; "+
@@ -221,11 +221,11 @@ func perNode(w io.Writer, ds daemon.DatasetStatus) {
 // Incomplete says which part of a dataset is on no node, after prefix, in lines of their own.
 func Incomplete(w io.Writer, prefix string, ds daemon.DatasetStatus) {
 	if s := ds.InSource; s != nil {
-		fmt.Fprintf(w, "%s%s: %d of %d files (%s of %s) have no room on the nodes and stay in the source: each read of them goes there; more nodes or more space on each (capacity= or up --capacity) make room\n",
+		fmt.Fprintf(w, "%s%s: %d of %d files (%s of %s) do not fit on the nodes and are read from the source: use more nodes, or more space on each (capacity= or up --capacity)\n",
 			prefix, ds.Name, s.Files, ds.Files, metadata.FormatBytes(s.Bytes), metadata.FormatBytes(ds.Bytes))
 	}
 	if ds.Missing > 0 {
-		fmt.Fprintf(w, "%s%s: %d of %d files could not be fetched from the source, and reads of them fail with EIO: bivouac status has names and causes\n",
+		fmt.Fprintf(w, "%s%s: %d of %d files could not be fetched from the source and cannot be read (EIO): bivouac status has names and causes\n",
 			prefix, ds.Name, ds.Missing, ds.Files)
 	}
 }

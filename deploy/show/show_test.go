@@ -90,14 +90,14 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// moving is a dataset of which so many bytes of 1000 have come.
+// moving is a dataset with so many of 1000 bytes staged.
 func moving(id metadata.DatasetID, name string, done int64) daemon.DatasetStatus {
 	return daemon.DatasetStatus{Dataset: cluster.Dataset{ID: id, Name: name, Phase: cluster.Staging, Started: at(0)},
 		Total: 1000, Progress: &stagein.Progress{SourceBytes: done, Files: done / 100, Bytes: done * 9 / 10, Shares: 3, Most: done * 36 / 100}}
 }
 
-// TestProgress: in a log a line now and then, on a terminal a bar for each dataset; of datasets
-// of one name, which failed before, too.
+// TestProgress: in a log a line now and then, on a terminal a bar for each dataset, also for an
+// earlier dataset of the same name that failed.
 func TestProgress(t *testing.T) {
 	failed := moving(1, "set", 0)
 	failed.Phase = cluster.Failed
@@ -176,7 +176,7 @@ func TestIncomplete(t *testing.T) {
 	ds.InSource, ds.Missing = &daemon.NodeShare{Files: 2, Bytes: 2000}, 1
 	var b strings.Builder
 	Incomplete(&b, "bivouac: ", ds)
-	for _, want := range []string{"bivouac: set: 2 of 3 files (2.0 KiB of 2.9 KiB) have no room", "bivouac: set: 1 of 3 files could not be fetched"} {
+	for _, want := range []string{"bivouac: set: 2 of 3 files (2.0 KiB of 2.9 KiB) do not fit", "bivouac: set: 1 of 3 files could not be fetched"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the end says no %q:\n%s", want, &b)
 		}
@@ -195,7 +195,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestStatusOfLostNodes: status says what is lost with a node, and what of a dataset the others have no room for.
+// TestStatusOfLostNodes: status says what is lost with a node, and which files of a dataset do not fit on the others.
 func TestStatusOfLostNodes(t *testing.T) {
 	s := job()
 	s.Nodes = []daemon.NodeStatus{{ID: 0, Host: "a", Lost: true}, {ID: 1, Host: "b", Lost: true}, {ID: 2, Host: "c", State: cluster.Down}}

@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Sources writes what a node has measured of the places that it reads datasets from.
+// Sources writes a node's measurements of the places that it reads datasets from.
 func Sources(w io.Writer, s daemon.Status) error {
 	if len(s.Sources) == 0 {
 		_, err := fmt.Fprintln(w, "this node has read no dataset through its mount yet")

@@ -38,7 +38,7 @@ func nodeState(s *daemon.Status, n *daemon.NodeStatus) string {
 // table is a table of aligned columns.
 func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 4, 2, ' ', 0) }
 
-// nodes writes a line for each node: its room, and what it has moved, or moves per second.
+// nodes writes a line for each node: its room, and its traffic in all or per second.
 func nodes(w io.Writer, s *daemon.Status, rates bool) error {
 	t := table(w)
 	fmt.Fprintln(t, "NODE\tSTATE\tUSED\tFREE\tREAD LOCAL\tREMOTE\tSOURCE\tWRITTEN")
@@ -87,7 +87,7 @@ func datasets(w io.Writer, all []daemon.DatasetStatus) error {
 	return t.Flush()
 }
 
-// Top writes what moves now: the nodes with their rates, the datasets with what readers wait for.
+// Top writes the present traffic: the nodes with their rates, and the datasets.
 func Top(w io.Writer, s daemon.Status) error {
 	header(w, &s)
 	fmt.Fprintln(w)

@@ -43,7 +43,7 @@ func epochs(w io.Writer, ds daemon.DatasetStatus) error {
 		fmt.Fprintf(w, "  first read answered %s after the stage-in began\n", seconds(ds.Started, first))
 	}
 	if t.Plan == nil && t.Epochs[0].Epoch == training.Unknown {
-		fmt.Fprintln(w, "  epochs are told apart if the dataset has an access plan: see bivouac plan --help")
+		fmt.Fprintln(w, "  the report has a row for each epoch if the dataset has an access plan: see bivouac plan --help")
 	}
 	if err := byRanks(w, measured); err != nil {
 		return err
@@ -54,7 +54,7 @@ func epochs(w io.Writer, ds daemon.DatasetStatus) error {
 	return nil
 }
 
-// byPlace says from where samples came, and how long reads have waited, as the daemons saw it.
+// byPlace shows where samples came from, and how long reads have waited, as the daemons saw it.
 func byPlace(w io.Writer, all []training.Epoch) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	header := false
@@ -75,7 +75,7 @@ func byPlace(w io.Writer, all []training.Epoch) error {
 	return t.Flush()
 }
 
-// byRanks says what the ranks have measured.
+// byRanks shows the measurements of the ranks.
 func byRanks(w io.Writer, all []training.Epoch) error {
 	if len(all) == 0 {
 		return nil

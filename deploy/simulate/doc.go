@@ -15,15 +15,15 @@
 // prefetch distance before, in the preceding epoch too.
 //
 // The source, each drive, and each direction of each node's link are queues:
-// what asks first is served first, at the given rate; the first batches of an
+// the first request is served first, at the given rate; the first batches of an
 // epoch, which all workers ask for at once, are served side by side. A request also takes its
-// latency, which only other readers can hide. Staging uses what demand reads leave
-// of the source. With a plan it stages in the order of the plan.
+// latency, which only other readers can hide. Staging uses the bandwidth of
+// the source that demand reads leave. With a plan it stages in the order of the plan.
 //
 // A step begins when all ranks have their batch (unless Async is set) and takes
-// Step. Stall is the share of an epoch's time that is not steps.
+// Step. Stall is the share of an epoch's time outside steps.
 //
-// # What is left out
+// # Left out
 //
 // Page caches that keep samples from one epoch to the next, so a dataset is
 // taken to be larger than memory; processors, apart from Decode; sharing of the

@@ -68,7 +68,7 @@ func ReadSizes(r io.Reader) ([]int64, error) {
 	return sizes, nil
 }
 
-// block is what a file's bytes on a drive are rounded up to.
+// block is the unit of a file's bytes on a drive.
 const block = 4096
 
 // inSource is the place of files without room on the nodes.

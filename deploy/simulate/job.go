@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Job is what is simulated.
+// Job is a training job to simulate.
 type Job struct {
 	Sizes []int64 // of the dataset's files, in the order of their names
 
@@ -34,7 +34,7 @@ type Job struct {
 	Seed uint64
 }
 
-// Device is what serves reads. A limit of 0 is none.
+// Device serves reads. A limit of 0 is no limit.
 type Device struct {
 	Latency   time.Duration // of a request
 	Bandwidth int64         // bytes per second
@@ -55,10 +55,10 @@ const (
 	ChunkWise  Policy = "chunk-wise"
 )
 
-// Policies is all of them, in the order of tables.
+// Policies lists all policies, in the order of tables.
 var Policies = []Policy{Direct, StageFirst, Overlap, Plan, Locality, Replicas, ChunkWise}
 
-// About says what a policy does.
+// About describes a policy.
 func (p Policy) About() string {
 	return map[Policy]string{
 		Direct:     "every sample is read from the source",
@@ -71,7 +71,7 @@ func (p Policy) About() string {
 	}[p]
 }
 
-// ParsePolicy is a policy by its name.
+// ParsePolicy returns the policy of a name.
 func ParsePolicy(name string) (Policy, error) {
 	if p := Policy(name); p.About() != "" {
 		return p, nil
@@ -79,7 +79,7 @@ func ParsePolicy(name string) (Policy, error) {
 	return "", fmt.Errorf("%q is no policy: give some of %v", name, Policies)
 }
 
-// planned says whether files are fetched before they are asked for.
+// planned reports whether files are prefetched by plan.
 func (p Policy) planned() bool { return p != Direct && p != StageFirst && p != Overlap }
 
 const (

@@ -56,7 +56,7 @@ func permutation(rng *rand.Rand, n int) []int32 {
 	return order
 }
 
-// groups is runs of neighbours, in random order.
+// groups returns runs of neighbours, in random order.
 func groups(rng *rand.Rand, n int) []int32 {
 	order := make([]int32, 0, n)
 	for _, g := range permutation(rng, (n+groupFiles-1)/groupFiles) {
@@ -67,8 +67,8 @@ func groups(rng *rand.Rand, n int) []int32 {
 	return order
 }
 
-// match deals a global batch: a node takes what it holds, up to its ranks'
-// share, and what is left over goes to the nodes that hold too little.
+// match deals a global batch: a node takes the samples that it holds, up to its
+// ranks' share; the surplus goes to nodes that hold too few.
 func (r *run) match(batch []int32, ranks [][]int32) {
 	nodes, per := r.job.Nodes, len(batch)/r.world*r.job.Ranks
 	held, rest := make([][]int32, nodes), []int32(nil)

@@ -10,33 +10,33 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Result is what a policy comes to.
+// Result is the prediction for a policy.
 type Result struct {
 	Policy     Policy  `json:"policy"`
 	About      string  `json:"about"`
 	Nodes      int     `json:"nodes"`
 	Fits       float64 `json:"fits"`        // share of the files that the nodes have room for
-	Staged     float64 `json:"staged"`      // seconds until all of these were on the nodes
+	Staged     float64 `json:"staged"`      // seconds until all files that fit were on the nodes
 	FirstBatch float64 `json:"first_batch"` // seconds until the first step began
-	// Epochs is the first three; later ones are like the last of them.
+	// Epochs has the first three; later ones are like the third.
 	Epochs  []Epoch `json:"epochs"`
 	Seconds float64 `json:"seconds"` // of the whole job, staging too
-	Stall   float64 `json:"stall"`   // share of these that is not steps
-	// SourceBytes is what was read of the source in all, of the dataset's bytes.
+	Stall   float64 `json:"stall"`   // share of Seconds outside steps
+	// SourceBytes is the bytes read from the source in all, as a share of the dataset's.
 	SourceBytes float64 `json:"source_bytes"`
 }
 
 // Epoch is one epoch of a job.
 type Epoch struct {
 	Seconds float64 `json:"seconds"`
-	Stall   float64 `json:"stall"`  // share of these that is not steps
+	Stall   float64 `json:"stall"`  // share of Seconds outside steps
 	Waited  float64 `json:"waited"` // seconds that a rank waited for batches, mean of the ranks
 	// Bytes of samples, by where they were when they were read.
 	Local   int64 `json:"local"`
 	Replica int64 `json:"replica"`
 	Remote  int64 `json:"remote"`
 	Source  int64 `json:"source"`
-	// What was read of the source, by staging too, and what nodes sent to each other.
+	// Bytes read from the source, by staging too, and bytes that nodes sent to each other.
 	SourceBytes int64   `json:"source_bytes"`
 	Requests    float64 `json:"source_requests"`
 	Wire        int64   `json:"wire"`
@@ -99,7 +99,7 @@ func Table(w io.Writer, j *Job, rs []Result) error {
 	return err
 }
 
-// notes says what the columns are, and what would fit.
+// notes explains the columns, and says how many nodes would hold the dataset.
 func notes(j *Job, rs []Result) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "STALL is the share of ALL that is not training steps. LOCAL to SOURCE are where the samples of the last epoch come from.")

@@ -9,9 +9,8 @@ import (
 // computed is how many epochs are computed; later ones are like the last.
 const computed = 3
 
-// Requests of a file that is read by itself: lookup, open, read. What is read
-// in runs is read in pieces of runBytes. Staging has stagers requests of each node
-// in flight.
+// Requests of a file that is read by itself: lookup, open, read. Runs are read in
+// pieces of runBytes. Staging has stagers requests of each node in flight.
 const (
 	fileRequests = 3
 	runBytes     = 1 << 20
@@ -21,11 +20,11 @@ const (
 // queue is a resource that serves one request after another. Times are in
 // seconds since the job began.
 type queue struct {
-	free float64 // when all that was asked for is done
-	idle float64 // seconds before free that served nothing
+	free float64 // when all requests so far are done
+	idle float64 // seconds before free without a request
 }
 
-// take is when a request is done that comes at t and takes cost.
+// take returns when a request is done that arrives at t and takes cost.
 func (q *queue) take(t, cost float64) float64 {
 	if t > q.free {
 		q.idle += t - q.free
@@ -35,8 +34,8 @@ func (q *queue) take(t, cost float64) float64 {
 	return q.free
 }
 
-// background is when work is done that could have begun at any time: it takes
-// what was idle.
+// background returns when work is done that could have begun at any time: it uses
+// idle time first.
 func (q *queue) background(cost float64) float64 {
 	used := min(cost, q.idle)
 	q.idle -= used
@@ -57,7 +56,7 @@ type run struct {
 	in, out []queue // each node's link
 
 	staged []bool  // files
-	order  []int32 // in which staging without a plan goes on
+	order  []int32 // of staging without a plan
 	sealed float64 // when all were staged
 
 	copied  float64 // share of a node's missing files that it has copies of
@@ -152,7 +151,7 @@ func (r *run) train() Result {
 	return res
 }
 
-// steps is those of an epoch.
+// steps is the number of steps of an epoch.
 func (r *run) steps() int {
 	each := (len(r.job.Sizes) + r.world - 1) / r.world
 	return (each + r.job.Batch - 1) / r.job.Batch
@@ -194,7 +193,7 @@ func (r *run) trainEpoch(e, g int, ls []*loader, res *Result) (float64, int) {
 	return end, g
 }
 
-// prefetches says whether batches are fetched before workers ask for them.
+// prefetches reports whether batches are fetched before workers ask for them.
 func (r *run) prefetches() bool { return r.ahead > 0 }
 
 // part is the batch of a step.
@@ -203,7 +202,7 @@ func part(files []int32, step, batch int) []int32 {
 }
 
 // burst has all workers load their first batches of an epoch: they begin
-// together, share what they read from, and so end together.
+// together, share the devices, and so end together.
 func (r *run) burst(ranks [][]int32, g int, began float64, ls []*loader) {
 	end, first := 0.0, min(r.job.Workers, r.steps())
 	for s := range first {
@@ -218,7 +217,7 @@ func (r *run) burst(ranks [][]int32, g int, began float64, ls []*loader) {
 	}
 }
 
-// begin is when a worker can begin with a batch.
+// begin returns when a worker can begin with a batch.
 func (r *run) begin(l *loader, s, g int, began float64) float64 {
 	t := began // a DataLoader starts anew in each epoch
 	if w := r.job.Workers; s >= w {
@@ -230,7 +229,7 @@ func (r *run) begin(l *loader, s, g int, began float64) float64 {
 	return t
 }
 
-// early is when the prefetch of a batch can begin.
+// early returns when the prefetch of a batch can begin.
 func (r *run) early(l *loader, g int) float64 {
 	if !r.prefetches() || g < r.ahead {
 		return 0
@@ -242,7 +241,7 @@ func latest(ls []*loader) float64 {
 	return slices.MaxFunc(ls, func(a, b *loader) int { return cmp.Compare(a.end, b.end) }).end
 }
 
-// fetch is what a batch takes from one kind of place.
+// fetch is the part of a batch that one kind of place serves.
 type fetch struct{ files, bytes, requests float64 }
 
 func (f *fetch) add(size int64, requests float64) {
@@ -251,7 +250,7 @@ func (f *fetch) add(size int64, requests float64) {
 	f.requests += requests
 }
 
-// cost is the seconds that a device is busy with it.
+// cost is the seconds that a device is busy with the fetch.
 func (d Device) cost(f fetch) float64 {
 	c := 0.0
 	if d.Bandwidth > 0 {
@@ -263,7 +262,7 @@ func (d Device) cost(f fetch) float64 {
 	return c
 }
 
-// alone is the seconds that one reader needs who reads file by file.
+// alone is the seconds that one reader needs, file by file.
 func (d Device) alone(f fetch) float64 {
 	c := f.requests * d.Latency.Seconds()
 	if d.Bandwidth > 0 {
@@ -276,10 +275,10 @@ func (d Device) alone(f fetch) float64 {
 type batch struct {
 	local, remote, source fetch
 	late                  fetch   // of the source, not staged yet
-	from                  []int32 // nodes of the remote ones; run.sent has what each sends
+	from                  []int32 // nodes of the remote ones; run.sent has each one's part
 }
 
-// load is when a worker of a node that begins at begin has loaded the files.
+// load returns when a worker of a node that begins at begin has loaded the files.
 // With a plan they are fetched since early.
 func (r *run) load(node int, files []int32, begin, early float64) float64 {
 	r.stage()
@@ -305,8 +304,8 @@ func (r *run) load(node int, files []int32, begin, early float64) float64 {
 	return r.receive(node, b, t, t+r.job.Network.alone(b.remote)) + decode
 }
 
-// receive is when a node has what other nodes send from t on; alone is when one
-// reader would have it on an idle network.
+// receive returns when a node has the files that other nodes send from t on; alone
+// is when one reader would have them on an idle network.
 func (r *run) receive(node int, b batch, t, alone float64) float64 {
 	if b.remote.files == 0 {
 		return t
@@ -319,7 +318,7 @@ func (r *run) receive(node int, b batch, t, alone float64) float64 {
 	return done
 }
 
-// prefetch is when the files of a batch are in the node's page cache.
+// prefetch returns when the files of a batch are in the node's page cache.
 func (r *run) prefetch(node int, b batch, early float64) float64 {
 	t := early
 	if b.late.files > 0 {

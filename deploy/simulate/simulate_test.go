@@ -39,7 +39,7 @@ func near(t *testing.T, what string, got, want, within float64) {
 	}
 }
 
-// TestByHand: cases that a pencil solves.
+// TestByHand: cases that can be solved by hand.
 func TestByHand(t *testing.T) {
 	const bytes, steps = 1024 * 100_000, 32
 	t.Run("direct is bytes over bandwidth where the source is the limit", func(t *testing.T) {
@@ -102,13 +102,13 @@ func TestByHand(t *testing.T) {
 		near(t, "remote", float64(e.Remote), 0.75*bytes, 0.05)
 		near(t, "epoch", e.Seconds, 0.75*bytes/4/(10*mb), 0.15)
 	})
-	t.Run("half of it fits", func(t *testing.T) {
+	t.Run("half of the dataset fits", func(t *testing.T) {
 		j := small()
 		j.Room = 1024 * 100 << 10 / 8
 		e := mustRun(t, j, Overlap).last()
 		near(t, "of the source", float64(e.Source), 0.5*bytes, 0.1)
 		if e.SourceBytes != e.Source {
-			t.Errorf("%d bytes read of the source for %d bytes of samples", e.SourceBytes, e.Source)
+			t.Errorf("%d bytes read from the source for %d bytes of samples", e.SourceBytes, e.Source)
 		}
 	})
 	t.Run("runs need fewer requests than files", func(t *testing.T) {
@@ -123,9 +123,9 @@ func TestByHand(t *testing.T) {
 		if e := r.last(); e.Remote != 0 || e.Replica == 0 || e.Local+e.Replica != bytes {
 			t.Errorf("last epoch %+v, want all local or from replicas", e)
 		}
-		j.Room = 1024 * 100 << 10 / 4 // only for its own
+		j.Room = 1024 * 100 << 10 / 4 // only for the node's own files
 		if e := mustRun(t, j, Replicas).last(); float64(e.Replica) > 0.02*bytes {
-			t.Errorf("%d bytes from replicas that have no room", e.Replica)
+			t.Errorf("%d bytes from replicas, but there is no room for replicas", e.Replica)
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestAccounts(t *testing.T) {
 				}
 			}
 			if p != Direct && r.Fits >= 1 && math.Abs(r.SourceBytes-1) > 1e-6 {
-				t.Errorf("%s: %.3f of the dataset is read of the source, want 1 (%+v)", p, r.SourceBytes, j.withoutSizes())
+				t.Errorf("%s: %.3f of the dataset is read from the source, want 1 (%+v)", p, r.SourceBytes, j.withoutSizes())
 			}
 		}
 	}
@@ -282,7 +282,7 @@ func TestRefusals(t *testing.T) {
 	}
 	for _, sigma := range []float64{-1, math.NaN(), 5} {
 		if _, err := Lognormal(10, 10, sigma, 1); err == nil {
-			t.Errorf("sigma %v is taken", sigma)
+			t.Errorf("sigma %v is accepted", sigma)
 		}
 	}
 }
@@ -327,7 +327,7 @@ func FuzzReadSizes(f *testing.F) {
 	})
 }
 
-// TestSVG: it is XML, has a bar for each result, and asks for no other file.
+// TestSVG: the picture is XML, has a bar for each result, and needs no other file.
 func TestSVG(t *testing.T) {
 	var rs []Result
 	for _, p := range Policies {

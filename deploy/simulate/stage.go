@@ -1,6 +1,6 @@
 package simulate
 
-// overflowRequests is those for a file that stays in the source.
+// overflowRequests returns the requests for a file that stays in the source.
 func (r *run) overflowRequests(size int64) float64 {
 	switch {
 	case r.policy == ChunkWise && r.job.Archive:
@@ -11,8 +11,8 @@ func (r *run) overflowRequests(size int64) float64 {
 	return fileRequests
 }
 
-// lateRequests is those for a file that is fetched for the first time, because
-// a worker waits for it or by staging.
+// lateRequests returns the requests for a file that is fetched for the first time, by
+// staging or because a worker waits for it.
 func (r *run) lateRequests(size int64, demanded bool) float64 {
 	switch {
 	case !r.job.Archive:
@@ -23,7 +23,7 @@ func (r *run) lateRequests(size int64, demanded bool) float64 {
 	return float64(size) / runBytes
 }
 
-// hasCopy says whether a node has a replica; each has others first.
+// hasCopy reports whether a node has a replica; each has others first.
 func (r *run) hasCopy(node, f int32) bool {
 	if r.copied == 0 || r.at.owner[f] == node {
 		return false
@@ -42,7 +42,7 @@ func (r *run) stageCost(f fetch) float64 {
 	return c
 }
 
-// everything is what staging reads.
+// everything returns the work of staging all files that fit.
 func (r *run) everything() (all fetch) {
 	for f, size := range r.job.Sizes {
 		if r.at.home[f] != inSource {
@@ -52,7 +52,7 @@ func (r *run) everything() (all fetch) {
 	return all
 }
 
-// stage lets staging without a plan have what demand reads left of the source.
+// stage gives staging without a plan the idle time of the source.
 func (r *run) stage() {
 	for ; len(r.order) > 0; r.order = r.order[1:] {
 		f := r.order[0]
@@ -72,7 +72,7 @@ func (r *run) stage() {
 	}
 }
 
-// copyFiles lets a node fetch replicas with what its link had left.
+// copyFiles lets a node fetch replicas in the idle time of its link.
 func (r *run) copyFiles(node int) {
 	q := &r.in[node]
 	missing := r.at.bytes * float64(r.job.Nodes-1) / float64(r.job.Nodes)

@@ -14,7 +14,7 @@ const (
 	svgWidth = 820
 )
 
-// SVG draws the last epoch of each result as a bar: steps, and what is not. It needs
+// SVG draws the last epoch of each result as a bar: steps, and stall. It needs
 // no other file, and follows the reader's dark or light scheme.
 func SVG(w io.Writer, rs []Result) error {
 	longest := 0.0

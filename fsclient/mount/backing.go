@@ -246,7 +246,7 @@ func (t *backings) close(b *backing) {
 	}
 }
 
-// released counts a close, and reports whether the file is to be unregistered.
+// released counts a close, and reports whether to unregister the file.
 func (t *backings) released(b *backing) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -160,7 +160,7 @@ func TestPassthroughRefused(t *testing.T) {
 }
 
 // TestForget: objects that were removed are unregistered, an open one when it is closed, and
-// what is open is read to its end.
+// open files can be read to the end.
 func TestForget(t *testing.T) {
 	needPassthrough(t)
 	j := startJob(t, &job{})

@@ -54,7 +54,7 @@ func TestLatencyQuantiles(t *testing.T) {
 	}
 }
 
-// TestReadsByDataset: only reads of datasets are told apart by dataset.
+// TestReadsByDataset: reads of datasets, and no others, are counted by dataset.
 func TestReadsByDataset(t *testing.T) {
 	var c opCounters
 	c.answered(opRead, metadata.SealedIno(1, 0, 5), 3*time.Millisecond)

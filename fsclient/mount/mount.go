@@ -47,8 +47,8 @@ type Config struct {
 	UID, GID   uint32 // the job's user, who owns the root
 	// Virtual is the content of .bivouac's files; nil is no content.
 	Virtual func(name string) ([]byte, error)
-	// Prefetch returns what prefetches the files of a dataset, nil if nothing does; nil is nothing
-	// for all.
+	// Prefetch returns the prefetch of a dataset, nil if it has none. A nil Prefetch: no dataset
+	// has one.
 	Prefetch func(ds metadata.DatasetID) Prefetch
 	// Backer has the privilege that passthrough needs; nil registers files directly, if
 	// this process may.
@@ -260,8 +260,8 @@ func (m *Mount) Stats() Stats {
 // of them that are in flight.
 func (m *Mount) DropPages(files []metadata.Ino) { m.fs.dropPages(files) }
 
-// Forget lets go of objects of this node that were removed: the kernel reads them by itself
-// only while they are open.
+// Forget unregisters objects of this node that were removed: the kernel goes on reading them by
+// itself only while they are open.
 func (m *Mount) Forget(files []metadata.Ino) { m.fs.backings.forget(files) }
 
 // Uncover invalidates the name of a dataset in the kernel, which detaches all that is

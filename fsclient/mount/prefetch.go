@@ -11,7 +11,7 @@ import (
 
 // Prefetch knows which files of a dataset are read next, and fetches them. A prefetch.Engine is one.
 type Prefetch interface {
-	// Read notes a read of n bytes of a file through a connection, and returns them if they are
+	// Read records a read of n bytes of a file through a connection, and returns them if they are
 	// in memory, else nil. They do not change.
 	Read(from prefetch.Pages, ino metadata.Ino, off, n int64) []byte
 }
@@ -46,7 +46,7 @@ func (p *pages) Store(ino metadata.Ino, b []byte, mark uint64) bool {
 	return true
 }
 
-// readAhead notes a read of a dataset's file, and returns its bytes if they were prefetched.
+// readAhead records a read of a dataset's file, and returns its bytes if they were prefetched.
 func (p *pages) readAhead(next Prefetch, in *fuse.ReadIn, n int) fuse.ReadResult {
 	if next == nil || p == nil {
 		return nil

@@ -64,37 +64,37 @@ func (j *job) known(t *testing.T, i int) metadata.Ino {
 }
 
 // TestPrefetch: reads of stored files cost no request and have the right bytes, in later epochs,
-// too, when their pages were dropped in between; reads of others are noted.
+// too, when their pages were dropped in between; reads of others are recorded.
 func TestPrefetch(t *testing.T) {
 	j, m, p := foretold(t)
-	const told = sealedFiles / 2
+	const planned = sealedFiles / 2
 	for epoch := range 3 {
 		var dropped []metadata.Ino
 		for i := range sealedFiles {
 			dropped = append(dropped, j.known(t, i))
 		}
 		j.mounts[0].DropPages(dropped)
-		for i := range told {
+		for i := range planned {
 			if !p.Store(dropped[i], []byte(sealedContent(i)), p.Mark()) {
 				t.Fatalf("epoch %d: file %d was not stored", epoch, i)
 			}
 		}
 		m.noted()
-		for _, c := range []struct{ first, end, reads int }{{0, told, 0}, {told, sealedFiles, sealedFiles - told}} {
+		for _, c := range []struct{ first, end, reads int }{{0, planned, 0}, {planned, sealedFiles, sealedFiles - planned}} {
 			was := j.mounts[0].Stats().Calls
 			for i := c.first; i < c.end; i++ {
 				wantFile(t, j.file(0, i), sealedContent(i))
 			}
 			if n := j.calls(0, was)["read"]; n != int64(c.reads) {
-				t.Errorf("epoch %d: of the files %d to %d %d are read, want %d", epoch, c.first, c.end, n, c.reads)
+				t.Errorf("epoch %d: of the files %d to %d, %d are read, want %d", epoch, c.first, c.end, n, c.reads)
 			}
 		}
-		if n := m.noted(); n != sealedFiles-told {
-			t.Errorf("epoch %d: %d reads noted", epoch, n)
+		if n := m.noted(); n != sealedFiles-planned {
+			t.Errorf("epoch %d: %d reads recorded", epoch, n)
 		}
 	}
-	if n := j.mounts[0].Stats().Prefetched; n != 3*told {
-		t.Errorf("%d files prefetched, want %d", n, 3*told)
+	if n := j.mounts[0].Stats().Prefetched; n != 3*planned {
+		t.Errorf("%d files prefetched, want %d", n, 3*planned)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestPrefetchKept(t *testing.T) {
 	}
 }
 
-// TestPrefetchUnknown: what the kernel has not looked up is not stored.
+// TestPrefetchUnknown: files that the kernel has not looked up are not stored.
 func TestPrefetchUnknown(t *testing.T) {
 	j, _, p := foretold(t)
 	for _, ino := range []metadata.Ino{metadata.SealedIno(j.sealed.set.ID, 0, 1<<20), metadata.Ino(stat(t, j.file(1, 5)).Ino)} {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// grace is how long an interrupted request may go on, and how often its process is looked at
-// again. A process that handles a signal does not expect EINTR from a file, as it never gets
+// grace is how long an interrupted request may continue, and the interval between checks of its
+// process. A process that handles a signal does not expect EINTR from a file, as it never gets
 // it from a disk: only a signal that kills it interrupts a request. Waits for locks are
 // interrupted by every signal.
 const grace = 300 * time.Millisecond

@@ -52,7 +52,7 @@ func TestRequestThatEnds(t *testing.T) {
 }
 
 // TestHandledSignal: a signal that does not kill the process does not interrupt its request, however long that takes; it
-// interrupts a wait for a lock. Of a thread that is gone every request is interrupted.
+// interrupts a wait for a lock. Every request of a thread that is gone is interrupted.
 func TestHandledSignal(t *testing.T) {
 	cancel := make(chan struct{})
 	close(cancel)

@@ -75,7 +75,7 @@ type readTimes struct {
 	first atomic.Int64 // nanoseconds since 1970, when the first one was answered
 }
 
-// answered notes how long a request took.
+// answered records how long a request took.
 func (c *opCounters) answered(o op, ino metadata.Ino, took time.Duration) {
 	c.took[o].add(took)
 	if o != opRead || !ino.Sealed() {

@@ -4,7 +4,7 @@
 //
 //	Tracker  pure: the plan, sampled reads, exact positions and the clock → what to fetch next,
 //	         for which rank, how far ahead. Its test drives thousands of random loaders.
-//	Engine   fetches the wants in batches by owner, keeps them in memory, and stores most of them
+//	Engine   fetches the wants in batches by owner, keeps them in memory, and stores most
 //	         in the kernel's page cache.
 //
 // A read of a page that the kernel has cached is invisible to the daemon. So one position in
@@ -20,8 +20,8 @@
 //	stale      many reads fit no epoch: searching goes on, seldom
 //
 // Reads fit an epoch if most follow another read of the same rank by a few positions. This holds
-// for any number of workers, since each reads its batches in order. By chance it happens to few.
+// for any number of workers, since each reads its batches in order. By chance, few reads fit.
 //
-// What is fetched is bounded in bytes (Budget), by rank in positions (the distance, from its pace
-// and the time that a fetch takes), and given up when the rank has passed it.
+// Prefetched files are bounded in bytes (Budget), and by rank in positions: the distance, from the
+// rank's pace and the time that a fetch takes. A file is dropped when the rank has passed it.
 package prefetch

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// Client is where files are read.
+// Client reads the files.
 type Client interface {
 	Self() metadata.NodeID
 	Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
@@ -40,13 +40,13 @@ type Pages interface {
 	Direct() bool
 }
 
-// EngineConfig is what an Engine needs.
+// EngineConfig configures an Engine.
 type EngineConfig struct {
 	Client Client
 	Files  accessplan.Files // of the dataset
 	// Plan is the dataset's plan, nil if there is none, and a channel that is closed when it changes.
 	Plan func() (*accessplan.Plan, <-chan struct{})
-	// Positions is where the ranks of this node said that they are; nil is nowhere.
+	// Positions returns the positions that ranks of this node have reported; nil: none.
 	Positions func() []accessplan.Position
 	Budget    int64 // bytes fetched and not read yet; 0 switches prefetch off
 	Log       *logrus.Entry
@@ -58,7 +58,7 @@ const (
 	batchBytes = 512 << 10             // of one request
 	batchFiles = 64                    // of one request
 	batches    = 8                     // requests at once
-	tick       = 50 * time.Millisecond // between looks at positions and at what was not staged
+	tick       = 50 * time.Millisecond // between looks at positions and at files that were not staged
 	patience   = 10 * time.Second      // for one request
 	seenQueue  = 4096                  // reads that wait for the tracker: more are not noted
 	mostRead   = 128                   // files kept although their read has begun
@@ -94,7 +94,7 @@ func NewEngine(cfg EngineConfig) *Engine {
 	return e
 }
 
-// Read notes a read of n bytes of a file through a connection, and returns them if they are kept in
+// Read records a read of n bytes of a file through a connection, and returns them if they are kept in
 // memory. The caller must not change them.
 func (e *Engine) Read(p Pages, ino metadata.Ino, off, n int64) []byte {
 	if was := e.pages.Load(); was == nil || *was != p {
@@ -243,7 +243,7 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 	}, nil
 }
 
-// mean estimates the bytes of a file from some of them.
+// mean estimates the mean size of a file, in bytes, from a sample.
 func (e *Engine) mean(n *accessplan.Numbering) int64 {
 	const samples = 64
 	var bytes, files int64

@@ -29,7 +29,7 @@ type follower struct {
 	files   int64 // prefetched, as counted
 }
 
-// result is what became of a want.
+// result is the result of a want.
 type result struct {
 	Want
 	res   Result
@@ -52,7 +52,7 @@ func (f *follower) run(ctx context.Context) {
 			f.positions()
 		case <-f.changed:
 			plan, changed := f.e.cfg.Plan()
-			over, f.changed = plan != f.plan, changed // else it was another dataset's
+			over, f.changed = plan != f.plan, changed // else another dataset's plan changed
 		case <-ctx.Done():
 			over = true
 		}
@@ -86,7 +86,7 @@ func (f *follower) positions() {
 	}
 }
 
-// tidy drops what is not wanted any more and publishes the state.
+// tidy drops files that are not wanted any more and publishes the state.
 func (f *follower) tidy() {
 	if numbers := f.t.Released(); len(numbers) > 0 {
 		inos := make([]metadata.Ino, len(numbers))
@@ -113,7 +113,7 @@ func (f *follower) tidy() {
 	f.phase = s.Phase
 }
 
-// finish tells the tracker what became of a batch.
+// finish reports the results of a batch to the tracker.
 func (f *follower) finish(rs []result) {
 	f.flying--
 	var unwanted []metadata.Ino
@@ -153,7 +153,7 @@ func (f *follower) fetch(ctx context.Context) {
 	}
 }
 
-// batch is files that the same nodes have; none: each is read by itself.
+// batch has files that the same nodes hold. Without nodes, each file is read by itself.
 type batch struct {
 	e     *Engine
 	pages Pages
@@ -162,7 +162,7 @@ type batch struct {
 	bytes int64
 }
 
-// divide groups wants by where they are. Files that are not fetched are failed wants.
+// divide groups wants by the nodes that hold them. Files that are not fetched are failed wants.
 func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*batch) {
 	open := make(map[string]*batch)
 	for _, w := range ws {
@@ -242,7 +242,7 @@ func (b *batch) many(ctx context.Context, buf []byte) []result {
 	return out
 }
 
-// ask makes the call to the fastest node, and if it fails, to the others.
+// ask calls the fastest node, and if that fails, the others.
 func (b *batch) ask(ctx context.Context, rs []datapath.RangeRead, buf []byte) (err error) {
 	at := append([]metadata.NodeID(nil), b.at...)
 	for len(at) > 0 {
@@ -275,7 +275,7 @@ func (b *batch) askOne(ctx context.Context, r sources.Read, rs []datapath.RangeR
 	}
 	r.End(b.bytes, err != nil)
 	if err == nil && len(b.at) > 1 && errors.Is(rs[0].Err, syscall.EAGAIN) {
-		return rs[0].Err // a replica that is not there: another node may have it
+		return rs[0].Err // the replica is gone: another node may have the file
 	}
 	return err
 }

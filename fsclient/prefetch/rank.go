@@ -13,10 +13,10 @@ type rank struct {
 	window int   // positions around front in which reads fit
 	front  int   // one more than the last position that was read
 	spread int   // how far behind the front reads come, lately
-	next   int   // to be wanted
-	redo   []int // positions to be wanted, too
+	next   int   // next position to want
+	redo   []int // more positions to want
 	items  []*item
-	recent [lookback / 2]int // positions of the last reads, of which the next takes the place of
+	recent [lookback / 2]int // ring of the positions of the last reads; the next one replaces
 	reads  int               // recent[reads%len]
 	done   map[int]struct{}  // positions read, from front-window on
 
@@ -36,8 +36,8 @@ func newRank(id, at, length int, now time.Time) *rank {
 	return r
 }
 
-// fits reports whether a read at a position is one of the rank's next ones, or follows another one.
-// The latter holds for a worker that is late.
+// fits reports whether a read at a position is one of the rank's next ones, or follows another one,
+// as those of a late worker do.
 func (r *rank) fits(at int) bool {
 	return at >= r.front-r.window && at <= r.front+r.window || r.follows(at)
 }
@@ -52,7 +52,7 @@ func (r *rank) follows(at int) bool {
 	return false
 }
 
-// first is the position to be wanted first.
+// first is the next position to want.
 func (r *rank) first() int {
 	if len(r.redo) > 0 {
 		return min(slices.Min(r.redo), r.next)
@@ -60,7 +60,7 @@ func (r *rank) first() int {
 	return r.next
 }
 
-// take is first, which is not wanted again.
+// take returns first and removes it from the positions to want.
 func (r *rank) take() int {
 	at := r.first()
 	if i := slices.Index(r.redo, at); i >= 0 {
@@ -76,7 +76,7 @@ func (r *rank) seen(at int) bool {
 	return ok
 }
 
-// read notes a read. One that is alone does not move the front.
+// read records a read. An isolated one does not move the front.
 func (r *rank) read(at int, now time.Time) {
 	alone := !r.follows(at)
 	r.done[at] = struct{}{}
@@ -90,7 +90,7 @@ func (r *rank) read(at int, now time.Time) {
 	}
 }
 
-// moved notes an exact position.
+// moved records an exact position.
 func (r *rank) moved(at int, now time.Time) {
 	if at < r.front {
 		r.front, r.next, r.at = at, at, now // the script went back
@@ -118,7 +118,7 @@ func (r *rank) advance(front int, now time.Time) {
 	}
 }
 
-// passed is the items that the rank does not read any more.
+// passed returns the items that the rank does not read any more.
 func (r *rank) passed() (all []*item) {
 	for _, it := range r.items {
 		if it.at < r.front-min(2*r.spread+probeEvery, max(r.length/2, r.window)) {

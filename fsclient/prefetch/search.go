@@ -9,22 +9,22 @@ import (
 )
 
 const (
-	history     = 64  // reads that a search knows
+	history     = 64  // reads that a search keeps
 	lookback    = 32  // reads before a read that it can follow
-	leastReads  = 16  // of which something can be concluded
+	leastReads  = 16  // for a conclusion
 	lookEvery   = 4   // reads between two looks, while waiting
 	seldom      = 64  // while stale
-	staleAfter  = 256 // reads that fit nothing
+	staleAfter  = 256 // reads that fit no epoch
 	betweenMore = 4   // times as many between two epochs, where validation may read, and at first
-	scanEvery   = 8   // looks until one of these is tried:
-	mostScan    = 128 // epochs that are tried when the nearer ones do not fit
+	scanEvery   = 8   // looks until one of mostScan is tried
+	mostScan    = 128 // epochs to try when the near ones do not fit
 	leastStrong = 0.6 // share of the reads that must follow another one
 )
 
 // search finds the epoch in which the last reads are.
 type search struct {
 	last   []int // files read, oldest first
-	before int   // the epoch that was followed; -1 is none
+	before int   // the epoch that was followed; -1: none
 	middle bool  // it was lost in the first half of the epoch
 	reads  int   // since the search began
 	looks  int
@@ -40,14 +40,14 @@ func (s *search) add(file int) {
 }
 
 func (s *search) begin(before int, through bool) {
-	// Of the last reads those remain that fit nothing any more.
+	// Keep only the last reads, those that no longer fit.
 	if n := len(s.last) - leastReads; n > 0 {
 		s.last = slices.Delete(s.last, 0, n)
 	}
 	s.before, s.middle, s.reads, s.looks, s.scan = before, !through, 0, 0, 0
 }
 
-// patience is how many reads may fit nothing.
+// patience is how many reads may fit no epoch.
 func (s *search) patience() int {
 	if s.middle {
 		return staleAfter
@@ -100,15 +100,15 @@ func (t *Tracker) look(now time.Time) {
 	t.exhaust()
 }
 
-// exhaust makes the plan stale after many reads that fit nothing.
+// exhaust makes the plan stale after many reads that fit no epoch.
 func (t *Tracker) exhaust() {
 	if t.search.reads >= t.search.patience() {
 		t.phase, t.reason = accessplan.Stale, OtherOrder
 	}
 }
 
-// match returns the positions of the last reads by rank, if most of them follow another one by a
-// few positions.
+// match returns the positions of the last reads by rank, if most reads follow another one by a few
+// positions.
 func (s *search) match(e Epoch, files int) map[int][]int {
 	few := min(max(files/128, 2), probeEvery*2)
 	type place struct{ rank, pos int }
@@ -163,7 +163,7 @@ func (t *Tracker) found(n int, places map[int][]int, now time.Time) {
 	}
 }
 
-// central is the positions that are not far from the median.
+// central returns the positions that are not far from the median.
 func central(at []int, far int) []int {
 	sorted := slices.Sorted(slices.Values(at))
 	median := sorted[len(sorted)/2]
@@ -186,7 +186,7 @@ func (t *Tracker) learnRanks() bool {
 	return false
 }
 
-// stride is the shortest distance at which most of the last reads follow another one; 0 is none.
+// stride is the shortest distance at which most of the last reads follow another one; 0: there is none.
 func (s *search) stride(e Epoch) int {
 	votes, turns := make(map[int]int), []int(nil)
 	for _, f := range s.last {

@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// State is what the tracker knows now.
+// State returns the present state.
 func (t *Tracker) State() accessplan.State {
 	s := accessplan.State{
 		Phase: t.phase, Reason: t.reason, Epoch: max(t.current, 0), Memory: t.held,

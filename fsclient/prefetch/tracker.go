@@ -35,8 +35,8 @@ const (
 	mostAhead   = 4096 // positions
 	leastWindow = 16   // positions around a rank's front in which its reads fit
 	mostWindow  = 1024
-	joinReads   = 3   // of a rank not followed yet, near the others, until it is
-	lostScore   = 0.5 // of reads that fit; with less the place in the plan is lost
+	joinReads   = 3   // of a new rank near the others, until it is followed
+	lostScore   = 0.5 // share of reads that fit; below it the place in the plan is lost
 	scoreWeight = 1. / 16
 	cachedOrder = 7 // epochs whose order is kept
 )
@@ -62,7 +62,7 @@ type Want struct {
 	Probe      bool // keep it in memory: its read must be seen
 }
 
-// Result is what became of a Want.
+// Result is the result of a Want.
 type Result uint8
 
 // The results of fetching a file.
@@ -80,7 +80,7 @@ type item struct {
 	bytes   int64
 	fetched bool
 	stored  bool
-	again   time.Time // to be fetched then; zero is not
+	again   time.Time // time of the next attempt; zero: none
 	tries   int
 	// then is the rank and position at which the file is read once more, in the next epoch.
 	then *Want
@@ -93,19 +93,19 @@ type Counters struct {
 	Misses     int64 // other reads while following
 	Wasted     int64 // prefetched files that were given up
 	Prefetched int64 // files
-	Bytes      int64 // of them
+	Bytes      int64 // of prefetched files
 }
 
-// Tracker decides what is fetched. It is not for concurrent use.
+// Tracker decides which files to fetch. It is not for concurrent use.
 type Tracker struct {
 	cfg   Config
 	order Order
-	ranks int // of the plan; 0 is not known yet
+	ranks int // of the plan; 0: not known yet
 
 	phase   accessplan.Phase
 	reason  string
 	current int  // the epoch that is being read
-	before  int  // the epoch followed before it; -1 is none
+	before  int  // the epoch followed before it; -1: none
 	repeat  bool // the next epoch is the same
 	score   float64
 	active  map[int]*rank
@@ -143,7 +143,7 @@ func New(o Order, cfg Config) *Tracker {
 	return t
 }
 
-// epoch is the order of an epoch; nil if the plan has none.
+// epoch is the order of an epoch; nil if the plan does not have it.
 func (t *Tracker) epoch(n int) Epoch {
 	if n < 0 {
 		return nil
@@ -164,7 +164,7 @@ func (t *Tracker) epoch(n int) Epoch {
 	return e
 }
 
-// next is the number of the epoch after the current one; -1 is none.
+// next is the number of the epoch after the current one; -1: there is none.
 func (t *Tracker) next() int {
 	switch n := t.order.Epochs(); {
 	case t.current < 0:
@@ -177,7 +177,7 @@ func (t *Tracker) next() int {
 	return t.current + 1
 }
 
-// Observe notes a read of the beginning of a file that the kernel had not cached.
+// Observe records a read of the beginning of a file that the kernel had not cached.
 func (t *Tracker) Observe(file int, now time.Time) {
 	if t.phase == accessplan.Off || file < 0 || file >= t.order.Files() {
 		return
@@ -261,7 +261,7 @@ func (t *Tracker) activate(id, at int, now time.Time) *rank {
 	return r
 }
 
-// consume notes that a file was read; true if it was prefetched and still held.
+// consume records that a file was read; true if it was prefetched and still held.
 func (t *Tracker) consume(file int) bool {
 	it := t.items[file]
 	if it == nil {
@@ -298,7 +298,7 @@ func (t *Tracker) release(it *item) {
 	}
 }
 
-// advanced gives up what a rank has passed, ends an epoch that all ranks have read, and drops ranks
+// advanced gives up the files that a rank has passed, ends an epoch that all ranks have read, and drops ranks
 // that fell behind.
 func (t *Tracker) advanced(r *rank) {
 	for _, it := range r.passed() {
@@ -325,7 +325,7 @@ func (t *Tracker) advanced(r *rank) {
 	}
 }
 
-// deactivate gives up a rank and what was fetched for it.
+// deactivate gives up a rank and the files fetched for it.
 func (t *Tracker) deactivate(r *rank) {
 	for _, it := range slices.Clone(r.items) {
 		if it.fetched {
@@ -358,7 +358,7 @@ func (t *Tracker) turn() {
 	}
 }
 
-// Position notes an exact position: the rank reads the file at pos of an epoch next.
+// Position records an exact position: the rank reads the file at pos of an epoch next.
 func (t *Tracker) Position(id, epoch, pos int, now time.Time) {
 	if t.phase == accessplan.Off || t.ranks == 0 || id < 0 || id >= t.ranks || epoch < 0 || pos < 0 {
 		return
@@ -404,11 +404,11 @@ func (t *Tracker) lose() {
 		t.deactivate(r)
 	}
 	if !through && t.before >= 0 {
-		before, through = t.before, true // the epoch that was expected did not come
+		before, through = t.before, true // another epoch came than the expected one
 	}
 	clear(t.joining)
 	if t.order.Ranks() == 0 {
-		t.ranks, t.epochs = 0, nil // what was learned may be wrong
+		t.ranks, t.epochs = 0, nil // the number of ranks may have been learned wrong
 	}
 	t.phase = accessplan.Waiting
 	t.search.begin(before, through)

@@ -15,7 +15,7 @@ import (
 type shuffled struct {
 	files, ranks, epochs int
 	seed                 uint64
-	known                bool // the number of ranks is
+	known                bool // whether the plan has the number of ranks
 }
 
 func (s shuffled) Files() int  { return s.files }
@@ -45,7 +45,7 @@ func (s shuffled) Epoch(n, ranks int) (Epoch, error) {
 	return e, nil
 }
 
-// epochs is those that were made last: permutations take most of the time of these tests.
+// epochs caches the last epochs: permutations take most of the time of these tests.
 var epochs = make(map[[4]int]dealt)
 
 type dealt struct {
@@ -62,8 +62,8 @@ func (d dealt) Find(f int) (rank, pos int, ok bool) {
 // loader is a training script on one node, with the engine and the kernel beside it.
 type loader struct {
 	rand *rand.Rand
-	plan shuffled // what the tracker is told
-	real shuffled // what the script reads
+	plan shuffled // of the tracker
+	real shuffled // order in which the script reads
 	same bool     // set_epoch is never called
 
 	local   []int       // ranks of this node
@@ -74,7 +74,7 @@ type loader struct {
 	epochs  int
 	skip    float64 // share of the files that are read without the daemon
 	valid   int     // reads of validation files of the dataset after each epoch
-	exact   bool    // positions are told
+	exact   bool    // the script reports positions
 	unknown float64 // share of the files whose inode the kernel does not know: they stay in memory
 
 	t      *Tracker
@@ -266,7 +266,7 @@ func (l *loader) String() string {
 
 var more = flag.Int("loaders", 6, "random loaders per test")
 
-// TestFollows: whatever the loader, most of its reads come ahead, from the first epoch on.
+// TestFollows: whatever the loader, most of its reads are prefetched, from the first epoch on.
 func TestFollows(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -286,7 +286,7 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestSameOrder: set_epoch is never called: noticed, told, and followed.
+// TestSameOrder: a script that never calls set_epoch is detected, reported, and followed.
 func TestSameOrder(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -299,7 +299,7 @@ func TestSameOrder(t *testing.T) {
 	}
 }
 
-// TestWrongSeed: a plan of another order is stale soon, and costs nothing afterwards.
+// TestWrongSeed: a plan with the wrong seed is soon stale, and then fetches nothing.
 func TestWrongSeed(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -342,7 +342,7 @@ func TestUnknownRanks(t *testing.T) {
 	}
 }
 
-// TestRanksComeAndGo: a rank dies, another one begins later.
+// TestRanksComeAndGo: a rank dies, and another one begins later.
 func TestRanksComeAndGo(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -363,7 +363,7 @@ func TestRanksComeAndGo(t *testing.T) {
 	}
 }
 
-// TestBudget: no more is held than the budget, and a small one still helps.
+// TestBudget: the budget is never exceeded, and a small one still helps.
 func TestBudget(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)

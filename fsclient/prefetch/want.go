@@ -29,7 +29,7 @@ func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
 	return ws
 }
 
-// want makes an item of the file at a position; nil if it is not to be fetched now.
+// want makes an item of the file at a position; nil if the file should not be fetched now.
 func (t *Tracker) want(r *rank, at int) *item {
 	f := t.fileAt(r, at)
 	if f < 0 || r.seen(at) || at < r.front-r.window {
@@ -49,7 +49,7 @@ func (t *Tracker) want(r *rank, at int) *item {
 	return it
 }
 
-// again is the files that were not staged before.
+// again returns wants that were not staged at the last attempt and are due.
 func (t *Tracker) again(n int, now time.Time) (ws []Want) {
 	for _, r := range t.active {
 		for _, it := range r.items {
@@ -82,13 +82,13 @@ func (t *Tracker) nearest() *rank {
 	return best
 }
 
-// distance is how many positions ahead of a rank is fetched.
+// distance is how many positions ahead of a rank files are fetched.
 func (t *Tracker) distance(r *rank) int {
 	d := int(r.pace * (2*t.took + timeAhead).Seconds())
 	return min(max(d, leastAhead), mostAhead, max(r.length/2, 1))
 }
 
-// fileAt is the file at a position of a rank; -1 is none.
+// fileAt is the file at a position of a rank; -1: none.
 func (t *Tracker) fileAt(r *rank, at int) int {
 	n := t.current
 	if at >= r.length {
@@ -120,7 +120,7 @@ func (t *Tracker) relieve() bool {
 	return found
 }
 
-// Fetched says what became of a want. It reports whether the file is still wanted.
+// Fetched takes the result of a want. It reports whether the file is still wanted.
 func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, now time.Time) bool {
 	if took > 0 {
 		t.took += (took - t.took) / 8

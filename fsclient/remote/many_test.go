@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// manyPeer answers a read of many files by what it was given.
+// manyPeer answers every read of many files with a fixed reply.
 type manyPeer struct {
 	reply wire.ReadManyResp
 	data  string

@@ -25,8 +25,8 @@ type Config struct {
 	Meta func(metadata.NodeID) metadata.NodeStore
 	Data func(metadata.NodeID) datapath.Store
 	View func() cluster.View
-	// Replicas appends to buf the nodes that have a replica of what is owner's of the
-	// file ino; nil is that there are none.
+	// Replicas appends to buf the nodes that have a replica of owner's part of the file
+	// ino; nil: there are none.
 	Replicas func(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID
 }
 
@@ -149,7 +149,7 @@ func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout)
 	return order, nil
 }
 
-// Where appends to buf the nodes that have what is owner's of the file a of a dataset: the
+// Where appends to buf the nodes that have owner's part of the file a of a dataset: the
 // owner, or its stand-in if it was lost, and the holders of replicas.
 func (r *Router) Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID) []metadata.NodeID {
 	m := r.Map()

@@ -7,7 +7,7 @@ import (
 
 const (
 	memory    = time.Second // time constant of the averages
-	mostNew   = 0.5         // the most that one sample weighs, once there are some
+	mostNew   = 0.5         // weight limit of one sample after the first ones
 	outlier   = 2           // a first sample above that many averages counts as that many
 	surprise  = 16          // so does a second one in a row
 	smallRead = 16 << 10    // bytes; up to here the time of a read is the place's latency
@@ -40,7 +40,7 @@ func (a *average) add(x float64, now time.Time) {
 	a.at = now
 }
 
-// speed is what is known of the time that reads of a place take.
+// speed estimates the time that reads of a place take.
 type speed struct {
 	latency average // seconds
 	perByte average // seconds, beyond the latency
@@ -59,7 +59,7 @@ func (s *speed) expect(n int64) (seconds float64, known bool) {
 	return s.latency.value + float64(n)*s.perByte.value, s.latency.n+s.perByte.n > 0
 }
 
-// last is when the last sample came.
+// last is the time of the last sample.
 func (s *speed) last() time.Time {
 	if s.latency.at.After(s.perByte.at) {
 		return s.latency.at

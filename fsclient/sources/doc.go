@@ -4,7 +4,7 @@
 // configured: each read updates moving averages of the place's latency and time per byte.
 //
 // The cost of a read is its expected time multiplied by the reads outstanding at the place
-// and itself. Of places of nearly the same cost two are drawn, and the one with fewer reads
+// and itself. Among places of nearly the same cost two are drawn, and the one with fewer reads
 // outstanding wins (power of two choices), so that many readers do not all turn to one.
 //
 //	fast    gets its share of the reads
@@ -16,7 +16,7 @@
 //
 // A probe is an ordinary read. Probes are spaced by a doubling interval, which starts again
 // when one is answered much faster than expected. An outlier counts as twice the average.
-// A place that does not answer at all is as slow as its silence is long.
+// A place that has not answered counts as slow as its silence is long.
 //
 // The package does not know which place has which bytes, and makes no reads. It takes clock
 // and random numbers from its caller.

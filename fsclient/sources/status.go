@@ -19,15 +19,15 @@ const (
 	Idle   State = "idle"
 )
 
-// Status is what is known of a place.
+// Status is the state and the measurements of a place.
 type Status struct {
 	Place       metadata.NodeID
 	State       State
-	Latency     float64 // seconds; 0 is not known
-	Bandwidth   float64 // bytes per second of one read; 0 is not known
+	Latency     float64 // seconds; 0: unknown
+	Bandwidth   float64 // bytes per second of one read; 0: unknown
 	Share       float64 // of the reads of the last seconds, up to 1
 	Reads       int64
-	Replicas    int64 // of the reads, those that went there as to the holder of a replica
+	Replicas    int64 // of Reads, those from a replica
 	Failures    int64
 	Bytes       int64
 	Outstanding int

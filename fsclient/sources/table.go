@@ -31,7 +31,7 @@ const (
 	shareMemory = 10 * time.Second // time constant of the share of reads
 )
 
-// place is what is known of one place.
+// place is the state and the measurements of one place.
 type place struct {
 	speed
 	outstanding int
@@ -66,7 +66,7 @@ func New(self metadata.NodeID, now func() time.Time, random func(n int) int) *Ta
 // Read is a read that is outstanding.
 type Read struct {
 	Place metadata.NodeID
-	// Patience is how long to wait before another place is asked; 0 is without a bound.
+	// Patience is how long to wait before another place is asked; 0: no bound.
 	Patience time.Duration
 
 	t     *Table
@@ -123,7 +123,7 @@ func (r Read) End(n int64, failed bool) {
 	p.add(n, took, now)
 }
 
-// Drop says that the read was not made for a reason that is not the place's.
+// Drop says that the read was not made, for a reason other than the place.
 func (r Read) Drop() {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
@@ -210,7 +210,7 @@ func (t *Table) draw(fast []option) int {
 	return same[a].i
 }
 
-// leastBad is for places that have all failed: the one whose next probe is nearest.
+// leastBad picks among places that have all failed the one whose next probe is nearest.
 func (t *Table) leastBad(among []metadata.NodeID) int {
 	least := 0
 	for i, id := range among {
@@ -221,7 +221,7 @@ func (t *Table) leastBad(among []metadata.NodeID) int {
 	return least
 }
 
-// cost is how long a read of n bytes takes; one that has been silent takes at least as long.
+// cost is how long a read of n bytes takes: at least as long as the place has been silent.
 func (p *place) cost(n int64, now time.Time) (seconds float64, known bool) {
 	seconds, known = p.expect(n)
 	if p.outstanding > 0 {
@@ -235,7 +235,7 @@ func (p *place) cost(n int64, now time.Time) (seconds float64, known bool) {
 	return seconds, known
 }
 
-// due reports whether a place is to be probed: one that was not read from for a while.
+// due reports whether to probe a place: it was not read from for a while.
 func (p *place) due(now time.Time) bool {
 	if p.outstanding > 0 || now.Before(p.probeAt) || p.last().IsZero() && !p.failed {
 		return false

@@ -133,7 +133,7 @@ func TestSlowPlaceIsRelieved(t *testing.T) {
 	}
 }
 
-// TestFastestIsUsed: places differ in latency and bandwidth, and what is fastest depends on
+// TestFastestIsUsed: places differ in latency and bandwidth, and which one is fastest depends on
 // the size of the read.
 func TestFastestIsUsed(t *testing.T) {
 	for seed := range uint64(10) {
@@ -199,8 +199,8 @@ func TestOutlier(t *testing.T) {
 	}
 }
 
-// TestNoHerd: many clients share two equal places whose reads slow each other down: none of
-// the two gets most of them, at any time.
+// TestNoHerd: many clients share two equal places whose reads slow each other down: neither
+// gets most of the reads, at any time.
 func TestNoHerd(t *testing.T) {
 	for seed := range uint64(3) {
 		w := newWorld(t, seed, 16)

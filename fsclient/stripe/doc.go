@@ -3,8 +3,8 @@
 // from a file's attributes and the order of its nodes (package route); it keeps no
 // state.
 //
-// Of several nodes with the same bytes of a dataset, the fastest is read from (package
-// sources), and if it does not give them in time, another.
+// A read of a dataset goes to the fastest of the nodes with the same bytes (package
+// sources), and to another one if that does not answer in time.
 //
 // A read of a dataset waits for bytes that its owner is fetching, and for an owner that
 // is away for a moment, and it goes to the stand-in of an owner that is lost. Bytes that

@@ -20,7 +20,7 @@ import (
 type Nodes interface {
 	// Data is the file data of a node.
 	Data(id metadata.NodeID) (datapath.Store, error)
-	// Where appends to buf the nodes that have what is owner's of the file a of a dataset:
+	// Where appends to buf the nodes that have owner's part of the file a of a dataset:
 	// the owner, or its stand-in if it was lost, and the holders of replicas.
 	Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID) []metadata.NodeID
 }

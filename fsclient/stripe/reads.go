@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Place is where the bytes of a file of a dataset were read.
+// Place is where bytes of a dataset's file came from.
 type Place int
 
 // The places.
@@ -18,8 +18,8 @@ const (
 	places
 )
 
-// DatasetReads is what was read of a dataset, by Place. What no reader waits for
-// (ReadOpts.NoWait) is not counted.
+// DatasetReads counts the reads of a dataset, by Place, without those that no reader waits
+// for (ReadOpts.NoWait).
 type DatasetReads struct {
 	Samples [places]int64 // reads of the first byte of a file
 	Bytes   [places]int64
@@ -49,7 +49,7 @@ func (r *datasetReads) count(id metadata.DatasetID, p Place, off int64, n int) {
 	x.Bytes[p] += int64(n)
 }
 
-// Datasets is what was read of each dataset since the start.
+// Datasets returns the reads of each dataset since the start.
 func (d *Data) Datasets() map[metadata.DatasetID]DatasetReads {
 	d.datasets.mu.Lock()
 	defer d.datasets.mu.Unlock()

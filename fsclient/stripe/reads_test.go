@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestDatasetReads: a file is a sample where it was read from its beginning; what no reader waits
+// TestDatasetReads: a read from the beginning of a file is a sample of its place; a read that no reader waits
 // for is none.
 func TestDatasetReads(t *testing.T) {
 	d, n, _ := newData(t)

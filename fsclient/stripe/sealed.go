@@ -90,7 +90,7 @@ func (s *sealedRead) try(ctx context.Context, p []byte) error {
 	}
 }
 
-// from makes the read r of what holder has as owner or stand-in.
+// from makes the read r from bytes that holder has as owner or stand-in.
 func (s *sealedRead) from(ctx context.Context, r sources.Read, holder metadata.NodeID, p []byte) error {
 	off := s.Off
 	if r.Place != s.Node {

@@ -248,8 +248,8 @@ func (n withSilent) Data(id metadata.NodeID) (datapath.Store, error) {
 	return n.fakeNodes.Data(id)
 }
 
-// TestReplicas: what one place cannot give comes from another, whichever fails and how: the
-// owner is lost or silent, or the replica is gone. Nothing is waited for.
+// TestReplicas: bytes that one place cannot give come from another without a wait, whichever fails
+// and how: the owner is lost or silent, or the replica is gone.
 func TestReplicas(t *testing.T) {
 	ino, want := metadata.SealedIno(1, 0, 7), pattern(9000)
 	a := attr(ino, len(want))

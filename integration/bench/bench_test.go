@@ -153,7 +153,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestImagesAreInOrder: train.py numbers the files as the sizes are.
+// TestImagesAreInOrder: train.py numbers the files in the order of the sizes.
 func TestImagesAreInOrder(t *testing.T) {
 	s, err := makeImages(1000)
 	if err != nil {
@@ -197,7 +197,7 @@ func TestWaited(t *testing.T) {
 	}
 }
 
-// TestNotes: what could not be measured is said once.
+// TestNotes: a note is printed once.
 func TestNotes(t *testing.T) {
 	b := &bench{table: table{Machine: "a machine"}}
 	b.table.begin(figure{name: "f", about: "how"})
@@ -208,7 +208,7 @@ func TestNotes(t *testing.T) {
 	var out bytes.Buffer
 	b.table.print(&out)
 	if s := out.String(); strings.Count(s, "not available: x") != 1 || !strings.Contains(s, "1.00  1.00") {
-		t.Errorf("the table lacks a note or what is wanted, or has it twice:\n%s", s)
+		t.Errorf("the table lacks a note or a wanted value, or has one twice:\n%s", s)
 	}
 }
 

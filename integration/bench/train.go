@@ -101,14 +101,14 @@ type rank struct {
 	out *bufio.Reader
 }
 
-// ranks is all of them, which meet after each step.
+// ranks is all ranks, which meet after each step.
 type ranks struct {
 	all    []*rank
 	epochs int
 }
 
 // start starts a rank for each directory; camps is the nodes' mounts, for the Python
-// package, if there are any. They have imported what they need when it returns.
+// package, if there are any. When it returns, they have imported their modules.
 func (t training) start(ctx context.Context, sampler string, dirs, camps []string) (rs *ranks, err error) {
 	rs = &ranks{epochs: t.epochs}
 	defer func() {
@@ -175,7 +175,7 @@ func (rs *ranks) proceed() {
 	}
 }
 
-// end kills what is left.
+// end kills the ranks that still run.
 func (rs *ranks) end() {
 	for _, r := range rs.all {
 		_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) // mostly gone

@@ -3,7 +3,7 @@
 A plain PyTorch script: a dataset over ImageFolder's tree, a sampler, a DataLoader,
 a linear model. It says "ready", and then waits for a line on standard input; so it
 does after each step ("step") and each epoch ("epoch"), in place of the all-reduce
-of a real job. At the end it prints what it has measured as one line of JSON.
+of a real job. At the end it prints its measurements as one line of JSON.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def sampler_of(kind, dataset, a):
     if kind == "locality":
         here = list(range(a.world))  # rank i is on node i
         return camp.LocalitySampler(dataset, batch_size=a.batch, shuffle=True, seed=a.seed, rank_nodes=here, **ranks)
-    # A rank has eight chunks of this small set; half of them are shuffled together.
+    # A rank has eight chunks of this small set; half of these are shuffled together.
     return camp.ChunkShuffleSampler(dataset, group=4, chunk=64, batch_size=a.batch, seed=a.seed, **ranks)
 
 

@@ -33,7 +33,7 @@ const (
 
 // trainLimits is the source of training: slow enough that two processors do the
 // work of four nodes, four ranks, their eight workers and the source. A node's link
-// has twice what an epoch needs of it when three of four samples come from others.
+// has twice the bandwidth that an epoch needs when three of four samples come from others.
 var trainLimits = slowpfs.Limits{Latency: 2 * time.Millisecond, Bandwidth: 30_000_000}
 
 const trainLink = 12_500_000 // bytes per second, of each node and direction
@@ -186,7 +186,7 @@ func quantile(v []float64, q float64) float64 {
 	return s[min(len(s)-1, int(q*float64(len(s))))]
 }
 
-// perEpoch is the mean of what was seen of steady epochs.
+// perEpoch is the mean over steady epochs.
 func (o outcome) perEpoch(of func(epochSeen) float64) float64 {
 	sum := 0.0
 	for _, e := range o.epochs[1:] {
@@ -195,7 +195,7 @@ func (o outcome) perEpoch(of func(epochSeen) float64) float64 {
 	return sum / float64(len(o.epochs)-1)
 }
 
-// rows takes what the rows compare of each way.
+// rows takes the values of each way that the rows compare.
 func (sc *school) rows(w way, o outcome) error {
 	b, name := sc.b, w.name
 	is := func(names ...string) bool { return slices.Contains(names, name) }
@@ -234,7 +234,7 @@ func (sc *school) rows(w way, o outcome) error {
 	return nil
 }
 
-// sameBytes compares what all ways have read: each sample's sum, each global batch, and
+// sameBytes compares the bytes that all ways have read: each sample's sum, each global batch, and
 // of those with the plain sampler's order the losses and models, bit for bit.
 func (sc *school) sameBytes(all map[string]outcome) error {
 	truth, ok := all[wayLocal]
@@ -284,7 +284,7 @@ var guessed = map[string]simulate.Policy{
 	wayReplicas: simulate.Replicas,
 }
 
-// simulated compares measured epochs with those of bivouac simulate. What it is told of this
+// simulated compares measured epochs with those of bivouac simulate. Its only input from this
 // machine is a worker's time for a sample, from the copy on the disk.
 func (sc *school) simulated(all map[string]outcome) error {
 	job := simulate.Job{

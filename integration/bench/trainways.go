@@ -46,7 +46,7 @@ type way struct {
 	stepped func(steps int) error           // after each step
 }
 
-// outcome is what one run of a way has shown.
+// outcome is the result of one run of a way.
 type outcome struct {
 	first   float64 // seconds from the request to the end of the first step
 	ranks   []rankResult
@@ -56,7 +56,7 @@ type outcome struct {
 	ended   time.Time
 }
 
-// epochSeen is what the witnesses have seen of an epoch.
+// epochSeen has the witnesses' counts of an epoch.
 type epochSeen struct {
 	seconds float64
 	source  slowpfs.Counts
@@ -140,7 +140,7 @@ func (sc *school) train(ctx context.Context, w way) (o outcome, err error) {
 	return sc.observe(ctx, w, rs, request)
 }
 
-// observe makes the request, lets the ranks train, and keeps what is seen.
+// observe makes the request, lets the ranks train, and keeps the observations.
 func (sc *school) observe(ctx context.Context, w way, rs *ranks, request func() error) (o outcome, err error) {
 	began, err := sc.look(ctx)
 	if err == nil {
@@ -171,7 +171,7 @@ func (sc *school) observe(ctx context.Context, w way, rs *ranks, request func() 
 	})
 	for i := range o.epochs {
 		o.epochs[i].seconds = 0
-		for _, r := range o.ranks { // who have listed the tree before
+		for _, r := range o.ranks { // they have listed the tree before
 			o.epochs[i].seconds = max(o.epochs[i].seconds, r.Epochs[i].Seconds)
 		}
 	}
@@ -187,7 +187,7 @@ const (
 // subcommand finds the names of the commands in the program's help.
 var subcommand = regexp.MustCompile(`(?m)^  ([a-z-]+) +\S`)
 
-// examine finds what the program and its Python package cannot do yet.
+// examine finds the capabilities that the program and its Python package lack.
 func (sc *school) examine(ctx context.Context) error {
 	sc.lacks = make(map[string]string)
 	out, err := exec.CommandContext(ctx, sc.b.program, "help").Output()

@@ -139,7 +139,7 @@ func TestPython(t *testing.T) {
 		t.Errorf("the daemon refused plans, positions or measurements: %q", r.Refused)
 	}
 	if out := c.ok("report", "--dir", c.dir); !strings.Contains(out, "FIRST BATCH") {
-		t.Errorf("the report is %q, want what the ranks have measured in it", out)
+		t.Errorf("the report is %q, want the ranks' measurements in it", out)
 	}
 	c.samplerSurvives()
 }

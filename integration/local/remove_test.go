@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestRemove: a dataset that is removed is gone from every node, with its space and what was
-// mounted over it; its name can be used again, also by --replace.
+// TestRemove: a dataset that is removed is gone from every node, with its space and the mounts
+// over it; its name can be used again, also by --replace.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
@@ -52,8 +52,8 @@ func TestRemove(t *testing.T) {
 	c.ok("wait", "--dir", c.dir)
 }
 
-// TestCancel: a stage-in that is cancelled ends, with what it had stored, and whoever waits for
-// it hears why; a dataset can be removed while it is staged, too.
+// TestCancel: a stage-in that is cancelled ends, its objects are removed, and a command that waits
+// for it says why; a dataset can be removed while it is staged, too.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2", "--rate", "100K")
@@ -67,13 +67,13 @@ func TestCancel(t *testing.T) {
 		c.ok(end, "set", "--dir", c.dir, "--node", "1")
 		c.failed(withoutProgress(c.finish(r)), "set: ", "by bivouac "+end)
 		for _, n := range []string{"0", "1"} {
-			eventually(t, "nothing is left of it", func() bool {
+			eventually(t, "the dataset leaves nothing", func() bool {
 				s := c.status(n)
 				return s.Space.Objects == 0 && s.Shares == 0 && len(names(t, c.node(n, "data"))) == 0
 			})
 		}
 	}
 	if s := c.ok("status", "--dir", c.dir); strings.Contains(s, "set ") {
-		t.Errorf("what the user was told of is in the status:\n%s", s)
+		t.Errorf("a failure that stage-in has reported is in the status:\n%s", s)
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // TestReplicas: with replicas=all the kernel of every node reads every file by itself, through
-// views that are made again for that; locate and status know the replicas; and a lost node is
-// missed by nobody, although the source is gone.
+// views that are remade for that; locate and status show the replicas; and after the loss of a
+// node every file can be read, although the source is gone.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	needRoot(t)

@@ -82,9 +82,9 @@ func TestSources(t *testing.T) {
 	for spec, want := range map[string][]string{
 		wds + "/none-*:n":                    {"none-*", "matches nothing"},
 		wds + "/train-{07..09}.tar:n":        {"train-07.tar", "matches nothing"},
-		wds + ":n,list=" + c.path("split"):   {"1 of what", `"missing.tar"`, "on-error=skip"},
+		wds + ":n,list=" + c.path("split"):   {"1 of the paths in", `"missing.tar"`, "on-error=skip"},
 		wds + ":n,nosuch=1":                  {"nosuch", "unpack"},
-		wds + ":n,include=nothing-like-this": {"nothing of it is wanted"},
+		wds + ":n,include=nothing-like-this": {"no file is selected"},
 		wds + ":n,unpack=sometimes":          {"apart"},
 		wds + ":n,list=" + c.path("no-list"): {"no-list", "no such file"},
 	} {

@@ -39,8 +39,8 @@ func (c *camp) post(node, route, body string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// TestTraining: the order of a stage-in is the plan of the dataset, and what one node has read and
-// a rank of another has measured is in the report of a third.
+// TestTraining: the order of a stage-in is the plan of the dataset, and the
+// report of a node has the reads of another one and the measurements of a rank on a third.
 func TestTraining(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")
@@ -85,7 +85,7 @@ func TestTraining(t *testing.T) {
 			remote += n.Files
 		}
 	}
-	eventually(t, "the report has what was read", func() bool {
+	eventually(t, "the report has the reads", func() bool {
 		s := datasets()["set"]
 		return remote > 0 && s != nil && len(s.Epochs) == 2 && s.Epochs[0].Epoch == training.Unknown && s.Epochs[0].Remote.Samples == remote && s.Epochs[0].Waits.Count() >= remote
 	})
@@ -107,7 +107,7 @@ func TestTraining(t *testing.T) {
 		t.Errorf("metrics of node0 have %v remote samples, want %d", got, remote)
 	}
 	if got := c.metric("0", `bivouac_plan_followed{dataset="seeded"}`); got != 0 {
-		t.Errorf("a plan that nobody reads is followed: %v", got)
+		t.Errorf("a plan without readers is followed: %v", got)
 	}
 	var seeded daemon.Status
 	if err := json.Unmarshal([]byte(c.ok("report", "--json", "--dir", c.dir)), &seeded); err != nil || seeded.Datasets[1].Training == nil {

@@ -91,7 +91,7 @@ func TestLayoutRace(t *testing.T) {
 	}
 }
 
-// TestWidth: a file of scratch lies on four of many nodes, unless its directory says another number, or all.
+// TestWidth: a file of scratch lies on four of many nodes, unless its directory sets another number, or all.
 func TestWidth(t *testing.T) {
 	t.Parallel()
 	const nodes = 6

@@ -77,7 +77,7 @@ func startTraining(t *testing.T, plan accessplan.Plan) *training {
 }
 
 // epoch has each rank read an epoch of DistributedSampler(seed=7) by two workers, whose batches take
-// turns, through its node's mount. What was read is dropped from the page cache.
+// turns, through its node's mount. The files read are dropped from the page cache.
 func (x *training) epoch(number int) {
 	x.t.Helper()
 	plan := accessplan.Plan{Dataset: "set", Kind: accessplan.Torch, Seed: 7, Shuffle: true, Ranks: trainRanks}
@@ -169,8 +169,8 @@ func TestPrefetchOfEpochs(t *testing.T) {
 	}
 }
 
-// TestPrefetchWrongSeed: a plan that the script does not follow is found to be stale, and then costs
-// nothing.
+// TestPrefetchWrongSeed: a plan that the script does not follow becomes stale, and then nothing is
+// prefetched.
 func TestPrefetchWrongSeed(t *testing.T) {
 	x := startTraining(t, accessplan.Plan{Dataset: "set", Kind: accessplan.Torch, Seed: 1000, Shuffle: true, Ranks: trainRanks})
 	for e := range 3 {

@@ -104,7 +104,7 @@ func TestReplicasHealALostOwner(t *testing.T) {
 			if n := fsys.sum() - before; n > 0 {
 				t.Errorf("%d bytes came from the source, although a replica of each of %d files was there", n, len(had))
 			}
-			Eventually(t, "the others have what the lost node had", func() bool {
+			Eventually(t, "the others have the lost node's files", func() bool {
 				r := c.verify(t, dataset.VerifySpec{Name: "set", Keep: true})
 				return r.Bad == 0 && r.Files == int64(len(m)) && r.Unsummed == 0
 			})
@@ -152,8 +152,8 @@ func TestReplicasAreShown(t *testing.T) {
 	}
 }
 
-// TestCorruptReplica: nothing of a replica that has changed is sent to who wants it verified, and
-// verify names it. A damaged owner is repaired from the replica that is right, not from the source.
+// TestCorruptReplica: no byte of a corrupt replica is sent to a reader with verify=reads, and verify
+// names it. A damaged owner is repaired from the replica that is right, not from the source.
 func TestCorruptReplica(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(30, 30_000)
@@ -250,7 +250,7 @@ func TestReplicasGiveWay(t *testing.T) {
 	}
 }
 
-// TestReplicasWithoutRoom: with room for a part of the replicas that part is made, and no more.
+// TestReplicasWithoutRoom: if only a part of the replicas fits, that part is made, and no more.
 func TestReplicasWithoutRoom(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(200, 60_000)
@@ -275,7 +275,7 @@ func TestReplicasWithoutRoom(t *testing.T) {
 	}
 }
 
-// slowConn delays what is received.
+// slowConn delays received bytes.
 type slowConn struct{ net.Conn }
 
 func (s slowConn) Read(b []byte) (int, error) {
@@ -283,7 +283,7 @@ func (s slowConn) Read(b []byte) (int, error) {
 	return s.Conn.Read(b)
 }
 
-// TestSlowOwnerIsRelieved: of an owner whose answers take long, few files are read.
+// TestSlowOwnerIsRelieved: few files are read from an owner with slow answers.
 func TestSlowOwnerIsRelieved(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(80, 30_000)
@@ -316,8 +316,8 @@ func TestSlowOwnerIsRelieved(t *testing.T) {
 	}
 }
 
-// TestReplicasAfterRestart: a daemon that starts again takes up its replicas as they are, but for
-// one that was damaged meanwhile.
+// TestReplicasAfterRestart: a daemon that restarts keeps its replicas, except one that was damaged
+// meanwhile.
 func TestReplicasAfterRestart(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(60, 30_000)

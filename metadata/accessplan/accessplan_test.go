@@ -102,7 +102,7 @@ func TestListEpochs(t *testing.T) {
 			t.Fatalf("epoch %d: %+v, %v", e, x, err)
 		}
 		if _, _, ok := x.Find(0); ok {
-			t.Error("file 0 is in no list, and is found")
+			t.Error("Find(0) finds a file that is in no list")
 		}
 	}
 }

@@ -1,8 +1,8 @@
 // Package accessplan computes which file of a dataset each rank of a training job reads, and
 // when: the order that the seeded samplers of PyTorch give, or an explicit list. All nodes
-// compute the same order from the same Plan and manifest, so none has to be told.
+// compute the same order from the same Plan and manifest, without messages.
 //
-//	Plan       what the user says: kind of sampler, seed, ranks, the root of the files
+//	Plan       the user's description: kind of sampler, seed, ranks, the root of the files
 //	Numbering  the files as the training program numbers them: number <-> inode
 //	Epoch      the order of one epoch: (rank, position) <-> number
 //

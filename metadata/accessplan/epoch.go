@@ -50,8 +50,8 @@ func (p *Plan) order(e, n int) ([]uint32, error) {
 	case p.Kind == Torch && p.Shuffle:
 		return RandPerm(p.Seed+uint64(e), n), nil
 	case p.Kind == Random || p.Kind == Loader:
-		// When RandomSampler has handed out the last file, it draws one more permutation,
-		// of which it hands out nothing.
+		// When RandomSampler has handed out the last file, it draws one more permutation
+		// that it does not use.
 		g := newTwister(uint32(p.Seed))
 		for i := 0; ; i++ {
 			if p.Kind == Loader {
@@ -106,7 +106,7 @@ func (x *Epoch) Len(rank int) int {
 // At is the number of the file that a rank reads at a position, from 0 to Len(rank)-1.
 func (x *Epoch) At(rank, pos int) (number int) { return int(x.order[rank+pos*x.ranks]) }
 
-// Find is who reads a file first, and at which position; ok is false if nobody does.
+// Find returns the rank that reads a file first, and its position; ok is false if no rank does.
 func (x *Epoch) Find(number int) (rank, pos int, ok bool) {
 	if number < 0 || number >= len(x.at) || x.at[number] == 0 {
 		return 0, 0, false

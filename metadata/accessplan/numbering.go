@@ -32,7 +32,7 @@ func (n *Numbering) Root() string { return n.root }
 // Len is how many files are numbered.
 func (n *Numbering) Len() int { return len(n.inos) }
 
-// Missing is how many of them the dataset lacks: of paths that a plan names.
+// Missing is how many numbered files the dataset lacks: a plan may name paths that it does not have.
 func (n *Numbering) Missing() int { return len(n.inos) - n.count }
 
 // Ino is the inode of a number, 0 if the dataset lacks the file.

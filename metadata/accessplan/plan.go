@@ -35,22 +35,22 @@ const (
 	maxEpochs = 1 << 20
 )
 
-// Plan says which files of a dataset each rank reads in which order.
+// Plan describes which files of a dataset each rank reads in which order.
 type Plan struct {
 	Dataset string `json:"dataset"`
 	Kind    Kind   `json:"kind"`
 	Seed    uint64 `json:"seed"`
-	// Ranks share each epoch: rank r reads every Ranks-th file, from the r-th on. 0 is that
-	// they are not known.
+	// Ranks share each epoch: rank r reads every Ranks-th file, from the r-th on. 0: their
+	// number is not known.
 	Ranks  int `json:"ranks,omitempty"`
-	Epochs int `json:"epochs,omitempty"` // 0 is without end
+	Epochs int `json:"epochs,omitempty"` // 0: without end
 	// Shuffle and DropLast are DistributedSampler's arguments.
 	Shuffle  bool `json:"shuffle"`
 	DropLast bool `json:"drop_last,omitempty"`
 	// Root is the directory in the dataset below which the files are numbered; "" is the
 	// dataset's root, or train below it if the classes are there.
 	Root string `json:"root,omitempty"`
-	// Files is how many files the training program has; 0 is that it is not known.
+	// Files is how many files the training program has; 0: not known.
 	Files int `json:"files,omitempty"`
 	// Paths numbers the files if they are not numbered as ImageFolder does it: paths below Root.
 	Paths []string `json:"paths,omitempty"`
@@ -97,7 +97,7 @@ func (p *Plan) Digest() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Parse reads what a stage-in's order says: seed:S, random:S or loader:S, and after commas ranks=R,
+// Parse parses a stage-in's order=: seed:S, random:S or loader:S, and after commas ranks=R,
 // epochs=E, root=DIR and drop_last. The dataset is left open.
 func Parse(text string) (Plan, error) {
 	bad := func(why string) (Plan, error) {
@@ -153,7 +153,7 @@ func Parse(text string) (Plan, error) {
 	return p, nil
 }
 
-// String is what Parse reads, for plans that it can give.
+// String returns the text that Parse parses, for plans that it can return.
 func (p *Plan) String() string {
 	kind := string(p.Kind)
 	if p.Kind == Torch {

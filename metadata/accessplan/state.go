@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// Phase is whether readers follow a plan.
+// Phase says whether readers follow a plan.
 type Phase string
 
 // The phases of a plan.
 const (
 	Waiting   Phase = "waiting"   // nothing has been read yet
-	Following Phase = "following" // the reads are those of the plan
-	Stale     Phase = "stale"     // they are not, or the plan does not fit the dataset: nothing is prefetched
+	Following Phase = "following" // reads follow the plan
+	Stale     Phase = "stale"     // reads do not follow it, or it does not fit the dataset: nothing is prefetched
 	Off       Phase = "off"       // prefetch is switched off
 )
 
-// State is how a plan is followed: on one node, or merged, in the job.
+// State says how a plan is followed: on one node, or merged, in the job.
 type State struct {
 	Digest string      `json:"digest"`
 	Phase  Phase       `json:"phase"`
@@ -41,10 +41,10 @@ type RankState struct {
 	Ahead    int    `json:"ahead"`    // files that are prefetched beyond it
 }
 
-// Position is where a rank says that it is.
+// Position is a position that a rank has reported.
 type Position struct {
 	Dataset  string `json:"dataset"`
-	Digest   string `json:"digest,omitempty"` // of the plan; "" is the plan of the dataset
+	Digest   string `json:"digest,omitempty"` // of the plan; "": the plan of the dataset
 	Rank     int    `json:"rank"`
 	Epoch    int    `json:"epoch"`
 	Position int    `json:"position"` // files that the rank has read

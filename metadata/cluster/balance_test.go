@@ -76,7 +76,7 @@ func TestBalanceOfSmall(t *testing.T) {
 	}
 }
 
-// TestBalanceWithoutNodes: there is an answer also when no node is up, as with FileOwner.
+// TestBalanceWithoutNodes: a file has an owner even when no node is up, as with FileOwner.
 func TestBalanceWithoutNodes(t *testing.T) {
 	m := upMap(2, 1).WithState(0, Down, "").WithState(1, Down, "")
 	if got := m.Balance(10).Owner("f", 10); got != m.FileOwner("f") {

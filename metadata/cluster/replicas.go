@@ -9,17 +9,17 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Replicas is how many nodes beside the owner are to have a file of a dataset: a number,
-// ReplicasAll or ReplicasSpare; "" is none.
+// Replicas is the number of replicas of each file of a dataset, beside the owner's copy: a number,
+// ReplicasAll or ReplicasSpare; "": none.
 type Replicas string
 
-// What Replicas is beside a number.
+// The values of Replicas that are not numbers.
 const (
-	ReplicasAll   Replicas = "all"   // every node is to have every file
+	ReplicasAll   Replicas = "all"   // every node has every file
 	ReplicasSpare Replicas = "spare" // the same, as far as there is room
 )
 
-// ParseReplicas reads what a user gives.
+// ParseReplicas parses a user's value.
 func ParseReplicas(s string) (Replicas, error) {
 	r := Replicas(s)
 	if s == "none" || s == "0" {
@@ -28,7 +28,7 @@ func ParseReplicas(s string) (Replicas, error) {
 	return r, r.Check()
 }
 
-// Check says what is wrong with r.
+// Check returns an error for a value that is none of these.
 func (r Replicas) Check() error {
 	if r == "" || r == ReplicasAll || r == ReplicasSpare {
 		return nil
@@ -80,5 +80,5 @@ func (m Map) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadata.No
 }
 
 // ReplicaPosition is the place of a file in the order in which every node makes its replicas
-// of a dataset: what a node has follows from how far it is.
+// of a dataset: a node's progress tells which ones it has.
 func (m Map) ReplicaPosition(ino metadata.Ino) uint64 { return m.hash(kindReplica, uint64(ino)) }

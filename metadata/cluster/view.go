@@ -30,7 +30,7 @@ type Dataset struct {
 	Attempt     int                `json:"attempt,omitempty"` // how often the stage-in was started again, or taken over
 	Reading     bool               `json:"reading,omitempty"` // files are being read, or were: it is taken over, not started again
 	Sealed      metadata.Time      `json:"sealed,omitempty"`
-	Plan        string             `json:"plan,omitempty"` // digest of its access plan; "" is none
+	Plan        string             `json:"plan,omitempty"` // digest of its access plan; "": none
 }
 
 // MaxAttempts is how often a stage-in is started at most: its source may be what kills the

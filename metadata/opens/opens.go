@@ -78,9 +78,9 @@ type Config struct {
 	Run    metadata.Run // of this home; clients detect its restarts by it
 	Locks  Locker       // may be nil
 	// Rest is how long a small file without a name can still be opened: a process on another
-	// node may have looked its name up just before a rename replaced it. 0 is not at all.
+	// node may have looked its name up just before a rename replaced it. 0: not at all.
 	Rest time.Duration
-	Now  func() time.Time // nil is time.Now
+	Now  func() time.Time // nil: time.Now
 	Log  *logrus.Entry
 }
 
@@ -175,7 +175,7 @@ func (f *Files) Holds(ctx context.Context, by metadata.Holder, ino metadata.Ino)
 // mostRest is the largest file that rests, in bytes: the space of larger ones may be wanted at once.
 const mostRest = 1 << 20
 
-// Unnamed notes that a file of that size has lost its last name. It does not block.
+// Unnamed records that a file of that size has lost its last name. It does not block.
 func (f *Files) Unnamed(ino metadata.Ino, size int64) {
 	if f.cfg.Rest <= 0 || size > mostRest {
 		f.Orphaned(ino, false)

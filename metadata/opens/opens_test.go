@@ -235,7 +235,7 @@ func TestFilesUnlinkInCreate(t *testing.T) {
 	eventually(t, "the file is gone", func() bool { return !w.has(ino) })
 }
 
-// TestReplacedRests: a small file that has lost its name can be opened for a moment, and is removed when that is over and nobody
+// TestReplacedRests: a small file that has lost its name can be opened for a moment, and is removed after that once no node
 // has it open. A large one is removed at once.
 func TestReplacedRests(t *testing.T) {
 	const small, large, held = 100, 101, 102

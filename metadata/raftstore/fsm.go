@@ -29,10 +29,10 @@ const (
 	// Reading. A proposal of another attempt, or of another coordinator of this one, is
 	// ESTALE.
 	KindSetDataset = "dataset-set"
-	// KindSetPlan sets the Plan of the dataset Dataset.ID; "" is none. ENOENT if there is none,
+	// KindSetPlan sets the Plan of the dataset Dataset.ID; "": no plan. ENOENT if there is no such dataset,
 	// ESTALE if it has ended.
 	KindSetPlan = "plan-set"
-	// KindRemoveDataset ends the dataset Dataset.ID: Dataset.Phase is Removed, or Failed if it is to
+	// KindRemoveDataset ends the dataset Dataset.ID: Dataset.Phase is Removed, or Failed if it may
 	// end only while it is staged, else ESTALE. Error says why, if there is no other reason.
 	// ENOENT if there is none.
 	KindRemoveDataset = "dataset-remove"

@@ -23,5 +23,5 @@
 //
 // # What it must not know
 //
-// Nodes' shares of work, plans, marks, which pieces are here, or what to do about an error.
+// Nodes' shares of work, plans, marks, which pieces are here, or how errors are handled.
 package archive

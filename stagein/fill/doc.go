@@ -1,12 +1,12 @@
-// Package fill brings the files of a published dataset to their owners, and is asked before one of them is read.
+// Package fill brings the files of a published dataset to their owners, and is called before a file is read.
 //
 //	demand read ──▶ Need ──▶ flights (one fetch for all readers of a piece) ──▶ fetchPiece ──▶ journal ──▶ present
 //	Run ──▶ runs of 4 MiB of an archive: offer pieces to their owners, read what they grant, transfer, complete
 //	    ├─▶ large pieces, files of a directory, ordered fills: piece by piece, workers behind the semaphore
-//	    └─▶ repeated when the map changes: what a lost node had is fetched by those that take its place
+//	    └─▶ repeated when the map changes: files of a lost node are fetched by the nodes that take its place
 //	ReadThrough, ReadOverflow ──▶ cache: files that no node stores, read from the source and verified
 //
-// Work stealing: a node that has read its runs goes on with runs that others have not begun. An owner grants each piece to
+// Work stealing: a node that has read its runs continues with runs that others have not begun. An owner grants each piece to
 // one reader (Accept), and fetches it itself if that reader withdraws, is lost, or takes longer than offerTimeout.
 //
 // Admission: while readers wait, the limiter admits read-ahead only as far as the source answers without a queue; the

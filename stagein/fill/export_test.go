@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// What the tests from outside use of the room's inside.
+// Internals for the external tests.
 const (
 	FirstWorkers   = firstWorkers
 	LargePiece     = largePiece

@@ -24,40 +24,40 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Config is what the fill of a dataset on one node needs.
+// Config configures the fill of a dataset on one node.
 type Config struct {
 	Self    metadata.NodeID
 	Files   stagein.Files
 	Origins stagein.Origins
-	List    []string // what the file of the order list:FILE says
+	List    []string // the lines of the file of the order list:FILE
 	FS      source.FS
 	// Watch returns the map, and a channel that is closed when it may have
 	// changed.
 	Watch func() (cluster.Map, <-chan struct{})
 	// Put writes all of p at off of the object of ino on this node.
 	Put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
-	// Room reports whether n bytes more of the object of ino find room on this node, but for those
-	// that are written over; nil is always. Drop removes the object.
+	// Room reports whether n bytes more of the object of ino find room on this node, apart from
+	// bytes that are overwritten; nil: always. Drop removes the object.
 	Room func(ino metadata.Ino, n int64) bool
 	Drop func(ctx context.Context, ino metadata.Ino) error
 	// Copy stores a file that is whole on one node here, from a replica, and returns its
 	// checksum; false if there is none. Nil: there are no replicas.
 	Copy      func(ctx context.Context, ino metadata.Ino) (sum [16]byte, ok bool)
-	Peers     Peers           // nil: each node fetches what is its own, a piece at a time
+	Peers     Peers           // nil: each node fetches its own files, a piece at a time
 	Journal   string          // path
 	Digest    string          // of the manifest, which the journal belongs to
-	Boot      string          // what changes when the machine is booted
-	Buffers   archive.Buffers // of what is read; zero: DefaultBuffers bytes
-	RunSize   int64           // bytes of an archive that one node reads for all; 0 is 4 MiB
-	RangeSize int64           // unpacked bytes of a compressed tar that are read at once; 0 is 32 MiB
+	Boot      string          // changes with each boot of the machine
+	Buffers   archive.Buffers // for reads; zero: DefaultBuffers bytes
+	RunSize   int64           // bytes of an archive that one node reads for all; 0: 4 MiB
+	RangeSize int64           // unpacked bytes of a compressed tar that are read at once; 0: 32 MiB
 	Sums      bool            // keep the checksums of pieces in memory, for Overlapping
-	CacheSize int64           // bytes of what is read through; 0 is 256 MiB
-	Workers   int             // files that are read at a time in the order of the fill; 0 is 16
+	CacheSize int64           // bytes cached by read-through; 0: 256 MiB
+	Workers   int             // files that are read at a time in the order of the fill; 0: 16
 	Log       *logrus.Entry
 }
 
-// Fill brings the files of a published dataset to one node, and is asked before
-// one of them is read.
+// Fill brings the files of a published dataset to one node, and is called
+// before a file is read.
 type Fill struct {
 	cfg         Config
 	src         archive.Fetcher
@@ -87,9 +87,9 @@ type Fill struct {
 	mu        sync.Mutex
 	err       error          // guarded by mu; why this node cannot store or list pieces
 	lack      error          // guarded by mu; why a piece could not be fetched
-	unfetched []PieceID      // guarded by mu; what the last pass could not fetch
+	unfetched []PieceID      // guarded by mu; pieces that the last pass could not fetch
 	epoch     metadata.Epoch // guarded by mu; of the map for which complete was set
-	queue     []ranked       // guarded by mu; what was missing when it was listed, in order, and an end
+	queue     []ranked       // guarded by mu; pieces that were missing when listed, in order, and an end
 	front     int            // guarded by mu; of queue, the first that may be missing
 
 	unpacks singleflight.Group // by number: readings of compressed archives
@@ -174,7 +174,7 @@ func (f *Fill) markPresent(p PieceID, n int64) {
 	f.bad.forget(p.Ino)
 }
 
-// Close ends what is under way and waits for it.
+// Close cancels the work under way and waits for it.
 func (f *Fill) Close() error {
 	f.flights.close()
 	f.cancel()
@@ -197,7 +197,7 @@ func (f *Fill) Err() error {
 	return f.err
 }
 
-// Progress is how far this node is.
+// Progress is this node's progress.
 func (f *Fill) Progress() stagein.Progress {
 	return stagein.Progress{
 		SourceBytes: f.src.Read.Load(), SourceTotal: f.total.Load() - f.Overflow().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
@@ -208,10 +208,10 @@ func (f *Fill) Progress() stagein.Progress {
 // Stored reports whether the file is whole on this node.
 func (f *Fill) Stored(ino metadata.Ino) bool { return f.present.has(PieceID{Ino: ino}) }
 
-// Need returns when [off, off+n) of this node's object of ino can be read: what
-// is not here is fetched before all else. What is fetched goes on if the caller
-// does not wait for it. A piece that cannot be had is EIO. ErrOverflow says that there is no
-// room for some of it here: then ReadOverflow reads it.
+// Need returns when [off, off+n) of this node's object of ino can be read: missing
+// pieces are fetched before all else. A fetch goes on if the caller stops waiting. A piece
+// that cannot be fetched is EIO. ErrOverflow says that a piece does not fit on this node:
+// ReadOverflow reads it.
 func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	if !f.read.Load() {
 		f.read.Store(true)
@@ -261,7 +261,7 @@ type wrapper func(source.File) source.File
 
 func foreground(f source.File) source.File { return f }
 
-// fetchPiece brings a piece from a replica, else from the source, and stores it here.
+// fetchPiece fetches a piece from a replica, else from the source, and stores it here.
 func (f *Fill) fetchPiece(p PieceID, fl *flight) error {
 	if copied(f, p) {
 		return nil
@@ -289,7 +289,7 @@ func (f *Fill) retry(do func() error) error {
 }
 
 // admit waits until a piece may be read: at once on demand, otherwise when few reads are in flight. It returns how to read,
-// and what to call after the read.
+// and a function to call after the read.
 func (f *Fill) admit(fl *flight) (of wrapper, over func()) {
 	if fl.wanted == nil {
 		return foreground, func() {}

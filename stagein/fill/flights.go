@@ -48,8 +48,8 @@ func closedChan() chan struct{} {
 	return c
 }
 
-// demand returns the flight of a piece that a reader waits for; nil if the piece is here. mine says that the caller has to
-// fetch it, and then to call land and landed.
+// demand returns the flight of a piece that a reader waits for; nil if the piece is here. If mine, the caller must
+// fetch it, and then call land and landed.
 func (t *flights) demand(p PieceID) (fl *flight, mine bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,7 +98,7 @@ func (t *flights) waitIdle(ctx context.Context) {
 	}
 }
 
-// join returns the flight of a piece, nil if the piece is here. mine says that the caller has to fetch it.
+// join returns the flight of a piece, nil if the piece is here. If mine, the caller must fetch it.
 func (t *flights) join(p PieceID) (fl *flight, mine bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,7 +114,7 @@ func (t *flights) join(p PieceID) (fl *flight, mine bool) {
 	return fl, true
 }
 
-// land ends a flight, unless it was withdrawn in the meantime. note is called before those that wait go on.
+// land ends a flight, unless it was withdrawn in the meantime. note is called before the waiters go on.
 func (t *flights) land(p PieceID, fl *flight, err error, note func(error)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,7 +181,7 @@ func (t *flights) withdrawLocked(gone func(by metadata.NodeID) bool) {
 	}
 }
 
-// enter counts a fetch in the background, for which wg.Done has to be called; false if the fill is closed.
+// enter counts a fetch in the background, which must call wg.Done; false if the fill is closed.
 func (t *flights) enter() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestUnreadableAreFew: a source that is wrong in many places is told of in few words.
+// TestUnreadableAreFew: the report of a source with many faults is short.
 func TestUnreadableAreFew(t *testing.T) {
 	f := &Fill{bad: newUnreadables(&Config{Log: stageintest.QuietLog(), Files: &stageintest.MemFiles{}})}
 	ino := func(i int) metadata.Ino { return metadata.SealedIno(3, 0, uint32(i)) }
@@ -38,7 +38,7 @@ func TestReachable(t *testing.T) {
 	f := &Fill{src: archive.Fetcher{Sources: []archive.Origin{{Kind: source.TarZstd, RestartPoints: points.Append(nil)}}}}
 	for off, want := range map[int64]bool{99: true, 100 + maxUnpackedFor: true, 101 + maxUnpackedFor: false} {
 		if got := f.reachable(manifest.Origin{Off: off}); got != want {
-			t.Errorf("what lies at %d can be read through: %v, want %v", off, got, want)
+			t.Errorf("bytes at %d can be read through: %v, want %v", off, got, want)
 		}
 	}
 }

@@ -19,11 +19,11 @@ import (
 // back alone falls behind, and readers wait for its files.
 type limiter struct {
 	mu       sync.Mutex
-	demands  int           // guarded by mu; that wait, or did a moment ago
+	demands  int           // guarded by mu; demand reads that wait, or did a moment ago
 	inFlight int64         // guarded by mu; bytes that are being read ahead
-	limit    int64         // guarded by mu; bytes that may be while readers come
+	limit    int64         // guarded by mu; bytes that may be in flight while readers come
 	clean    int64         // guarded by mu; bytes since most last changed that have met no queue
-	queue    []*waiter     // guarded by mu; in which they are let in
+	queue    []*waiter     // guarded by mu; in the order of admission
 	idle     chan struct{} // guarded by mu; closed while readers is 0
 
 	fastest [sizeClasses]time.Duration // guarded by mu; that a read has taken, by its size; 0 is that there was none

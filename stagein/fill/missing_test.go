@@ -55,7 +55,7 @@ func TestChangedFileCostsItself(t *testing.T) {
 	}
 }
 
-// TestSourceVanishes: what was fetched before the source vanished stays, the rest is missing, and the fill ends: it does not
+// TestSourceVanishes: files fetched before the source vanished stay, the rest is missing, and the fill ends: it does not
 // try each of many files several times.
 func TestSourceVanishes(t *testing.T) {
 	const files, before = 400, 50

@@ -136,8 +136,8 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// TestFirst: a node says up to where the order is there, by its own part alone; what is fetched out of
-// turn counts when the gap before it is closed. Without an order of samples there is no first.
+// TestFirst: a node counts the samples that are there from the beginning of the order, by its own part alone; a
+// file fetched out of turn counts when the gap before it is closed. Without an order of samples there is no first.
 func TestFirst(t *testing.T) {
 	files, paths := imageFolder(t)
 	list := slices.Clone(paths)

@@ -245,8 +245,8 @@ func (f *Fill) viewOverflow(ctx context.Context, a *metadata.Attr, x *extent, se
 	return f.cache.View(ctx, x.PieceID, x.size, f.spawn, func(b []byte) error { return f.readThrough(x.PieceID, a, b) }, see)
 }
 
-// Missing counts the files that this node owns, could not fetch when it last tried, and does not have yet, and says why it
-// does not have one of them.
+// Missing counts the files that this node owns, could not fetch when it last tried, and does not have yet, and returns
+// the reason for one of these.
 func (f *Fill) Missing() (n int64, why error) {
 	f.mu.Lock()
 	all, why := f.unfetched, f.lack
@@ -270,7 +270,7 @@ func (f *Fill) reportMissing(list []PieceID) {
 	f.unfetched = slices.Clone(lacks)
 	f.mu.Unlock()
 	if n, why := f.Missing(); n > 0 && f.ctx.Err() == nil {
-		f.cfg.Log.WithError(why).WithField("files", n).Error("files not fetched from the source: reads of them fail with EIO until the source has them as they were")
+		f.cfg.Log.WithError(why).WithField("files", n).Error("files not fetched from the source: reads fail with EIO until the source has the staged versions again")
 	}
 	if n := f.Overflow(); n.Files > 0 {
 		f.cfg.Log.WithField("files", n.Files).WithField("bytes", n.Bytes).Warn(

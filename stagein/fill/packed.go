@@ -27,10 +27,10 @@ const rangesAtOnce = 4
 // unpackRange is parts of a compressed tar that one reading reaches from one restart point.
 type unpackRange struct {
 	parts []*item
-	end   int64 // of them, at the most
+	end   int64 // upper bound of the end of parts
 }
 
-// fetchPacked fetches a piece of a compressed tar, with all others of it that this node
+// fetchPacked fetches a piece of a compressed tar, with all other pieces that this node
 // lacks: without restart points a piece is reached only through those before it.
 // Concurrent callers share one reading (single-flight), which ends with the fill.
 func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
@@ -49,14 +49,14 @@ func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
 	return fmt.Errorf("inode %v: was not unpacked: %w", p.Ino, syscall.EAGAIN)
 }
 
-// unpacking is one reading of a compressed tar, for all that this node lacks of it.
+// unpacking is one reading of a compressed tar, for all its files that this node lacks.
 type unpacking struct {
 	*Fill
 	m cluster.Map
 	n uint32 // of the source
 }
 
-// all brings what this node lacks of a compressed tar and has room for, the neighbours of p first.
+// all fetches the files of a compressed tar that this node lacks and has room for, the neighbours of p first.
 func (u unpacking) all(p PieceID) error {
 	var parts []*item
 	err := u.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
@@ -103,7 +103,7 @@ func (u unpacking) all(p PieceID) error {
 	return src.Close(g.Wait())
 }
 
-// unpackRanges splits parts where a restart point saves unpacking what lies between two of them, and where there is enough for
+// unpackRanges splits parts where a restart point saves unpacking the bytes between two parts, and where there is enough for
 // two readers.
 func unpackRanges(points unpack.RestartPoints, parts []*item, size int64) []unpackRange {
 	var all []unpackRange
@@ -176,8 +176,8 @@ func (u unpacking) read(src *archive.Content, begin unpacker, parts []*item) err
 	return src.Unchanged()
 }
 
-// keep stores what p has of parts, from the first one on that is not whole, and
-// says which is then the first.
+// keep stores the bytes of parts that p has, from the first part on that is not whole, and
+// returns the part that is then the first.
 func (u unpacking) keep(parts []*item, next int, p *source.Piece) (int, error) {
 	for i := next; i < len(parts) && parts[i].begin() < p.End(); i++ {
 		x := parts[i]

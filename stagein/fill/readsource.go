@@ -25,7 +25,7 @@ func (f *Fill) PackedIn(ino metadata.Ino) (n uint32, packed bool, err error) {
 }
 
 // ReadSource reads files from the source, past the cache, in the order in which they lie there. It writes each to what to
-// returns, and then calls done. A compressed tar is unpacked once for all of them. Only the end of ctx is an error.
+// returns, and then calls done. A compressed tar is unpacked once for all files. Only the end of ctx is an error.
 func (f *Fill) ReadSource(ctx context.Context, inos []metadata.Ino, to func(metadata.Ino) io.Writer, done func(metadata.Ino, error)) error {
 	r := sourceReader{f: f}
 	defer r.close()
@@ -51,7 +51,7 @@ func (f *Fill) Explain(ino metadata.Ino, err error) string {
 	return x.explanation()
 }
 
-// Mismatch marks err as one of bytes in the source that are not those that were staged.
+// Mismatch marks err as a mismatch: the source's bytes are not those that were staged.
 func Mismatch(err error) error { return &mismatchError{err} }
 
 // located is a file and its origin.

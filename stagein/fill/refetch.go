@@ -101,8 +101,8 @@ func copied(f *Fill, p PieceID) bool {
 // healers is how many files are copied from replicas at a time.
 const healers = 8
 
-// heal copies from replicas, as far as there are, what falls to this node because others
-// are lost, before the source is read.
+// heal copies files that fall to this node because others are lost, from replicas as far as
+// there are any, before the source is read.
 func heal(f *Fill, m cluster.Map) {
 	if f.cfg.Copy == nil || len(downIn(m)) == 0 {
 		return

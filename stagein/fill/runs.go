@@ -94,7 +94,7 @@ type runReader struct {
 	m cluster.Map
 }
 
-// readAll reads the runs that the map gives this node, for the owners of what lies in them, and then steals runs with pieces of its
+// readAll reads the runs that the map gives this node, for the owners of their files, and then steals runs with pieces of its
 // own that no node has begun. It reports whether everything that this node owns in archives is here then.
 func (r runReader) readAll() (whole bool, err error) {
 	nodes := r.m.Up()

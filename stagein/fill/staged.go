@@ -13,8 +13,8 @@ import (
 )
 
 // adopt makes the journal of a dataset that was staged before its manifest was
-// published, unless there is one: all that the layouts give this node is here, if
-// it was there all the time. The sums of that are in the manifest.
+// published, unless there is one: every piece that the layouts give this node is
+// here, if the node was up all the time. The manifest has the checksums.
 func adopt(cfg *Config) error {
 	path := cfg.Journal
 	if !cfg.Origins.Staged {

@@ -16,8 +16,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestStagedIsFetchedAgain: what was staged while it was read is there when it is
-// published, and is not read again; what a lost node had of it is, by the others,
+// TestStagedIsFetchedAgain: files staged in a single pass are there when the dataset is
+// published, and are not read again; those of a lost node are, by the others,
 // whatever the source is.
 func TestStagedIsFetchedAgain(t *testing.T) {
 	for _, c := range []struct {
@@ -81,8 +81,8 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 	}
 }
 
-// TestRefetchFromRestartPoints: what a lost node had of a compressed tar is unpacked from the restart points before it on,
-// in several legs.
+// TestRefetchFromRestartPoints: a lost node's files of a compressed tar are unpacked from the restart points before them
+// on, in several legs.
 func TestRefetchFromRestartPoints(t *testing.T) {
 	r := stageintest.Rand(t)
 	m := stageintest.ClusterMap(2)
@@ -94,7 +94,7 @@ func TestRefetchFromRestartPoints(t *testing.T) {
 				k := m.FileOwner(name)
 				members[k] = append(members[k], stageintest.TarFile(name, stageintest.RandBytes(r, 4000+r.IntN(9000))))
 			}
-			const before = 150 // what the lost node had comes late, and at the end
+			const before = 150 // the lost node's files come late, and at the end
 			all := slices.Concat(members[0][:before], members[1][:15], members[0][before:], members[1][15:30])
 			j := jobtest.SeekableJob(c.Pack(t, stageintest.WriteTar(t, tar.FormatGNU, all)), 1<<30)
 			j.Nodes, j.Memory, j.RangeSize = 2, 4<<20, 100_000
@@ -120,8 +120,8 @@ func TestRefetchFromRestartPoints(t *testing.T) {
 	}
 }
 
-// TestPackedOnce: whoever waits for something in a compressed tar waits for the
-// same reading of it.
+// TestPackedOnce: all readers of files in a compressed tar wait for the same reading
+// of the tar.
 func TestPackedOnce(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src/a.tar.gz", stagein.Options{})
 	s.Archive("a.tar.gz", "m", 80, "")

@@ -22,7 +22,7 @@ type PieceSum struct {
 	Sum   [16]byte // zeros: the manifest has that of the file
 }
 
-// ChunkSums is Files that know the CRC-32C of each chunk of the striped files of a single pass; of others they have none.
+// ChunkSums is Files that know the CRC-32C of each chunk of the striped files of a single pass, and of no others.
 type ChunkSums interface {
 	Chunks(ino metadata.Ino) (manifest.CRCs, error)
 }
@@ -110,7 +110,7 @@ func (f *Fill) Overlapping(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
 }
 
 // JournalSums calls see with the checksums in the journal of a fill, which may be another
-// node's. A later one of a piece replaces an earlier one; zeros say that the manifest has it.
+// node's. A later checksum of a piece replaces an earlier one; zeros: the manifest has it.
 func JournalSums(r io.Reader, see func(p PieceID, sum [16]byte)) error {
 	head := make([]byte, journalHead)
 	if _, err := io.ReadFull(r, head); err != nil || string(head[:len(journalMagic)]) != journalMagic {

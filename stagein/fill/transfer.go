@@ -95,7 +95,7 @@ func (c *transfer) read(src *archive.Content, from, end int64) error {
 	}
 }
 
-// take hands what was read to the owners.
+// take hands the bytes read to their owners.
 func (c *transfer) take(p *source.Piece) error {
 	for i := c.next; i < len(c.items) && c.items[i].begin() < p.End(); i++ {
 		x := c.items[i]
@@ -121,7 +121,7 @@ func (c *transfer) checkHead(x *item, b []byte) {
 		return
 	}
 	if err := tar.CheckHead(x.heads, x.at, x.check); err != nil {
-		c.fail(x, err) // its owner reports what is wrong
+		c.fail(x, err) // its owner reports the fault
 	}
 }
 

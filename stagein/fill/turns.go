@@ -39,8 +39,8 @@ func byTurn(all []ranked) []PieceID {
 	return list
 }
 
-// First is how many samples are there from the beginning of the order on, as far as this node's
-// part is concerned: see stagein.Progress.
+// First counts the samples that are there from the beginning of the order on, by this node's
+// part: see stagein.Progress.
 func (f *Fill) First() int64 {
 	if o := f.cfg.Origins.Order.Kind; o == "" || o == stagein.OrderShuffled || o == stagein.OrderSource {
 		return 0
@@ -62,7 +62,7 @@ func (f *Fill) First() int64 {
 // afterList is the least turn of a file that has no place in a list.
 const afterList = 1 << 63
 
-// turns says when the turn of each file comes.
+// turns computes the turn of each file.
 type turns struct {
 	order  stagein.Order
 	seed   uint64                // of the job
@@ -71,7 +71,7 @@ type turns struct {
 	epoch  *accessplan.Epoch     // of a sampler; nil if no file has a number
 }
 
-// newTurns makes the turns of an order. list is what the order's file says.
+// newTurns makes the turns of an order. list has the lines of the order's file.
 func newTurns(o stagein.Order, seed uint64, files stagein.Files, list []string) (*turns, error) {
 	t := &turns{order: o, seed: seed}
 	if o.Kind == stagein.OrderList {

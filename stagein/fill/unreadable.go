@@ -25,7 +25,7 @@ type Unreadable struct {
 	Path   source.Name  `json:"path,omitempty"` // in the dataset
 	Source source.Name  `json:"source"`         // the archive that it is in, or the file
 	Off    int64        `json:"off,omitempty"`  // in the archive; in what it unpacks to if it is compressed as a whole
-	Error  string       `json:"error"`          // what is wrong, and what to do
+	Error  string       `json:"error"`          // the fault and its remedy
 }
 
 // String returns the message for a user.
@@ -37,7 +37,7 @@ func (u *Unreadable) String() string {
 	return name + " cannot be read from " + u.explanation()
 }
 
-// explanation says where the file lies and what is wrong with it.
+// explanation names the file's place in the source and its fault.
 func (u *Unreadable) explanation() string {
 	at := ""
 	if u.Off > 0 {
@@ -86,7 +86,7 @@ func (u *unreadables) add(x Unreadable) (named, isNew bool) {
 	return true, !was
 }
 
-// knows returns what is recorded of a file. known: nothing has to be looked up, as it is recorded or would not be named.
+// knows returns the entry of a file. known: no lookup is needed, as the file is recorded or would not be named.
 func (u *unreadables) knows(ino metadata.Ino) (x Unreadable, known bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

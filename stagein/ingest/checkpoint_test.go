@@ -38,8 +38,8 @@ type mortalOne struct {
 	try   uint16
 	mark  []byte               // the last, as JSON
 	of    uint16               // the try that it is of
-	seam  []byte               // that it has told
-	heard chan ingest.Boundary // the one that it was told, for the next try
+	seam  []byte               // its own, once it has sent it
+	heard chan ingest.Boundary // the one it has received, for the next try
 	tries map[uint16]*bytes.Buffer
 }
 
@@ -116,7 +116,7 @@ func (m *mortal) begin(i int, cfg *ingest.Config) {
 	}
 }
 
-// die is the end of a try: what it stored after its checkpoint belongs to no file.
+// die ends a try: objects stored after its checkpoint belong to no file.
 func (m *mortal) die(i int, w *bytes.Buffer) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// dirJob has a tree of everything that can be staged, and what it becomes.
+// dirJob has a tree with every kind of item that can be staged, and the entries that it becomes.
 func dirJob(t *testing.T, nodes int) (*jobtest.Job, map[string]stageintest.Entry) {
 	r := stageintest.Rand(t)
 	j := &jobtest.Job{FS: stageintest.NewFS(), Nodes: nodes, Path: "/src/tree", Stripe: 1 << 20}

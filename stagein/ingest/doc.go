@@ -1,4 +1,4 @@
-// Package ingest reads a source in a single pass: each node reads its part from front to back, and stores what it finds at
+// Package ingest reads a source in a single pass: each node reads its part from front to back, and stores each file at
 // its owner as it comes. It is for sources whose content is known only when they have been read.
 //
 //	Share.Run ──▶ runTar      region: search for a header, speculate from there, verify with the boundary that comes
@@ -14,8 +14,8 @@
 //
 // # Invariants
 //
-// Each byte of the source is read once, but for the regions of which the speculation failed (Progress.Again). What a failed
-// speculation stored is removed, and its records are dropped. Each try of a part numbers its inodes by itself, except for
+// Each byte of the source is read once, but for the regions of which the speculation failed (Progress.Again). The objects of a failed
+// speculation are removed, and its records are dropped. Each try of a part numbers its inodes by itself, except for
 // the member that goes on in the next region, which has the same number in each try. A put holds its piece until it is
 // stored: readers stop when the pool is empty, so a slow owner slows its reader down. flush comes before each wait for a
 // buffer.
@@ -24,5 +24,5 @@
 //
 // Those of Recorder, Selection and generations. None is held while another is taken.
 //
-// The package must not know package fill, nor what becomes of a dataset after its manifest is built.
+// The package must not know package fill, nor the life of a dataset after its manifest is built.
 package ingest

@@ -21,7 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Config is what a share needs.
+// Config configures a share.
 type Config struct {
 	Plan   *stagein.Plan // without the other parts' items
 	Part   stagein.Part
@@ -35,9 +35,9 @@ type Config struct {
 	BoundaryOut func(ctx context.Context, s Boundary) error
 	Records     io.Writer    // gets the records of the part, as manifest.Writer encodes them
 	Skipped     io.Writer    // gets a line of JSON, a Skip, for each thing that is left out; nil with OnErrorFail
-	Pool        *source.Pool // buffers for what is read; nil: DefaultBuffers bytes
+	Pool        *source.Pool // buffers for reads; nil: DefaultBuffers bytes
 	Limits      Limits
-	Workers     int // PutAlls in flight; 0 is 16
+	Workers     int // PutAlls in flight; 0: 16
 	// Scratch holds the records of a speculation until it is proved.
 	Scratch *manifest.Scratch
 	Log     *logrus.Entry
@@ -54,7 +54,7 @@ type Config struct {
 	RestartPoints func(number uint32, points []byte) error
 }
 
-// Limits are the steps of a share; 0 is the default of each.
+// Limits are the steps of a share; 0: the default.
 type Limits struct {
 	Carry      int   // bytes of a cut member that the boundary may carry; 256 KiB
 	Checkpoint int64 // bytes between two checkpoints; 4 MiB
@@ -71,7 +71,7 @@ type Share struct {
 	pool *source.Pool
 	rec  *stagein.Recorder
 	ctx  context.Context    // of Run
-	sel  *stagein.Selection // nil is all
+	sel  *stagein.Selection // nil: everything
 
 	pieces []stagein.Piece // of members that are cut; written by Run
 }
@@ -197,7 +197,7 @@ type counters struct {
 	given                                sync.Map // of *atomic.Int64 by node: bytes that it was given to store
 }
 
-// to counts the bytes that a node was given.
+// to counts the bytes given to a node.
 func (c *counters) to(node metadata.NodeID) *atomic.Int64 {
 	n, ok := c.given.Load(node)
 	if !ok {

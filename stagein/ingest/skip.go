@@ -51,7 +51,7 @@ type putError struct {
 func (e *putError) Error() string { return e.err.Error() }
 func (e *putError) Unwrap() error { return e.err }
 
-// takeBack removes what was stored of an object, of which no put is under way.
+// takeBack removes the stored part of an object that has no put under way.
 func (s *Share) takeBack(ctx context.Context, o *stagein.Object) error {
 	for _, node := range o.Nodes {
 		if err := s.cfg.Target.Remove(ctx, node, o.Ino); err != nil {
@@ -61,7 +61,7 @@ func (s *Share) takeBack(ctx context.Context, o *stagein.Object) error {
 	return nil
 }
 
-// listed refuses, or skips, what is listed and is in no archive.
+// listed refuses, or skips, names of the list that no archive has.
 func (s *Share) listed() error {
 	o := &s.cfg.Plan.Options
 	missing := s.sel.Unseen()

@@ -56,7 +56,7 @@ func (j *Job) Filler(m cluster.Map, node metadata.NodeID, s *scan.Scanned, files
 	return f, nil
 }
 
-// filled stages what Scan has found, on all nodes at once.
+// filled fills the scanned source on all nodes at once.
 func (j *Job) filled(ctx context.Context, m cluster.Map, s *scan.Scanned, records *bytes.Buffer) (map[string]stageintest.Entry, error) {
 	files, err := stageintest.FilesOf(records.Bytes())
 	if err != nil {
@@ -96,7 +96,7 @@ func (j *Job) filled(ctx context.Context, m cluster.Map, s *scan.Scanned, record
 	return j.tree(m, []*bytes.Buffer{records})
 }
 
-// RunFill runs a fill until it is whole, or has a trouble.
+// RunFill runs a fill until it is complete or fails.
 func (j *Job) RunFill(ctx context.Context, f *fill.Fill) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

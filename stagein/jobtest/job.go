@@ -1,5 +1,5 @@
 // Package jobtest stages a source with n nodes, all in this process: scan, then fill or single pass, with everything that
-// crosses the wire through JSON. It puts the dataset together again from what the nodes hold, and fails if the records, the
+// crosses the wire through JSON. It reassembles the dataset from the nodes' objects, and fails if the records, the
 // objects and the checksums do not agree. The tests of scan, ingest and fill share it.
 package jobtest
 
@@ -41,18 +41,18 @@ type Job struct {
 	Memory  int64
 	Target  *stageintest.MemTarget
 	Plan    *stagein.Plan
-	Scanned *scan.Scanned // nil if it was read to be known
+	Scanned *scan.Scanned // nil if the source was read in a single pass
 	Sum     stagein.Progress
 	Order   func(part int) // called before a share starts, or a fill
 	Sent    func(part int) // called when a part has given out its boundary
 	Free    func(metadata.NodeID) (int64, bool)
 	Opts    stagein.Options
-	// config changes what a share is made of; again is asked, when one has failed, whether
+	// config changes a share's configuration; again is asked, when one has failed, whether
 	// its part is begun again. Its records are w.
 	Config    func(part int, cfg *ingest.Config)
 	Again     func(part int, w *bytes.Buffer) bool
 	Log       *logrus.Entry
-	Skips     []stagein.Skip            // what was left out
+	Skips     []stagein.Skip            // things left out
 	Sums      map[metadata.Ino][16]byte // of members that were read in pieces
 	Records   [][]byte                  // of the parts
 	Swarm     *swarm                    // the nodes read for each other
@@ -63,10 +63,10 @@ type Job struct {
 	Discard bool
 	bufs    sync.Map // of archive.Buffers by *Fill
 	mu      sync.Mutex
-	named   int64 // how often fills looked at all names
+	named   int64 // times that fills looked at all names
 }
 
-// Bounds make a job meet every kind of boundary with little data; 0 is the default, if piece is, and else the least.
+// Bounds make a job meet every kind of boundary with little data; 0: the default, if piece is 0, and else the least.
 type Bounds struct {
 	Piece, Carry      int
 	Checkpoint, Apart int64
@@ -220,7 +220,7 @@ func (j *Job) buffers() (n, size int) {
 	return max(int(cmp.Or(j.Memory, stagein.DefaultBuffers))/size, archive.MinPieces), size
 }
 
-// build has the manifest made, which must agree.
+// build makes the manifest, and checks that it agrees.
 func (j *Job) build(parts []*bytes.Buffer) error {
 	readers := make([]*manifest.Reader, len(parts))
 	for i, p := range parts {
@@ -270,8 +270,8 @@ func (j *Job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]stageintest
 	return tree, nil
 }
 
-// scannedOwner returns who owns the files of a scan, which it has to be asked for in their
-// order; nil for a single pass.
+// scannedOwner returns a function for the owners of the files of a scan, to be called for each
+// file in order; nil for a single pass.
 func (j *Job) scannedOwner(m cluster.Map, parts []*bytes.Buffer) func(rec *manifest.Record) metadata.NodeID {
 	if j.Scanned == nil {
 		return nil

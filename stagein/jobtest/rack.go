@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// FillStaged runs the fills of what the job has staged, on the nodes that are up in m.
+// FillStaged runs the fills of the staged dataset on the nodes that are up in m.
 func (s *Rack) FillStaged(m cluster.Map, files stagein.Files, dir string) {
 	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
@@ -71,12 +71,12 @@ func (s *Rack) Holds(m cluster.Map, files *stageintest.MemFiles) {
 			}
 		}
 		if string(got) != want {
-			s.T.Errorf("%q is not what it was", r.Path)
+			s.T.Errorf("%q has other bytes than before", r.Path)
 		}
 	}
 }
 
-// Rack is a directory /src with archives of small files, and what is in them.
+// Rack is a directory /src with archives of small files, and their content.
 type Rack struct {
 	*Job
 	T    *testing.T
@@ -94,7 +94,7 @@ func NewRack(t *testing.T, nodes int, pattern string, o stagein.Options) *Rack {
 }
 
 // Archive puts an archive with n members prefix0, prefix1, … on the rack; they
-// are wanted below under. Its ending says what it is.
+// are wanted below under. Its ending gives its kind.
 func (s *Rack) Archive(name, prefix string, n int, under string) {
 	s.T.Helper()
 	var members []stageintest.Member
@@ -106,7 +106,7 @@ func (s *Rack) Archive(name, prefix string, n int, under string) {
 	s.FS.Add("/src/"+name, source.TypeRegular|0o644, stageintest.PackAs(s.T, name, members))
 }
 
-// Staged stages, and returns what became of it.
+// Staged stages, and returns the entries of the dataset by path.
 func (s *Rack) Staged() map[string]stageintest.Entry {
 	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -118,7 +118,7 @@ func (s *Rack) Staged() map[string]stageintest.Entry {
 	return tree
 }
 
-// Files is the content of what became files.
+// Files is the content of the dataset's files.
 func (s *Rack) Files() map[string]string {
 	s.T.Helper()
 	got := map[string]string{}
@@ -147,7 +147,7 @@ func (s *Rack) Fails(parts ...string) {
 	}
 }
 
-// Skipped wants what was left out to be these things, and all else to be there.
+// Skipped wants exactly these things to be left out, and all others to be there.
 func (s *Rack) Skipped(parts ...string) {
 	s.T.Helper()
 	s.Check()
@@ -162,7 +162,7 @@ func (s *Rack) Skipped(parts ...string) {
 	}
 }
 
-// TooLarge is a tar of half random bytes, more than 4 nodes have room for that have roomEach.
+// TooLarge is a tar of half random bytes, larger than 4 nodes with roomEach bytes have room for.
 func TooLarge(t *testing.T) []byte {
 	t.Helper()
 	return stageintest.HalfRandomTar(t, 60)
@@ -172,8 +172,8 @@ const RoomEach = 300 << 10
 
 func HasRoom(metadata.NodeID) (int64, bool) { return RoomEach, true }
 
-// SeekableJob is a job of a compressed tar on 4 nodes that have so many bytes free each, with restart
-// points that are close to each other.
+// SeekableJob is a job of a compressed tar with close restart points, on 4 nodes with so many bytes
+// free each.
 func SeekableJob(archive []byte, each int64) *Job {
 	j := TarJob(archive, 4)
 	j.Memory, j.Stripe = 32<<20, 40_000

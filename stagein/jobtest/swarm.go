@@ -23,9 +23,9 @@ type swarm struct {
 	landed func(to metadata.NodeID, l fill.Completion) error // before a landing
 	Sent   func(n int)                                       // before n bytes go to another node
 	Loads  func(ps []datapath.PiecePut)                      // before they go to another node together
-	Alone  func()                                            // before something goes there alone
-	Parcel func(p *datapath.PiecePut) error                  // what becomes of one of them there
-	Lost   func() error                                      // of all of them, on their way
+	Alone  func()                                            // before a piece goes there alone
+	Parcel func(p *datapath.PiecePut) error                  // before each of these is stored there
+	Lost   func() error                                      // the fault of all of these, on their way
 }
 
 func NewSwarm(j *Job) *swarm {
@@ -112,7 +112,7 @@ func (c *swarm) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Pi
 	return errs, nil
 }
 
-// badParcel is what a node would say of a parcel that is not what was sent.
+// badParcel is a node's error for a parcel that differs from the one sent.
 func (c *swarm) badParcel(p *datapath.PiecePut) error {
 	if c.Parcel != nil {
 		if err := c.Parcel(p); err != nil {

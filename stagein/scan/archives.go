@@ -70,7 +70,7 @@ func (a *archiveScan) end(h *headerScanner, err error) error {
 	return err
 }
 
-// scanHeaders finds the members if no index has them, in at most most segments.
+// scanHeaders finds the members if no index has them, in most segments or fewer.
 func (a *archiveScan) scanHeaders(ctx context.Context, cfg *Config, mean, most int64) error {
 	if a.items != nil {
 		return nil
@@ -120,7 +120,7 @@ func (j joined) count() (n int) {
 	return n
 }
 
-// missing returns what is in the list and in no archive.
+// missing returns names of the list that no archive has.
 func missing(s *stagein.Selection, all []archiveScan) ([]string, error) {
 	m := s.NewMissing()
 	for i := range all {
@@ -293,7 +293,7 @@ func (cfg *Config) join(c *contents, all []archiveScan) error {
 		found = append(found, joinedPart{wanted, uint32(i), string(a.Under)})
 	}
 	if c.items = found; found.count() == 0 {
-		return fmt.Errorf("%s: nothing of it is wanted: look at list=, include= and exclude=: %w", cfg.Request.Source, syscall.EINVAL)
+		return fmt.Errorf("%s: no file is selected: check list=, include= and exclude=: %w", cfg.Request.Source, syscall.EINVAL)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-// Package scan finds what is in a source without reading its files, and plans how nodes read it.
+// Package scan lists the content of a source without reading its files, and plans how nodes read it.
 //
 // Run is tried first. It walks a directory, reads the central directory of zip archives, or reads the headers of tars in
 // parallel segments, and writes the records of the dataset: then the manifest can be published before a byte of data is
@@ -14,10 +14,10 @@
 //
 // # Invariants
 //
-// A source that cannot fit is refused before a byte is copied, with what it needs, what there is and what to do. A segment
+// A source that cannot fit is refused before a byte is copied, with the need, the room and the remedy. A segment
 // counts only if the one before ends where it begins; else it is scanned again from there. Items of a large tar lie in
 // spools on disk, not in memory. An index is used only if it belongs to the user, to the owner of the archive or to root,
-// and fits the archive; what it says of a member is compared with the member's headers when that is read.
+// and fits the archive; its entry for a member is compared with the member's headers when these are read.
 //
 // # Locks
 //

@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// What the tests from outside use of the room's inside.
+// Internals for the external tests.
 const (
 	Beside     = beside
 	LeastSpare = leastSpare
@@ -16,7 +16,7 @@ const (
 
 var IndexPaths = indexPaths
 
-// ItemsOf returns what the only new index has.
+// ItemsOf returns the items of the only new index.
 func ItemsOf(t *testing.T, all NewIndexes) []source.Item {
 	t.Helper()
 	items, err := inMemory(all[0].items)

@@ -16,7 +16,7 @@ import (
 )
 
 // planMany gives whole archives to nodes, the largest first, so that all read about as much. With a limit, one node
-// reads them in their order; with a list, too, since only a reader of all knows what is missing.
+// reads them in their order; with a list, too, since only a reader of all archives knows which names are missing.
 func (cfg *Config) planMany(ctx context.Context, p *stagein.Plan, paths []string, nodes []metadata.NodeID) error {
 	archives, err := cfg.archives(ctx, paths)
 	if err != nil {

@@ -25,26 +25,26 @@ type Config struct {
 	Map     cluster.Map
 	UID     uint32
 	GID     uint32
-	// Free returns what a node has left, in bytes; false: not known. nil: nothing is known.
+	// Free returns the free bytes of a node; false: not known. nil: nothing is known.
 	Free    func(metadata.NodeID) (int64, bool)
-	Stripe  int64         // files larger than this are striped; 0 is DefaultStripe
-	Region  int64         // the least bytes of a tar that are worth a node; 0 is 1 MiB
-	Workers int           // of the walk of a directory; 0 is 128
-	Others  []walk.Remote // look at what it has, too
+	Stripe  int64         // files larger than this are striped; 0: DefaultStripe
+	Region  int64         // the least bytes of a tar that are worth a node; 0: 1 MiB
+	Workers int           // of the walk of a directory; 0: 128
+	Others  []walk.Remote // nodes that help with the walk
 	Log     *logrus.Entry
 	// Scratch is where a scan keeps the members of tars; nil: the machine's directory for temporary files.
 	Scratch *manifest.Scratch
 
 	found *walk.Found // by Run
 	read  int64       // by Run, before it left the source to a single pass
-	// stored is about what the source takes on the nodes' disks, by Run; 0: not known.
+	// stored is the approximate size of the source on the nodes' disks, by Run; 0: not known.
 	stored int64
 	load   func(size int64) int64 // by Run: how many bytes of a file count for its owner's load
 	loads  int64                  // by Run: the sum over all files
-	sel    *stagein.Selection     // by Run: what is wanted of archives
+	sel    *stagein.Selection     // by Run: selection of members of archives
 }
 
-// detect detects the kind of what is at path, once.
+// detect detects the kind of the source at path, once.
 func (cfg *Config) detect(path string) (walk.Found, error) {
 	if cfg.found == nil {
 		f, err := walk.Detect(cfg.FS, path)
@@ -64,8 +64,8 @@ const (
 
 // MakePlan divides a source that Run has left to a single pass among the nodes that are up. It reads one block of a tar,
 // which the plan carries, the central directory of a zip archive, and no data of a directory. It refuses, before a byte
-// is copied, a source that cannot fit: a tar by what each node may expect, a compressed tar by what it states to unpack
-// to (unpack.MinUnpacked). The single pass stops a compressed tar when it has unpacked to more than all nodes have.
+// is copied, a source that cannot fit: a tar by the expected part of each node, a compressed tar by its stated unpacked
+// size (unpack.MinUnpacked). The single pass stops a compressed tar when it has unpacked to more than all nodes have.
 func MakePlan(ctx context.Context, cfg *Config) (*stagein.Plan, error) {
 	if err := cfg.Request.Validate(); err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func regions(size, least int64, nodes []metadata.NodeID) []stagein.Part {
 	return parts
 }
 
-// evenly returns what each node may expect to hold of size bytes.
+// evenly returns the expected part of size bytes on each node.
 func evenly(size int64, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	need := make(map[metadata.NodeID]int64, len(nodes))
 	for _, id := range nodes {
@@ -177,7 +177,7 @@ func evenly(size int64, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	return need
 }
 
-// deal gives every item to the owner of its path, and returns what each node will hold.
+// deal gives every item to the owner of its path, and returns the bytes of each node.
 func (cfg *Config) deal(p *stagein.Plan, items []source.Item, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	need := make(map[metadata.NodeID]int64, len(nodes))
 	part := make(map[metadata.NodeID]int, len(nodes))
@@ -216,7 +216,7 @@ func (cfg *Config) local(it *source.Item) int64 {
 	return it.Size
 }
 
-// allFree returns what the nodes have left, as far as that is known.
+// allFree returns the free bytes of the nodes, as far as they are known.
 func (cfg *Config) allFree() map[metadata.NodeID]int64 {
 	if cfg.Free == nil {
 		return nil
@@ -230,7 +230,7 @@ func (cfg *Config) allFree() map[metadata.NodeID]int64 {
 	return all
 }
 
-// sumFree returns what the nodes have left together, at least 1; 0: not known.
+// sumFree returns the free bytes of all nodes together, at least 1; 0: not known.
 func (cfg *Config) sumFree(nodes []metadata.NodeID) int64 {
 	sum := int64(0)
 	for _, id := range nodes {
@@ -268,7 +268,7 @@ const (
 	plainRoom = moreRoom + ", or pack it as a plain tar or a zip archive, of which files that do not fit are read from the source, or keep it as one file with unpack=no"
 )
 
-// wayOut returns what to do about a source that does not fit.
+// wayOut returns the remedy for a source that does not fit.
 func (cfg *Config) wayOut(p *stagein.Plan) string {
 	switch {
 	case p.Kind.Packed() || p.Kind == source.Many:

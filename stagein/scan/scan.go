@@ -32,7 +32,7 @@ const worthScan = 64 << 20
 // sampled is from how many members of a tar their mean size is taken.
 const sampled = 64
 
-// Run finds what is in a source without reading its files, if that is possible and worth it, and writes the records of the
+// Run lists the content of a source without reading its files, if that is possible and worth it, and writes the records of the
 // dataset to w, as manifest.Writer encodes them. It returns nil, nil if the source is to be staged in a single pass:
 //
 //   - compressed tars, and patterns with one among them
@@ -76,7 +76,7 @@ func (c *contents) close() {
 	}
 }
 
-// inPages estimates what tars of size bytes take on the nodes' disks, whose members have mean bytes with their headers: a
+// inPages estimates the size on the nodes' disks of tars of size bytes, whose members have mean bytes with their headers: a
 // small file takes a page.
 func inPages(size, mean int64) int64 {
 	data := mean - source.BlockSize
@@ -86,7 +86,7 @@ func inPages(size, mean int64) int64 {
 	return size / mean * stagein.Pages(data)
 }
 
-// mostPages is the upper bound of that: a header, a byte and its padding become a page.
+// mostPages is the upper bound of inPages: a header, a byte and its padding become a page.
 func mostPages(size int64) int64 { return size / (2 * source.BlockSize) * stagein.PageSize }
 
 // found writes the record of an item whose bytes are fetched later, or which overflows (stays).
@@ -248,8 +248,8 @@ func (cfg *Config) weigh(items items) error {
 	})
 }
 
-// owners returns who owns the files of a scan; it has to be called for each file that is not
-// striped, in order.
+// owners returns a function for the owners of the files of a scan, to be called for each file
+// that is not striped, in order.
 func (cfg *Config) owners() func(it *source.Item) metadata.NodeID {
 	b := cfg.Map.Balance(cfg.loads)
 	return func(it *source.Item) metadata.NodeID { return b.Owner(it.Path, cfg.load(it.Size)) }

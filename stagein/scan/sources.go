@@ -131,7 +131,7 @@ func (cfg *Config) wanted(p *stagein.Plan, sel *stagein.Selection, items []sourc
 	}
 	items = sel.Filter(items, cfg.Request.Limit)
 	if len(items) == 0 || len(items) == 1 && items[0].Path == "" {
-		return nil, fmt.Errorf("%s: nothing of it is wanted: look at list=, include= and exclude=: %w", cfg.Request.Source, syscall.EINVAL)
+		return nil, fmt.Errorf("%s: no file is selected: check list=, include= and exclude=: %w", cfg.Request.Source, syscall.EINVAL)
 	}
 	return items, nil
 }

@@ -53,8 +53,8 @@ func TestApart(t *testing.T) {
 	s.Fails("same-0", "twice")
 }
 
-// TestScannedArchives: several tars, whole or in part, are scanned and filled when
-// that is asked for, and are what they are when they are read through.
+// TestScannedArchives: several tars, whole or in part, are scanned and filled on
+// request, and have the same content as when they are read through.
 func TestScannedArchives(t *testing.T) {
 	names := []string{"a.tar", "b.tar", "c.tar"}
 	stock := func(o stagein.Options, n int) *jobtest.Rack {
@@ -105,8 +105,8 @@ func TestScannedArchives(t *testing.T) {
 	s.Check()
 	scanned(s)
 	s.FS.Add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/none\n"))
-	s.Fails("1 of what /list lists", "d/none")
-	stock(stagein.Options{Include: []source.Name{"none"}}, 2).Fails("nothing of it is wanted")
+	s.Fails("1 of the paths in /list", "d/none")
+	stock(stagein.Options{Include: []source.Name{"none"}}, 2).Fails("no file is selected")
 	s = stock(stagein.Options{}, 3)
 	s.Archive("d.tar.gz", "z", 3, "")
 	s.Path = "/src/*"
@@ -196,7 +196,7 @@ func TestSelected(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src", stagein.Options{List: "/list"})
 	s.FS.Add("/src/a", source.TypeRegular|0o600, nil)
 	list(s, "a\nb\nc/d\n")
-	s.Fails("2 of what /list lists", `"b" "c/d"`, "on-error=skip")
+	s.Fails("2 of the paths in /list", `"b" "c/d"`, "on-error=skip")
 	s.Opts.OnError = stagein.OnErrorSkip
 	s.Want["a"] = ""
 	s.Check()
@@ -218,9 +218,9 @@ func TestSourcesRefused(t *testing.T) {
 	}
 }
 
-// TestListedIsNotThere: what a list has and no archive is told, whatever the archives
-// are and whether they are scanned or read to be known; with on-error=skip it is
-// left out and named. What a limit leaves unread is not known to be missing.
+// TestListedIsNotThere: names of the list that no archive has are reported, whatever the
+// archives are and whether they are scanned or read in a single pass; with
+// on-error=skip they are left out and named. Archives beyond a limit are not searched.
 func TestListedIsNotThere(t *testing.T) {
 	for _, names := range [][]string{{"a.tar"}, {"b.tar.gz"}, {"c.zip"}, {"a.tar", "b.tar.gz", "c.zip"}} {
 		for _, fill := range []string{"", stagein.OrderSource} {
@@ -239,10 +239,10 @@ func TestListedIsNotThere(t *testing.T) {
 				return s
 			}
 			t.Run(fmt.Sprint(names, fill), func(t *testing.T) {
-				fresh(stagein.Options{}).Fails("stage-in of /src/", ": 1 of what /list lists is not there", `"not/there"`, "mend the list")
+				fresh(stagein.Options{}).Fails("stage-in of /src/", ": 1 of the paths in /list not found in the source", `"not/there"`, "correct the list")
 				fresh(stagein.Options{OnError: stagein.OnErrorSkip}).Skipped("not/there: /list lists it")
 				if fill != "" {
-					return // who scans knows all that is there
+					return // a scan knows all members
 				}
 				if got := fresh(stagein.Options{Limit: 1}).Files(); len(got) != 1 {
 					t.Errorf("%d files, want one", len(got))
@@ -252,7 +252,7 @@ func TestListedIsNotThere(t *testing.T) {
 	}
 }
 
-// TestSkip: with on-error=skip, what is bad is counted and named and all else is
+// TestSkip: with on-error=skip, bad members are counted and named and all others are
 // there, without an object too many; without it the dataset fails.
 func TestSkip(t *testing.T) {
 	both := func(pattern, text string, fill func(s *jobtest.Rack), parts ...string) {
@@ -292,8 +292,8 @@ func TestSkip(t *testing.T) {
 	}, "pipe: ", "../up: ", "1: ")
 }
 
-// TestUnwantedIsNotRefused: what cannot be staged, or read, is no concern of a dataset
-// that does not want it.
+// TestUnwantedIsNotRefused: a member that cannot be staged, or read, does not fail a
+// dataset that does not select it.
 func TestUnwantedIsNotRefused(t *testing.T) {
 	bad := func(name string, typ byte) stageintest.Member {
 		return stageintest.Member{Header: tar.Header{Name: name, Typeflag: typ}}
@@ -305,7 +305,7 @@ func TestUnwantedIsNotRefused(t *testing.T) {
 		{List: "/list"},
 		{Exclude: []source.Name{"x-*"}, Fill: stagein.Order{Kind: stagein.OrderSource}}, // is scanned
 		{List: "/list", Fill: stagein.Order{Kind: stagein.OrderSource}},
-		{}, // is told what can be done
+		{}, // the error has the remedy
 		{Fill: stagein.Order{Kind: stagein.OrderSource}}, // likewise
 	} {
 		for kind, archive := range map[string][]byte{
@@ -339,7 +339,7 @@ func TestUnwantedIsNotRefused(t *testing.T) {
 	}
 }
 
-// TestExcludedIsNotMissing: what a list has and a pattern excludes is not looked for.
+// TestExcludedIsNotMissing: a name of the list that a pattern excludes is not missing.
 func TestExcludedIsNotMissing(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src", stagein.Options{List: "/list", Exclude: []source.Name{"x-*"}})
 	s.FS.Add("/list", source.TypeRegular|0o600, []byte("1\nx-closed\n"))
@@ -349,7 +349,7 @@ func TestExcludedIsNotMissing(t *testing.T) {
 	s.Check()
 }
 
-// TestDirectoryKept: a directory is what is in it, also with unpack=no.
+// TestDirectoryKept: a directory is staged with its files, even with unpack=no.
 func TestDirectoryKept(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src", stagein.Options{Unpack: stagein.UnpackNo})
 	s.Archive("a.tar", "a", 3, "")
@@ -361,7 +361,7 @@ func TestDirectoryKept(t *testing.T) {
 	s.Fails("/src/l.tar", "symbolic link")
 }
 
-// TestSkipCut: of an archive that is cut, what is before the cut is there.
+// TestSkipCut: members before the cut of a truncated archive are there.
 func TestSkipCut(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789"), 500)
 	whole := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("1", data), stageintest.TarFile("2", data), stageintest.TarFile("3", data)})

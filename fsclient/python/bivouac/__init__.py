@@ -1,9 +1,9 @@
 """Bivouac from Python: datasets of the job, and in bivouac.torch samplers and measurements.
 
-Bivouac is a filesystem that lives as long as one Slurm job. Programs need nothing of this package to
-use it: datasets are ordinary directories. What it adds is control: waiting for a dataset, staging
-another one, and telling the daemons which samples training reads next. Outside a Bivouac job
-everything here does nothing, so that one script runs everywhere.
+Bivouac is a filesystem that lives as long as one Slurm job. Programs can use it without
+this package: datasets are ordinary directories. The package adds control: waiting for a dataset,
+staging another one, and telling the daemons which samples training reads next. Outside a Bivouac
+job everything here does nothing, so that one script runs everywhere.
 
 Nothing but the standard library is imported, except torch by bivouac.torch.
 """

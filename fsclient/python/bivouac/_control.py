@@ -67,7 +67,7 @@ class Control:
         query: Optional[Mapping[str, str]] = None,
         timeout: float = 10,
     ) -> Any:
-        """Sends one request and returns what the JSON of the answer says.
+        """Sends one request and returns the decoded JSON of the answer.
 
         Raises Refused if the daemon says no, and ControlError if it does not answer.
         """

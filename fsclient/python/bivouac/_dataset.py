@@ -50,7 +50,7 @@ class Dataset:
         return locate(self.path / path)
 
     def status(self) -> Optional[Dict[str, Any]]:
-        """What the daemon says of the dataset; None outside a job, or if there is none of that name."""
+        """The daemon's status of the dataset; None outside a job, or if no dataset has the name."""
         if self.control is None:
             return None
         found = None

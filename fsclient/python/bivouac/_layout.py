@@ -1,6 +1,6 @@
-"""Which rank runs on which node: what every rank knows without asking the others.
+"""Which rank runs on which node, as every rank can compute by itself.
 
-Slurm and torchrun give each process the layout of all of them, in its environment. All ranks of a
+Slurm and torchrun give each process the layout of all processes, in its environment. All ranks of a
 job read the same values, so that all come to the same layout.
 """
 
@@ -50,7 +50,7 @@ def rank_nodes(ranks: int, hosts: Sequence[str], env: Optional[Mapping[str, str]
         return [0] * ranks
     try:
         return _by_torchrun(ranks, hosts, given) or _by_slurm(ranks, hosts, given)
-    except ValueError:  # what they say is no layout
+    except ValueError:  # the environment has no valid layout
         return None
 
 

@@ -27,7 +27,7 @@ class Map:
 def fetch_map(source: Source, patience: Optional[float] = None) -> Optional[Map]:
     """The map of a source, None if the daemon does not give one.
 
-    A daemon that does not answer is being restarted: it is asked until patience seconds have gone.
+    A daemon that does not answer may be restarting: requests are repeated for patience seconds.
     """
     # Files are numbered by a plan; this one is not set, and has no order.
     plan = source.plan("list", seed=0, shuffle=False, first_only=True)

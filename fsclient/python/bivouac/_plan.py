@@ -1,7 +1,7 @@
 """Finds out which files of a Bivouac dataset the samples of a training dataset are.
 
 The daemon numbers the files of a dataset as torchvision's ImageFolder does it. If the samples are in
-that order, the plan needs no list of them; otherwise it names the path of each sample.
+that order, the plan needs no list of paths; otherwise it names the path of each sample.
 """
 
 import os
@@ -34,11 +34,11 @@ def find_source(
     """Which dataset of the job dataset reads; None outside a job, or if it cannot be found out.
 
     data says it: the name of a dataset of the job or a path in it; paths is the path of each sample.
-    Whatever is wrong is a warning: the samples do not depend on it.
+    A failure is only a warning: the samples do not depend on the plan.
     """
     try:
         return _find(dataset, data, None if paths is None else [os.fspath(p) for p in paths])
-    except Exception as e:  # a mount that has gone, or a dataset that is like none that is known
+    except Exception as e:  # the mount is gone, or the dataset is of an unknown kind
         log.warning("cannot tell which dataset of the job a sampler reads (%s): it is not prefetched", e)
         return None
 

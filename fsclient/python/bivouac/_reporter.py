@@ -1,7 +1,7 @@
-"""Tells the daemon in the background what training does: plans, positions, measurements.
+"""Sends plans, positions and measurements of training to the daemon, in the background.
 
 Training never waits for the daemon. A sampler sets plain attributes of its Feed; one thread of the
-process looks at them a few times a second and sends what is new. If the daemon does not answer,
+process looks at them a few times a second and sends changes. If the daemon does not answer,
 there is one warning, the thread tries again later, and training goes on.
 
 After a fork the child has no feeds and no thread: workers of a DataLoader report nothing.
@@ -20,13 +20,13 @@ from ._control import Control, ControlError, Refused, log
 INTERVAL = 0.2  # seconds between two looks at the feeds
 RETRY = 5.0  # seconds until a daemon that did not answer is asked again
 PATIENCE = 5.0  # seconds that a request of the background may take
-FAREWELL = 2.0  # seconds at the end of the program for what has not been sent
+FAREWELL = 2.0  # seconds to send the rest at the end of the program
 
 Plan = Dict[str, Any]
 
 
 class Progress:
-    """How far a sampler is in an epoch. Its iterator counts position up; the thread reads it."""
+    """The position of a sampler in an epoch. Its iterator counts position up; the thread reads it."""
 
     __slots__ = ("epoch", "position")
 
@@ -36,7 +36,7 @@ class Progress:
 
 
 class Feed:
-    """What one sampler tells the daemon: the plan that it follows, and how far it is."""
+    """What one sampler reports to the daemon: the plan that it follows, and its position."""
 
     def __init__(self, control: Control, dataset: str, rank: int) -> None:
         self.control = control
@@ -46,15 +46,15 @@ class Feed:
         self.plan: Optional[Plan] = None  # guarded by the reporter's _mu, as all below
         self.unsent = False  # the plan has to be sent
         self.digest = ""  # of the plan, once the daemon has it
-        self.told: Optional[Tuple[str, int, int]] = None  # digest, epoch, position
+        self.sent: Optional[Tuple[str, int, int]] = None  # digest, epoch and position sent last
 
     @property
     def key(self) -> Tuple[str, str]:
-        """What has one plan at a time: a dataset of a job."""
+        """The dataset of a job, which has one plan at a time."""
         return self.control.path, self.dataset
 
     def follow(self, plan: Plan) -> None:
-        """From now on the sampler hands out samples by this plan."""
+        """Makes plan the sampler's plan from now on."""
         _reporter.follow(self, plan)
 
     def offer(self, plan: Plan) -> None:
@@ -73,7 +73,7 @@ class _Reporter:
         self._posts: Deque[Tuple[Control, str, Any]] = collections.deque()
         self._thread: Optional[threading.Thread] = None  # guarded by _mu
         self._wake = threading.Event()
-        self._plans: Dict[Tuple[str, str], Plan] = {}  # by socket and dataset: what was sent last
+        self._plans: Dict[Tuple[str, str], Plan] = {}  # by socket and dataset: the plan sent last
         self._silent: Dict[str, float] = {}  # by socket: when to ask a daemon again
         self._warned: set[str] = set()
         self._sending = threading.Lock()
@@ -121,7 +121,7 @@ class _Reporter:
                     return
 
     def flush(self) -> None:
-        """Sends what is new. Anyone may call it."""
+        """Sends changes. Any thread may call it."""
         with self._sending:
             with self._mu:
                 feeds = list(self._feeds)
@@ -133,7 +133,7 @@ class _Reporter:
                 self._ask(control, "POST", route, body)
 
     def _send_plan(self, f: Feed) -> None:
-        """Sends a plan unless it is what this process sent last for the dataset."""
+        """Sends a plan, unless this process sent the same one last for the dataset."""
         with self._mu:
             plan, digest = f.plan, f.digest
             if plan is None or not f.unsent:
@@ -156,17 +156,17 @@ class _Reporter:
                 p = f.progress
                 if p is None or not f.digest:
                     continue
-                told = (f.digest, p.epoch, p.position)
-                if told != f.told:
-                    f.told = told
+                sent = (f.digest, p.epoch, p.position)
+                if sent != f.sent:
+                    f.sent = sent
                     entry = {"dataset": f.dataset, "digest": f.digest, "rank": f.rank}
-                    entry.update(epoch=p.epoch, position=told[2])
+                    entry.update(epoch=p.epoch, position=sent[2])
                     new.setdefault(f.control.path, (f.control, []))[1].append(entry)
         for control, entries in new.values():
             self._ask(control, "POST", "/v1/plan/position", entries)
 
     def _ask(self, control: Control, method: str, route: str, body: Any) -> Any:
-        """Sends a request; the answer is None if there is none."""
+        """Sends a request; None if the daemon does not answer."""
         if time.monotonic() < self._silent.get(control.path, 0):
             return None
         try:
@@ -192,7 +192,7 @@ class _Reporter:
             log.warning(text, *args)
 
     def farewell(self) -> None:
-        """Sends what is left when the program ends, within bounds."""
+        """Sends the rest when the program ends, within bounds."""
         if not self._posts and not self._feeds:
             return
         t = threading.Thread(target=self.flush, name="bivouac-end", daemon=True)

@@ -4,7 +4,7 @@ On each node of a job that was submitted with --bivouac-stage-in=/lustre/me/imag
 
     torchrun --nnodes $SLURM_NNODES --node_rank $SLURM_NODEID ... imagefolder.py --data $BIVOUAC_DATA/images/train
 
-With --sampler torch, nothing of Bivouac is used but the path, which is what a script is without changes.
+With --sampler torch the script uses only Bivouac's path, like an unchanged script.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A mount and a daemon that are not there: a directory, and a control socket that writes down what it is asked."""
+"""A fake mount and daemon: a directory, and a control socket that records its requests."""
 
 import base64
 import json
@@ -24,11 +24,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
     def handle_error(self, *args: Any) -> None:
-        """A client that has gone away is none of our business."""
+        """Ignores a client that has disconnected."""
 
 
 class Daemon:
-    """A control socket. replies has what it answers, by method and route without the query."""
+    """A control socket. replies has the answers, by method and route without the query."""
 
     def __init__(self, path: str) -> None:
         self.path = path

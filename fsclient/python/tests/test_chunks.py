@@ -27,7 +27,7 @@ class ChunkTest(JobTest):
             self.assertEqual((len(cut), len(set(cut))), (n // ranks * ranks, n // ranks * ranks))
 
     def test_chunks_stay_together(self) -> None:
-        """A rank has whole chunks, group of them at a time: what it needs room for is bounded."""
+        """A rank has whole chunks, a group at a time: the room that it needs is bounded."""
         chunk, group, ranks = 16, 4, 2
         for s in self.samplers(1024, ranks, chunk=chunk, group=group):
             mine = list(s)

@@ -50,7 +50,7 @@ class LocalityTest(JobTest):
     def test_as_many_are_local_as_can_be(self) -> None:
         rnd = random.Random(2)
         n, size, nodes = 640, 32, [0, 0, 1, 2, 3]
-        owner = [rnd.choice((0, 0, 1, 2, 4, 0xFFFF)) for _ in range(n)]  # node 3 has nothing, nobody is on node 4
+        owner = [rnd.choice((0, 0, 1, 2, 4, 0xFFFF)) for _ in range(n)]  # node 3 has no files, node 4 has no ranks
         self.daemon.give_map(owner, 5)
         ours = self.samplers(n, size, nodes)
         for step in zip(*(BatchSampler(s, size, False) for s in ours)):
@@ -123,7 +123,7 @@ class LocalityTest(JobTest):
             self.assertIn(why, logs.output[0])
 
     def test_daemon_is_killed(self) -> None:
-        """The map that it had goes on to hold."""
+        """The sampler keeps its map."""
         self.daemon.give_map([i % 2 for i in range(64)], 2)
         ours = self.samplers(64, 8, [0, 1])
         want = [list(s) for s in self.samplers(64, 8, [0, 1])]

@@ -231,7 +231,7 @@ class PlanTest(JobTest):
         self.assertEqual(self.plans(), [])
 
     def test_strange_datasets(self) -> None:
-        """What cannot be understood is a warning, and torch's samples."""
+        """A dataset that is not understood gives a warning, and torch's samples."""
 
         class Odd(Folder):
             @property
@@ -284,7 +284,7 @@ class PlanTest(JobTest):
         self.assertEqual((last["epoch"], last["position"]), (2, 10))
 
     def test_daemon_is_killed(self) -> None:
-        """There is one warning, and the samples go on; when it is back, it is told again."""
+        """There is one warning, and the samples go on; a daemon that is back gets the plan again."""
         s = DistributedSampler(self.folder(400), 2, 0, seed=1)
         want = list(Plain(self.folder(400), 2, 0, seed=1))
         reporter.flush()
@@ -385,7 +385,7 @@ class PlanTest(JobTest):
         self.assertFalse(thread.is_alive())
 
     def test_random_histories(self) -> None:
-        """Whatever the order of calls, what is handed out is torch's, from where a state says."""
+        """Whatever the order of calls, the samples are torch's, from the position of the state on."""
         rnd = random.Random(5)
         ours, theirs = DistributedSampler(self.folder(30), 4, 2, seed=8), Plain(self.folder(30), 4, 2, seed=8)
         epoch, done, resume = 0, 0, 0  # done is what state_dict has to say, resume where the next iterator begins

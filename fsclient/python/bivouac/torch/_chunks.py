@@ -79,7 +79,7 @@ class ChunkShuffleSampler(DistributedSampler):
         self._verbose = verbose
         super().__init__(dataset, num_replicas, rank, True, seed, drop_last, data=data, paths=paths)
 
-    # What it hands out.
+    # Samples.
 
     def _generator(self, more: int) -> torch.Generator:
         g = torch.Generator()
@@ -87,7 +87,7 @@ class ChunkShuffleSampler(DistributedSampler):
         return g
 
     def _chunks_in_turn(self) -> Tuple[torch.Tensor, List[int]]:
-        """The samples of the shuffled chunks, padded or cut to what all ranks hand out, and where chunks begin."""
+        """The samples of the shuffled chunks, padded or cut to the total of all ranks, and where chunks begin."""
         turn = torch.randperm(len(self._chunks), generator=self._generator(0)).tolist()
         starts = list(itertools.accumulate((len(self._chunks[c]) for c in turn), initial=0))
         order = torch.tensor([i for c in turn for i in self._chunks[c]], dtype=torch.int64)
@@ -108,11 +108,11 @@ class ChunkShuffleSampler(DistributedSampler):
         return mine[start // self.num_replicas :]
 
     def _all(self) -> torch.Tensor:
-        """What all ranks hand out, a row for each."""
+        """The samples of all ranks, a row for each."""
         order, starts = self._chunks_in_turn()
         return torch.stack([self._stretch(order, starts, r) for r in range(self.num_replicas)])
 
-    # What it tells the daemon.
+    # Plans for the daemon.
 
     def _prepare(self) -> None:
         super()._prepare()

@@ -17,10 +17,10 @@ from ._sampler import DistributedSampler
 class LocalitySampler(DistributedSampler):
     """DistributedSampler's global batches, with each sample read where it lies.
 
-    A global batch is what all ranks hand out for one step: batch_size samples of each. As sets, the
+    A global batch is the samples of all ranks for one step: batch_size of each. As sets, the
     global batches are DistributedSampler's, with the same arguments, so that gradients averaged over
     the ranks are the same up to rounding. Within a global batch each rank takes samples that its node
-    holds. What a node holds beyond the share of its ranks goes to ranks that have too few. Every rank
+    holds. The surplus of a node goes to ranks that have too few. Every rank
     computes this for itself, from the plan and the map of the dataset, and all come to the same.
 
     Batch normalisation sees a difference: a rank's own batch is no longer a random part of the global
@@ -31,11 +31,11 @@ class LocalitySampler(DistributedSampler):
     batch_size is the DataLoader's. rank_nodes says on which node each rank is: by default it is found
     out from the environment of Slurm or torchrun. Give a list with a host name or a number of a node
     for each rank, or "gather": then the ranks tell each other once, through torch.distributed, when the
-    sampler is made, and all of them must make it. With torchrun this is the sure way: it may give its
-    agents numbers in another order than Slurm the nodes.
+    sampler is made, and every rank must make it. Use this with torchrun, which may number its agents in
+    another order than Slurm numbers the nodes.
 
-    The map does not change when a node is lost: its samples go on to be shared out among the ranks, and
-    are read from where they are then. Without a map, and outside a job, this is DistributedSampler.
+    The map does not change when a node is lost: its samples are dealt as before, and
+    are read from their new place. Without a map, and outside a job, this is DistributedSampler.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LocalitySampler(DistributedSampler):
         self._rank_nodes = rank_nodes
         self._map: Optional[Map] = None
         self._matcher: Optional[Matcher] = None
-        self._dealt: Optional[Tuple[Tuple[int, int], torch.Tensor]] = None  # what _deal gave last, by epoch and start
+        self._dealt: Optional[Tuple[Tuple[int, int], torch.Tensor]] = None  # last result of _deal, by epoch and start
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last, data=data, paths=paths)
 
     def _prepare(self) -> None:
@@ -99,7 +99,7 @@ class LocalitySampler(DistributedSampler):
         return nodes
 
     def _gather(self) -> Optional[List[int]]:
-        """Asks all ranks where they are, and whether they have the same map."""
+        """Gathers the nodes of all ranks, and checks that all have the same map."""
         if self._source is None and not os.environ.get("BIVOUAC"):
             return None  # no rank is in a job
         if not (dist.is_available() and dist.is_initialized()):
@@ -114,7 +114,7 @@ class LocalitySampler(DistributedSampler):
             return None
         return [a[0] for a in answers]
 
-    # What it hands out.
+    # Samples.
 
     def _mine(self, start: int) -> Sequence[int]:
         if self._matcher is None:
@@ -123,7 +123,7 @@ class LocalitySampler(DistributedSampler):
         return mine
 
     def _deal(self, start: int) -> torch.Tensor:
-        """What all ranks hand out from start on: rank r has every num_replicas-th, from the r-th on."""
+        """The samples of all ranks from start on: rank r has every num_replicas-th, from the r-th on."""
         assert self._matcher is not None
         key = (self.epoch, start)
         if self._dealt is None or self._dealt[0] != key:
@@ -146,7 +146,7 @@ class LocalitySampler(DistributedSampler):
         return self._list_plan(self._deal(self._resume))
 
     def _done(self, trained: int) -> int:
-        """Global batches are done as a whole: what is done of the last is done again."""
+        """Only whole global batches count: a partial last one is done again."""
         if self._matcher is not None and trained < self._length():
             trained -= trained % self.batch_size
         return super()._done(trained)

@@ -17,7 +17,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
     prefetch the next samples of each rank. This is done in the background. If the daemon does not
     answer, there is one warning, and training goes on.
 
-    Which files the samples are is found out from the dataset: an ImageFolder, a Subset of one, or
+    The files of the samples are found from the dataset: an ImageFolder, a Subset of one, or
     anything with a root directory and samples. Otherwise say it: data is the name of a dataset of
     the job, or a path in it, and paths is the path of each sample. Without any of this, and outside
     a job, the sampler is just torch's.
@@ -44,7 +44,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
         self._resume = 0  # samples of the epoch that all ranks have handed out before the next iterator
         self._start = 0  # the same, before the newest iterator
         self._progress: Optional[Progress] = None  # of the newest iterator; None before its first sample
-        self._before = 0  # what its progress counts of the time before it began
+        self._before = 0  # the count of its progress when it began
         self.indices: Sequence[int] = ()  # all that the newest iterator hands out
         self._source: Optional[Source] = find_source(dataset, data, paths)
         self._feed: Optional[Feed] = None
@@ -57,7 +57,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
             self._feed = self._new_feed(self._source)
             self._feed.offer(self._epoch_plan())
 
-    # What it hands out.
+    # Samples.
 
     def __iter__(self) -> Iterator[int]:
         start = self._resume
@@ -95,20 +95,20 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
         return order
 
     def _begin(self, mine: Sequence[int], start: int, progress: Progress) -> None:
-        """From now on the newest iterator is that of mine."""
+        """Makes the iterator of mine the newest."""
         self._start, self._before, self._progress, self._resume = start, progress.position, progress, 0
         self.indices = mine
         if self._feed is not None:
             self._feed.progress = progress
 
     def _hand_out(self, mine: Sequence[int], start: int, progress: Progress) -> Iterator[int]:
-        """Yields mine. Nothing happens before the first is asked for: an iterator may be thrown away."""
+        """Yields mine. Nothing happens before the first sample: an iterator may be discarded unused."""
         self._begin(mine, start, progress)
         for i in mine:
             progress.position += 1
             yield i
 
-    # What it tells the daemon.
+    # Plans for the daemon.
 
     def _follow(self, start: int) -> Tuple[int, int]:
         """Tells the daemon the plan of the epoch that begins: its number there, and this rank's position."""
@@ -125,7 +125,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
         return Feed(source.control, source.name, int(self.rank))
 
     def _epoch_plan(self) -> Plan:
-        """The plan of all epochs: always the same object, unless somebody has changed the sampler."""
+        """The plan of all epochs: always the same object, unless the sampler was changed."""
         assert self._source is not None
         plan = self._source.plan(
             "torch",
@@ -147,16 +147,16 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
     # Where to resume.
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch, as of torch's sampler. What was to be resumed of another epoch is void."""
+        """Sets the epoch, as torch's sampler does. A state loaded for another epoch is void."""
         if epoch != self.epoch:
             self._resume, self._progress = 0, None
         super().set_epoch(epoch)
 
     def state_dict(self, trained: Optional[int] = None) -> Dict[str, int]:
-        """The state to resume from: the epoch, and how many samples all ranks have done of it.
+        """The state to resume from: the epoch, and how many of its samples all ranks have done.
 
-        trained is how many samples this rank has trained on of those of the newest iterator; by
-        default, it is how many that has handed out.
+        trained is how many samples of the newest iterator this rank has trained on; by default,
+        how many the iterator has handed out.
         """
         if self._progress is None:
             return {"epoch": self.epoch, "done": self._resume}
@@ -169,7 +169,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
         return trained * int(self.num_replicas)
 
     def load_state_dict(self, state: Dict[str, int]) -> None:
-        """Resumes: the next iterator goes on behind the samples that state counts.
+        """Resumes: the next iterator begins after the samples that state counts.
 
         If they are all of the epoch, the next iterator is empty, unless the sampler has been set to a later
         epoch: StatefulDataLoader loads the state when it is iterated, after set_epoch.

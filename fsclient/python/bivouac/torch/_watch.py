@@ -63,7 +63,7 @@ class Watched:
         self._quiet = quiet
         self._map: Optional[Map] = None
         self._mapped = False
-        self.epochs: List[Epoch] = []  # what was measured
+        self.epochs: List[Epoch] = []  # the measurements
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":  # not yet: a copy is being made
@@ -140,15 +140,15 @@ class Watched:
 
 
 def watch(loader: Any, rank: Optional[int] = None, quiet: bool = False) -> Watched:
-    """Measures loader: iterate what it returns instead.
+    """Measures loader: iterate over the result instead.
 
     For each epoch it logs, to the logger "bivouac" at level INFO (DEBUG if quiet): the time to the first
     batch, how long each batch was waited for (p50, p99, max), the share of the time spent waiting, and
     where the samples are stored: on this node, on another, or neither (in the source, or striped over
-    nodes). The list epochs of what it returns has the same as numbers. In a
-    Bivouac job they are also sent to the daemon, for bivouac report.
+    nodes). The list epochs of the result has the same numbers. In a Bivouac job they are also sent to
+    the daemon, for bivouac report.
 
-    What is measured is this process waiting in the loader, whatever the cause: reads, decoding, too few
+    The wait is the time that this process spends in the loader, whatever the cause: reads, decoding, too few
     workers. On a GPU, synchronise at the end of the step if the time of the step is to count.
     """
     sampler = getattr(loader, "sampler", None)

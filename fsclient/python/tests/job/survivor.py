@@ -20,7 +20,7 @@ from bivouac.torch import DistributedSampler, LocalitySampler  # noqa: E402
 
 
 class Warnings(logging.Handler):
-    """Keeps what is logged."""
+    """Keeps log records."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,8 +1,8 @@
 """One rank of the test in a job: python3 training.py COPY RESULT, under torchrun, with $BIVOUAC.
 
 COPY is what data.py has written, on a local disk. Every training that is the same in theory has to
-give the same losses: bit for bit where the samples of each rank are the same. Rank 0 writes what it has
-found to RESULT, as JSON.
+give the same losses: bit for bit where the samples of each rank are the same. Rank 0 writes its findings
+to RESULT, as JSON.
 """
 
 import json
@@ -26,7 +26,7 @@ from bivouac.torch import DistributedSampler, LocalitySampler  # noqa: E402
 
 
 class Refusals(logging.Handler):
-    """Keeps what the daemon refused."""
+    """Keeps refusals of the daemon."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
