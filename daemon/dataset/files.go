@@ -148,6 +148,23 @@ func (f *Files) Fetch(ctx context.Context, from metadata.NodeID, id metadata.Dat
 	if !served(name) {
 		return fmt.Errorf("file %.200q: %w", name, syscall.EINVAL)
 	}
+	err := f.create(path, func(w io.Writer) error { return f.copyTo(ctx, from, blobRequest{Dataset: id, Name: name}, w) })
+	if err != nil {
+		return fmt.Errorf("%s from node %d: %w", name, from, err)
+	}
+	return nil
+}
+
+// Write writes the file name of a dataset. It appears whole or not at all.
+func (f *Files) Write(id metadata.DatasetID, name string, b []byte) error {
+	return f.create(f.Path(id, name), func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	})
+}
+
+// create makes the file path of what fn writes, whole or not at all.
+func (f *Files) create(path string, fn func(io.Writer) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -155,7 +172,7 @@ func (f *Files) Fetch(ctx context.Context, from metadata.NodeID, id metadata.Dat
 	if err != nil {
 		return err
 	}
-	err = f.copyTo(ctx, from, blobRequest{Dataset: id, Name: name}, tmp)
+	err = fn(tmp)
 	if e := tmp.Close(); err == nil {
 		err = e
 	}
@@ -164,9 +181,8 @@ func (f *Files) Fetch(ctx context.Context, from metadata.NodeID, id metadata.Dat
 	}
 	if err != nil {
 		_ = os.Remove(tmp.Name()) // it is not needed
-		return fmt.Errorf("%s from node %d: %w", name, from, err)
 	}
-	return nil
+	return err
 }
 
 func (f *Files) copyTo(ctx context.Context, from metadata.NodeID, q blobRequest, w io.Writer) error {

@@ -4,15 +4,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -20,13 +19,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
-
-// Files is the staging directories of the datasets, in which other nodes find the bodies.
-type Files interface {
-	Path(id metadata.DatasetID, name string) string
-	FetchAny(ctx context.Context, ds cluster.Dataset, name string) error
-	Remove(id metadata.DatasetID, patterns ...string)
-}
 
 // StateFunc returns how the plan of a dataset is followed on this node.
 type StateFunc func(id metadata.DatasetID) accessplan.State
@@ -37,7 +29,7 @@ func FileName(digest string) string { return "plan-" + digest }
 // Plans is the plans of the job, as this node knows them.
 type Plans struct {
 	n     node.Node
-	files Files
+	files *dataset.Files
 	retry time.Duration // before a body that could not be fetched is tried again
 
 	mu      sync.Mutex
@@ -55,7 +47,7 @@ type held struct {
 }
 
 // New keeps the bodies of plans in files.
-func New(n node.Node, files Files, retry time.Duration) *Plans {
+func New(n node.Node, files *dataset.Files, retry time.Duration) *Plans {
 	return &Plans{n: n, files: files, retry: retry, plans: make(map[metadata.DatasetID]*held), own: make(map[metadata.DatasetID]string), changed: make(chan struct{})}
 }
 
@@ -68,10 +60,8 @@ func (p *Plans) SetState(f StateFunc) {
 
 // Dataset is the dataset name that has not failed.
 func (p *Plans) Dataset(name string) (cluster.Dataset, error) {
-	for _, ds := range p.n.View().Datasets {
-		if ds.Name == name && !ds.Phase.Ended() {
-			return ds, nil
-		}
+	if ds, ok := dataset.Active(p.n.View(), name); ok {
+		return ds, nil
 	}
 	return cluster.Dataset{}, fmt.Errorf("no dataset is named %q: bivouac status lists them: %w", name, syscall.ENOENT)
 }
@@ -92,8 +82,12 @@ func (p *Plans) Set(ctx context.Context, plan accessplan.Plan) (digest string, e
 	p.mu.Lock()
 	p.own[ds.ID] = digest
 	p.mu.Unlock()
-	if err := p.store(ds.ID, digest, &plan); err != nil {
-		return "", err
+	b, err := json.Marshal(plan)
+	if err == nil {
+		err = p.files.Write(ds.ID, FileName(digest), b)
+	}
+	if err != nil {
+		return "", fmt.Errorf("access plan of %s: %w", plan.Dataset, err)
 	}
 	if _, err := p.n.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetPlan, Dataset: cluster.Dataset{ID: ds.ID, Plan: digest}}); err != nil {
 		return "", fmt.Errorf("access plan of %s: %w", plan.Dataset, err)
@@ -109,31 +103,6 @@ func (p *Plans) Clear(ctx context.Context, name string) error {
 	}
 	_, err = p.n.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetPlan, Dataset: cluster.Dataset{ID: ds.ID}})
 	return err
-}
-
-// store writes the body of a plan to its file, whole or not at all.
-func (p *Plans) store(id metadata.DatasetID, digest string, plan *accessplan.Plan) error {
-	b, err := json.Marshal(plan)
-	if err != nil {
-		return err
-	}
-	path := p.files.Path(id, FileName(digest))
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "plan.*.new")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(b)
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name()) // it is not needed
-		return fmt.Errorf("access plan: %w", err)
-	}
-	return nil
 }
 
 // load reads the body of the plan that the registry has for ds, and fetches it first if need be.

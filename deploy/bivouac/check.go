@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -35,9 +34,7 @@ down. The node that runs the check needs about 500 bytes of memory per file.`,
 				return err
 			}
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				err = e.Encode(r)
+				err = writeJSON(c.OutOrStdout(), r)
 			} else {
 				err = show.Check(c.OutOrStdout(), r)
 			}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -94,4 +96,20 @@ func answering(nodes []local.Node) *daemon.Ctl {
 		}
 	}
 	return daemon.NewCtl(nodes[0].Sock)
+}
+
+// ask runs f with the control socket that w chooses.
+func ask(c *cobra.Command, w *which, f func(context.Context, *daemon.Ctl) error) error {
+	ctl, err := w.ctl()
+	if err != nil {
+		return err
+	}
+	return f(c.Context(), ctl)
+}
+
+// writeJSON prints v as --json does.
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }

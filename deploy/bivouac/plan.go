@@ -3,9 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -147,19 +145,4 @@ func planClearCmd() *cobra.Command {
 	}
 	w.flags(c)
 	return c
-}
-
-// ask runs f with the control socket that w chooses.
-func ask(c *cobra.Command, w *which, f func(context.Context, *daemon.Ctl) error) error {
-	ctl, err := w.ctl()
-	if err != nil {
-		return err
-	}
-	return f(c.Context(), ctl)
-}
-
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -130,9 +129,7 @@ func (f *simulateFlags) run(c *cobra.Command) error {
 	if !f.asJSON {
 		return simulate.Table(c.OutOrStdout(), &f.job, rs)
 	}
-	e := json.NewEncoder(c.OutOrStdout())
-	e.SetIndent("", "  ")
-	return e.Encode(rs)
+	return writeJSON(c.OutOrStdout(), rs)
 }
 
 func (f *simulateFlags) draw(rs []simulate.Result) error {

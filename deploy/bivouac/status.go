@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -59,9 +58,7 @@ func statusLike(use, short string, text func(*cobra.Command, daemon.Status) erro
 			if !asJSON {
 				return text(c, s)
 			}
-			e := json.NewEncoder(c.OutOrStdout())
-			e.SetIndent("", "  ")
-			return e.Encode(s)
+			return writeJSON(c.OutOrStdout(), s)
 		},
 	}
 	w.flags(c)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,9 +60,7 @@ dataset.`,
 				bad += r.Bad
 			}
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				if err := e.Encode(results); err != nil {
+				if err := writeJSON(c.OutOrStdout(), results); err != nil {
 					return err
 				}
 			}
