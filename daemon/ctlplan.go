@@ -32,7 +32,6 @@ func (c *ctlServer) planRoutes(m *http.ServeMux) {
 	m.HandleFunc("GET /v1/plan", c.getPlan)
 	m.HandleFunc("DELETE /v1/plan", c.deletePlan)
 	m.HandleFunc("POST /v1/plan/position", c.postPosition)
-	m.HandleFunc("GET /v1/map", c.getMap)
 	m.HandleFunc("POST /v1/map", c.postMap)
 }
 
@@ -98,29 +97,16 @@ func (c *ctlServer) postPosition(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, struct{}{})
 }
 
-// getMap answers with the owners of the files of ?dataset=, by the numbering of its plan, or
-// as ImageFolder numbers them if it has none.
-func (c *ctlServer) getMap(w http.ResponseWriter, r *http.Request) {
-	name := r.FormValue("dataset")
-	_, p, err := c.d.plans.Of(name)
-	if err != nil {
-		p = &accessplan.Plan{Dataset: name, Kind: accessplan.Torch}
-	}
-	c.writeMap(w, p)
-}
-
 // postMap answers with the owners of the files by the numbering of the plan in the body.
 func (c *ctlServer) postMap(w http.ResponseWriter, r *http.Request) {
-	if p, ok := readPlan(w, r); ok {
-		c.writeMap(w, &p)
+	p, ok := readPlan(w, r)
+	if !ok {
+		return
 	}
-}
-
-func (c *ctlServer) writeMap(w http.ResponseWriter, p *accessplan.Plan) {
 	err := p.Check()
 	var o plans.OwnerMap
 	if err == nil {
-		o, err = c.owners(p)
+		o, err = c.owners(&p)
 	}
 	if err != nil {
 		writeError(w, err)

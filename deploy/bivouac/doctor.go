@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -35,7 +34,7 @@ get what they can see. The exit status is 1 if jobs would fail.`,
 				StartTimeout: time.Duration(site.StartTimeout), FailureTimeout: time.Duration(site.FailureTimeout), Peer: peer, Probe: probe,
 			})...)
 			if asJSON {
-				err = json.NewEncoder(c.OutOrStdout()).Encode(all)
+				err = writeJSON(c.OutOrStdout(), all)
 			} else {
 				err = doctor.Write(c.OutOrStdout(), all)
 			}
