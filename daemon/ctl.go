@@ -223,7 +223,7 @@ func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) error {
 	all := cluster.Current(d.View().Datasets)
 	i := slices.IndexFunc(all, func(ds cluster.Dataset) bool { return ds.Name == q.Name })
 	if i < 0 {
-		return NoDataset(q.Name, all)
+		return dataset.Unknown(q.Name, all)
 	}
 	ds := cluster.Dataset{ID: all[i].ID, Phase: cluster.Removed, Error: "removed by bivouac remove"}
 	if q.Cancel {
@@ -240,23 +240,12 @@ func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) error {
 	return nil
 }
 
-// NoDataset is the error for a name that no dataset has.
-func NoDataset(name string, all []cluster.Dataset) error {
-	known := "the job has no dataset"
-	for i, ds := range all {
-		if known += ", " + ds.Name; i == 0 {
-			known = "the job has " + ds.Name
-		}
-	}
-	return fmt.Errorf("no dataset is named %q: %s: %w", name, known, syscall.EINVAL)
-}
-
 // getSkips answers GET /v1/skips?name=N with what the dataset N lacks, a line of JSON for
 // each file.
 func (c *ctlServer) getSkips(w http.ResponseWriter, r *http.Request) {
 	ds, ok := dataset.Active(c.d.View(), r.FormValue("name"))
 	if !ok {
-		writeError(w, NoDataset(r.FormValue("name"), cluster.Current(c.d.View().Datasets)))
+		writeError(w, dataset.Unknown(r.FormValue("name"), cluster.Current(c.d.View().Datasets)))
 		return
 	}
 	path, err := c.d.datasets.Files.Skips(r.Context(), ds)

@@ -268,6 +268,17 @@ func Active(v cluster.View, name string) (cluster.Dataset, bool) {
 	return cluster.Dataset{}, false
 }
 
+// Unknown is the error for a name that none of all datasets has: ENOENT.
+func Unknown(name string, all []cluster.Dataset) error {
+	known := "the job has no dataset"
+	for i, ds := range all {
+		if known += ", " + ds.Name; i == 0 {
+			known = "the job has " + ds.Name
+		}
+	}
+	return node.Absent("no dataset is named %q: %s", name, known)
+}
+
 // BootID tells one boot of this machine from another; "" if it cannot be read.
 func BootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it every boot is the same

@@ -48,6 +48,14 @@ func endsInErrno(text string) bool {
 	return false
 }
 
+// Absent is an ENOENT whose text says all.
+func Absent(format string, args ...any) error { return absent(fmt.Sprintf(format, args...)) }
+
+type absent string
+
+func (a absent) Error() string { return string(a) }
+func (a absent) Unwrap() error { return syscall.ENOENT }
+
 // LossText says which data is lost with a node, what is repaired, and what to do.
 func LossText(id metadata.NodeID, host string) string {
 	if id == metadata.RootIno.Home() {

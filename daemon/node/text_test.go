@@ -10,6 +10,14 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 )
 
+// TestAbsent: an error that says all shows no errno, and is one.
+func TestAbsent(t *testing.T) {
+	err := fmt.Errorf("again: %w", node.Absent("no dataset is named %q", "x"))
+	if got, want := node.ErrorText(err), `again: no dataset is named "x"`; got != want || !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("ErrorText = %q, want %q, an ENOENT", got, want)
+	}
+}
+
 // TestErrorText: a user reads what is wrong, not that the message was bad.
 func TestErrorText(t *testing.T) {
 	for _, c := range []struct {

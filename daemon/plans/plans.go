@@ -63,7 +63,7 @@ func (p *Plans) Dataset(name string) (cluster.Dataset, error) {
 	if ds, ok := dataset.Active(p.n.View(), name); ok {
 		return ds, nil
 	}
-	return cluster.Dataset{}, fmt.Errorf("no dataset is named %q: bivouac status lists them: %w", name, syscall.ENOENT)
+	return cluster.Dataset{}, dataset.Unknown(name, cluster.Current(p.n.View().Datasets))
 }
 
 // Set makes plan the plan of its dataset on all nodes.
@@ -231,7 +231,7 @@ func (p *Plans) Of(name string) (id metadata.DatasetID, plan *accessplan.Plan, e
 		return 0, nil, err
 	}
 	if plan, _ = p.Plan(ds.ID); plan == nil {
-		return ds.ID, nil, fmt.Errorf("dataset %s has no access plan: set one with bivouac plan set or order=seed:S: %w", name, syscall.ENOENT)
+		return ds.ID, nil, node.Absent("dataset %s has no access plan: set one with bivouac plan set or order=seed:S", name)
 	}
 	return ds.ID, plan, nil
 }

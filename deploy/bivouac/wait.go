@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/deploy/show"
@@ -113,6 +114,9 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, first int64, na
 		if until == "none" {
 			return nil
 		}
+		if err := unknown(s, names); err != nil {
+			return err
+		}
 		s.Datasets = ofInterest(s, names)
 		p.Show(s.Datasets, time.Now())
 		if done, err := settled(s, names, until, first); done {
@@ -146,6 +150,21 @@ func pathOf(ds *daemon.DatasetStatus) string {
 		return ds.Name
 	}
 	return ds.Name + "/" + filepath.Base(ds.Source)
+}
+
+// unknown is the error for a name that no dataset has and the job does not want.
+func unknown(s daemon.Status, names []string) error {
+	for _, n := range names {
+		if slices.Contains(s.Wanted, n) || slices.ContainsFunc(s.Datasets, func(ds daemon.DatasetStatus) bool { return ds.Name == n }) {
+			continue
+		}
+		var all []cluster.Dataset
+		for _, ds := range s.Current() {
+			all = append(all, ds.Dataset)
+		}
+		return dataset.Unknown(n, all)
+	}
+	return nil
 }
 
 // ofInterest is the datasets that a wait is about: of each name the last one.
@@ -186,9 +205,8 @@ func gaveUp(ctx context.Context, s daemon.Status, names []string) error {
 // other failure is reported when the remaining datasets are ready.
 func settled(s daemon.Status, names []string, until string, first int64) (bool, error) {
 	at := make(map[string]daemon.DatasetStatus)
-	known := make([]cluster.Dataset, len(s.Datasets))
-	for i, ds := range s.Datasets {
-		at[ds.Name], known[i] = ds, ds.Dataset
+	for _, ds := range s.Datasets {
+		at[ds.Name] = ds
 	}
 	needed := names
 	if len(names) == 0 {
@@ -202,9 +220,6 @@ func settled(s daemon.Status, names []string, until string, first int64) (bool, 
 	var failed error
 	for _, n := range names {
 		ds, ok := at[n]
-		if !ok && !slices.Contains(s.Wanted, n) {
-			return true, daemon.NoDataset(n, known)
-		}
 		if !ds.Phase.Ended() {
 			enough := ds.Readable && until != "all"
 			if first > 0 && ok {

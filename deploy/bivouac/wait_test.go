@@ -47,8 +47,13 @@ func TestSettled(t *testing.T) {
 		if done, _ := settled(s, []string{"set"}, c.until, c.first); c.first > 0 && c.ds.Phase == cluster.Filling && c.err == "" && done {
 			t.Errorf("%s: done before every node has reported", name)
 		}
-		if _, err := settled(s, []string{"other"}, c.until, c.first); err == nil || !strings.Contains(err.Error(), `no dataset is named "other"`) {
-			t.Errorf("%s: an unknown name: %v", name, err)
+		want := `no dataset is named "other": the job has set`
+		if c.ds.Phase == cluster.Removed {
+			want = `no dataset is named "other": the job has no dataset`
 		}
+		if err := unknown(s, []string{"set", "other"}); err == nil || err.Error() != want {
+			t.Errorf("%s: an unknown name: %v, want %s", name, err, want)
+		}
+
 	}
 }
