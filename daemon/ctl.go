@@ -179,6 +179,23 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
+// readList reads a list of T, or one T; what names them in an error.
+func readList[T any](w http.ResponseWriter, r *http.Request, what string) (all []T, ok bool) {
+	var body json.RawMessage
+	if !readJSON(w, r, &body) {
+		return nil, false
+	}
+	if json.Unmarshal(body, &all) == nil {
+		return all, true
+	}
+	var one T
+	if err := json.Unmarshal(body, &one); err != nil {
+		writeJSON(w, http.StatusBadRequest, CtlError{Error: what + ": " + err.Error()})
+		return nil, false
+	}
+	return []T{one}, true
+}
+
 // postStageIn registers a dataset and begins to stage it in; it does not wait.
 func (c *ctlServer) postStageIn(w http.ResponseWriter, r *http.Request) {
 	var s job.Dataset
@@ -243,7 +260,7 @@ func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) error {
 // getSkips answers GET /v1/skips?name=N with what the dataset N lacks, a line of JSON for
 // each file.
 func (c *ctlServer) getSkips(w http.ResponseWriter, r *http.Request) {
-	ds, ok := dataset.Active(c.d.View(), r.FormValue("name"))
+	ds, ok := c.d.View().Active(r.FormValue("name"))
 	if !ok {
 		writeError(w, dataset.Unknown(r.FormValue("name"), cluster.Current(c.d.View().Datasets)))
 		return

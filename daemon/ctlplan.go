@@ -77,18 +77,9 @@ func (c *ctlServer) deletePlan(w http.ResponseWriter, r *http.Request) {
 
 // postPosition takes one position of a rank, or a list of them.
 func (c *ctlServer) postPosition(w http.ResponseWriter, r *http.Request) {
-	var body json.RawMessage
-	if !readJSON(w, r, &body) {
+	all, ok := readList[accessplan.Position](w, r, "position")
+	if !ok {
 		return
-	}
-	var all []accessplan.Position
-	if json.Unmarshal(body, &all) != nil {
-		var one accessplan.Position
-		if err := json.Unmarshal(body, &one); err != nil {
-			writeJSON(w, http.StatusBadRequest, CtlError{Error: "position: " + err.Error()})
-			return
-		}
-		all = append(all, one)
 	}
 	if err := c.d.plans.Report(all); err != nil {
 		writeError(w, err)

@@ -5,11 +5,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// pace makes the rate limits of the job file.
 // copyRate limits the bytes per second that this node's replicas read from other nodes, so that
 // readers get most of a fast network.
 const copyRate = 256 << 20
 
+// pace makes the rate limits of the job file.
 func (d *Daemon) pace() {
 	d.stageRate, d.serveRate = rate.New(d.job.Rate, nil), rate.New(d.job.ServeRate, nil)
 	if d.stageRate != nil {

@@ -4,7 +4,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 var (
@@ -36,12 +35,10 @@ func (c trainingCollector) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, t, v, labels...)
 	}
-	active := make(map[string]bool)
 	for _, ds := range c.d.View().Datasets {
-		if ds.Phase == cluster.Failed || active[ds.Name] {
-			continue // a name stands for the dataset that has not failed
+		if ds.Phase.Ended() {
+			continue // its name may stand for another dataset
 		}
-		active[ds.Name] = true
 		r := a.Reads[ds.ID]
 		if p, _ := c.d.plans.Plan(ds.ID); p != nil {
 			s := c.d.plans.Here(ds.ID)

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"sync"
 	"time"
@@ -76,18 +75,9 @@ func takeTraining(d *Daemon, at time.Time) {
 
 // postTraining takes a rank's measurements of an epoch, or a list of them.
 func (c *ctlServer) postTraining(w http.ResponseWriter, r *http.Request) {
-	var body json.RawMessage
-	if !readJSON(w, r, &body) {
+	all, ok := readList[training.Measured](w, r, "measurement of a rank")
+	if !ok {
 		return
-	}
-	var all []training.Measured
-	if json.Unmarshal(body, &all) != nil {
-		var one training.Measured
-		if err := json.Unmarshal(body, &one); err != nil {
-			writeJSON(w, http.StatusBadRequest, CtlError{Error: "measurement of a rank: " + err.Error()})
-			return
-		}
-		all = append(all, one)
 	}
 	for _, m := range all {
 		if err := c.d.training.Post(m); err != nil {

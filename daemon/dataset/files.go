@@ -258,16 +258,6 @@ func (f *Files) Skips(ctx context.Context, ds cluster.Dataset) (string, error) {
 	return path, f.FetchAny(ctx, ds, AllSkips)
 }
 
-// Active is the dataset name that has not ended.
-func Active(v cluster.View, name string) (cluster.Dataset, bool) {
-	for _, ds := range v.Datasets {
-		if ds.Name == name && !ds.Phase.Ended() {
-			return ds, true
-		}
-	}
-	return cluster.Dataset{}, false
-}
-
 // Unknown is the error for a name that none of all datasets has: ENOENT.
 func Unknown(name string, all []cluster.Dataset) error {
 	known := "the job has no dataset"

@@ -101,13 +101,3 @@ func TestSkipsFile(t *testing.T) {
 		}
 	}
 }
-
-func TestActive(t *testing.T) {
-	v := cluster.View{Datasets: []cluster.Dataset{{ID: 1, Name: "a", Phase: cluster.Failed}, {ID: 2, Name: "a"}}}
-	if ds, ok := Active(v, "a"); !ok || ds.ID != 2 {
-		t.Errorf("Active = %+v, %v", ds, ok)
-	}
-	if _, ok := Active(v, "b"); ok {
-		t.Error("a dataset that is not there")
-	}
-}

@@ -70,24 +70,14 @@ func (f *Follower) announce() {
 
 // Run follows the registry until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
-	for {
-		v, changed := f.n.Watch()
-		again := false
+	node.Follow(ctx, f.n, f.retry, f.retry, func(v cluster.View) bool {
+		done := true
 		for _, ds := range v.Datasets {
-			again = !f.follow(ctx, ds) || again
+			done = f.follow(ctx, ds) && done
 		}
 		f.announce()
-		var retry <-chan time.Time
-		if again {
-			retry = time.After(f.retry)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-retry:
-		}
-	}
+		return done
+	})
 }
 
 // follow does what the phase of ds asks of this node, and reports whether there is nothing

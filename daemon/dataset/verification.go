@@ -352,7 +352,7 @@ func (r *verification) writeSums() error {
 // Sums brings the lists of checksums of the last verification of a dataset here, and
 // returns their paths, node after node.
 func (v *Verifier) Sums(ctx context.Context, name string) ([]string, error) {
-	ds, ok := Active(v.n.View(), name)
+	ds, ok := v.n.View().Active(name)
 	if !ok {
 		return nil, fmt.Errorf("no dataset is named %q: %w", name, syscall.EINVAL)
 	}

@@ -108,7 +108,7 @@ func (v *Verifier) register() {
 // read by those that stand in for it. Bad files are refetched from the source, unless s
 // says not to. Overflow is read only if s asks for it.
 func (v *Verifier) Verify(ctx context.Context, s VerifySpec) (VerifyResult, error) {
-	ds, ok := Active(v.n.View(), s.Name)
+	ds, ok := v.n.View().Active(s.Name)
 	x, here := v.tables.get(ds.ID)
 	if !ok || !here || ds.Phase != cluster.Sealed {
 		return VerifyResult{}, fmt.Errorf("no dataset named %q is ready: run bivouac status to see the datasets: %w", s.Name, syscall.EINVAL)

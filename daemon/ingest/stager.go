@@ -125,7 +125,7 @@ func (s *Stager) Begin(ctx context.Context, d job.Dataset) (*Coordinator, error)
 		return nil, fmt.Errorf("stage-in of %s: %w", d.Source, err)
 	}
 	// A proposal whose answer was lost was repeated: then it is this dataset that is there.
-	found, ok := dataset.Active(v, d.Name)
+	found, ok := v.Active(d.Name)
 	if !ok || found.Coordinator != ds.Coordinator || found.Started != ds.Started {
 		return nil, fmt.Errorf("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME: %w", d.Source, d.Name, syscall.EEXIST)
 	}
@@ -161,7 +161,7 @@ func specText(d job.Dataset) (string, error) {
 func (s *Stager) viewWith(ctx context.Context, name string) cluster.View {
 	s.cfg.Node.Nudge()
 	_ = s.cfg.Node.Until(ctx, func(v cluster.View) bool { // without it, the caller finds nothing
-		_, ok := dataset.Active(v, name)
+		_, ok := v.Active(name)
 		return ok
 	})
 	return s.cfg.Node.View()

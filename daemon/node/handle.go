@@ -4,11 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"syscall"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 // Handlers is a part of a daemon's table of handlers.
@@ -63,6 +67,31 @@ func HandleJSON[Q, R any](f func(ctx context.Context, peer metadata.NodeID, q *Q
 // CallJSON makes a call to a handler of HandleJSON. A nil reply is not decoded.
 func CallJSON(ctx context.Context, c rpc.Caller, op wire.Op, q, reply any) error {
 	return c.Do(ctx, jsonCall(op, q, reply))
+}
+
+// askAtOnce is how many nodes AskAll asks at a time.
+const askAtOnce = 64
+
+// AskAll makes the same call to all nodes of the job, and calls take with the answer or the error
+// of each, one at a time. A node that does not serve is not asked: EHOSTDOWN.
+func AskAll[R any](ctx context.Context, n Node, op wire.Op, q any, take func(from cluster.Node, r R, err error)) {
+	var mu sync.Mutex // take runs under it
+	var g errgroup.Group
+	g.SetLimit(askAtOnce)
+	for _, to := range n.View().Map.Nodes {
+		g.Go(func() error {
+			var r R
+			err := error(syscall.EHOSTDOWN)
+			if Serving(to) {
+				err = n.Call(ctx, to.ID, op, q, &r)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			take(to, r, err)
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
 }
 
 // CallHere makes the same call to a handler of this node.

@@ -95,3 +95,25 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 	return nil
 }
+
+// Follow calls do with the view and again whenever it changes, until ctx ends. While do reports that
+// something is left to do, it is called again after a pause, which doubles from first up to last.
+func Follow(ctx context.Context, r Registry, first, last time.Duration, do func(cluster.View) (done bool)) {
+	pause := first
+	for {
+		v, changed := r.Watch()
+		var retry <-chan time.Time
+		if do(v) {
+			pause = first
+		} else {
+			retry = time.After(pause)
+			pause = min(2*pause, last)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-retry:
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"syscall"
 	"testing"
 	"time"
@@ -117,6 +118,53 @@ func TestJSON(t *testing.T) {
 	if err := node.CallHere(ctx, 0, table, wire.OpReport, question{}, nil); !errors.Is(err, syscall.ENOSYS) {
 		t.Errorf("CallHere of an unknown op = %v, want %v", err, syscall.ENOSYS)
 	}
+}
+
+func TestAskAll(t *testing.T) {
+	r, net := nodetest.NewRegistry(nodetest.View(4)), nodetest.NewNetwork()
+	n := nodetest.Join(t, 0, r, net)
+	for id := range metadata.NodeID(4) {
+		net.Serve(id, node.Handlers{wire.OpStatus: node.HandleJSON(func(_ context.Context, _ metadata.NodeID, q *question) (question, error) {
+			return question{q.N + int(id)}, nil
+		})})
+	}
+	net.Cut(1, syscall.ECONNRESET)
+	r.SetState(2, cluster.Down)
+	got := make(map[string]string)
+	node.AskAll(t.Context(), n, wire.OpStatus, question{10}, func(from cluster.Node, a question, err error) {
+		got[from.Host] = fmt.Sprintln(a.N, errors.Is(err, syscall.EHOSTDOWN), err == nil)
+	})
+	want := map[string]string{"node0": "10 false true\n", "node1": "0 false false\n", "node2": "0 true false\n", "node3": "13 false true\n"}
+	if !maps.Equal(got, want) {
+		t.Errorf("AskAll = %q, want %q", got, want)
+	}
+}
+
+// TestFollow: do runs again after a pause while something is left to do, and when the view changes.
+func TestFollow(t *testing.T) {
+	r := nodetest.NewRegistry(nodetest.View(2))
+	ctx, cancel := context.WithCancel(t.Context())
+	calls, ended := make(chan int), make(chan struct{})
+	go func() {
+		defer close(ended)
+		n := 0
+		node.Follow(ctx, r, time.Nanosecond, time.Nanosecond, func(cluster.View) bool {
+			n++
+			calls <- n
+			return n >= 3
+		})
+	}()
+	for want := range 3 {
+		if got := <-calls; got != want+1 {
+			t.Fatalf("call %d, want %d", got, want+1)
+		}
+	}
+	r.SetState(1, cluster.Down)
+	if got := <-calls; got != 4 {
+		t.Errorf("call %d after a change, want 4", got)
+	}
+	cancel()
+	<-ended
 }
 
 // TestFakes checks that the fakes behave as the interfaces say.

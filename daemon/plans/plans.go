@@ -58,9 +58,9 @@ func (p *Plans) SetState(f StateFunc) {
 	p.state = f
 }
 
-// Dataset is the dataset name that has not failed.
+// Dataset is the dataset name that has not ended.
 func (p *Plans) Dataset(name string) (cluster.Dataset, error) {
-	if ds, ok := dataset.Active(p.n.View(), name); ok {
+	if ds, ok := p.n.View().Active(name); ok {
 		return ds, nil
 	}
 	return cluster.Dataset{}, dataset.Unknown(name, cluster.Current(p.n.View().Datasets))
@@ -139,23 +139,13 @@ func read(path, digest string) (*accessplan.Plan, error) {
 
 // Run follows the registry until ctx ends.
 func (p *Plans) Run(ctx context.Context) {
-	for {
-		v, changed := p.n.Watch()
-		again := false
+	node.Follow(ctx, p.n, p.retry, p.retry, func(v cluster.View) bool {
+		done := true
 		for _, ds := range v.Datasets {
-			again = !p.follow(ctx, ds) || again
+			done = p.follow(ctx, ds) && done
 		}
-		var retry <-chan time.Time
-		if again {
-			retry = time.After(p.retry)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-retry:
-		}
-	}
+		return done
+	})
 }
 
 // follow reports whether this node has the plan that the registry has for ds.
@@ -309,27 +299,15 @@ const stateTime = 2 * time.Second
 func (p *Plans) State(ctx context.Context, id metadata.DatasetID) accessplan.State {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
-	var mu sync.Mutex
 	var states []accessplan.State
-	var wg sync.WaitGroup
-	m := p.n.View().Map
-	for _, n := range m.Nodes {
-		if !node.Serving(n) {
-			continue
+	node.AskAll(ctx, p.n, wire.OpPlanState, stateRequest{id}, func(from cluster.Node, s accessplan.State, err error) {
+		if err != nil || s.Digest != p.digest(id) {
+			return
 		}
-		wg.Go(func() {
-			var s accessplan.State
-			if p.n.Call(ctx, n.ID, wire.OpPlanState, stateRequest{id}, &s) != nil || s.Digest != p.digest(id) {
-				return
-			}
-			for i := range s.Ranks {
-				s.Ranks[i].Node = n.Host
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			states = append(states, s)
-		})
-	}
-	wg.Wait()
+		for i := range s.Ranks {
+			s.Ranks[i].Node = from.Host
+		}
+		states = append(states, s)
+	})
 	return accessplan.Merge(states)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"syscall"
 	"time"
 
@@ -34,29 +33,15 @@ var errNoRoom = fmt.Errorf("no room for more replicas: %w", syscall.ENOSPC)
 
 // Run makes replicas until ctx ends.
 func (r *Replicas) Run(ctx context.Context) {
-	pause := firstRetry
-	for {
-		v, changed := r.cfg.Node.Watch()
-		again := false
+	node.Follow(ctx, r.cfg.Node, firstRetry, lastRetry, func(v cluster.View) bool {
+		done := true
 		for _, ds := range v.Datasets {
 			if ds.Replicas != "" && ds.Phase == cluster.Sealed {
-				again = !r.follow(ctx, ds, v.Map) || again
+				done = r.follow(ctx, ds, v.Map) && done
 			}
 		}
-		var retry <-chan time.Time
-		if again {
-			retry = time.After(pause)
-			pause = min(2*pause, lastRetry)
-		} else {
-			pause = firstRetry
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-retry:
-		}
-	}
+		return done
+	})
 }
 
 // follow makes the replicas of a dataset that m gives this node, and reports whether there is
@@ -74,8 +59,9 @@ func (r *Replicas) follow(ctx context.Context, ds cluster.Dataset, m cluster.Map
 		return false // the manifest is not here yet
 	}
 	err = r.makeAll(ctx, s)
+	full := errors.Is(err, errNoRoom)
 	r.mu.Lock()
-	s.full = errors.Is(err, errNoRoom)
+	s.full = full
 	missed, mark, news := s.missed, s.mark(r.cfg.Node.Self()), s.noticed != s.have
 	s.noticed = s.have
 	r.mu.Unlock()
@@ -86,7 +72,6 @@ func (r *Replicas) follow(ctx context.Context, ds cluster.Dataset, m cluster.Map
 		r.changed(s.id, nil)
 	}
 	log = log.WithField("files", mark.Files).WithField("bytes", mark.Bytes)
-	full := errors.Is(err, errNoRoom)
 	switch {
 	case err != nil && !full:
 		log.WithError(err).Warn("replicas of the dataset interrupted: retrying")
@@ -228,8 +213,6 @@ func (r *Replicas) batch(s *set) (batch []file, room bool) {
 func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
-	var mu sync.Mutex
-	missed := 0 // guarded by mu
 	for _, f := range batch {
 		g.Go(func() error {
 			to := present
@@ -246,9 +229,9 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 				return err
 			case err != nil:
 				r.cfg.Node.Log().WithError(err).WithField("inode", f.ino.String()).Debug("replica not made")
-				mu.Lock()
-				missed++
-				mu.Unlock()
+				r.mu.Lock()
+				s.missed++
+				r.mu.Unlock()
 				return nil
 			}
 			r.mu.Lock()
@@ -261,11 +244,10 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 		})
 	}
 	err := g.Wait()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s.missed += missed
 	if err != nil {
+		r.mu.Lock()
 		s.made = s.index(batch[0].pos)
+		r.mu.Unlock()
 	}
 	return err
 }

@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -172,10 +170,8 @@ func (l *Log) Post(m Measured) error {
 	if err := m.check(); err != nil {
 		return err
 	}
-	for _, ds := range l.n.View().Datasets {
-		if ds.Name == m.Dataset && ds.Phase != cluster.Failed {
-			return l.post(ds.ID, m)
-		}
+	if ds, ok := l.n.View().Active(m.Dataset); ok {
+		return l.post(ds.ID, m)
 	}
 	return fmt.Errorf("no dataset is named %q: bivouac status lists them: %w", m.Dataset, syscall.ENOENT)
 }
@@ -294,36 +290,19 @@ func (l *Log) Handlers() node.Handlers {
 	})}
 }
 
-// fanOut is how many nodes are asked at a time.
-const fanOut = 64
-
 // Epochs is the epochs of a dataset, summed over the nodes, and the hosts that did not answer or
 // are down: their reads are missing from the sums.
 func (l *Log) Epochs(ctx context.Context, id metadata.DatasetID) (all []Epoch, missing []string) {
-	var mu sync.Mutex
 	var sum epochs
-	var g errgroup.Group
-	g.SetLimit(fanOut)
-	for _, n := range l.n.View().Map.Nodes {
-		g.Go(func() error {
-			var r reply
-			err := error(syscall.EHOSTDOWN)
-			if node.Serving(n) {
-				err = l.n.Call(ctx, n.ID, wire.OpTraining, request{id}, &r)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				missing = append(missing, n.Host)
-				return nil
-			}
-			for _, e := range r.Epochs {
-				sum.add(e)
-			}
-			return nil
-		})
-	}
-	_ = g.Wait() // none fails
+	node.AskAll(ctx, l.n, wire.OpTraining, request{id}, func(from cluster.Node, r reply, err error) {
+		if err != nil {
+			missing = append(missing, from.Host)
+			return
+		}
+		for _, e := range r.Epochs {
+			sum.add(e)
+		}
+	})
 	slices.Sort(missing)
 	return sum.list(), missing
 }

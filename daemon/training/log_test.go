@@ -147,6 +147,21 @@ func TestRanksAreSummedUp(t *testing.T) {
 	check(alone, "node0")
 }
 
+// TestPostAfterRemoval: what a rank measures belongs to the dataset that has the name now.
+func TestPostAfterRemoval(t *testing.T) {
+	all, r, _ := newJob(t, 1)
+	r.Change(func(v cluster.View) cluster.View {
+		v.Datasets = []cluster.Dataset{{ID: 1, Name: "photos", Phase: cluster.Removed}, {ID: 2, Name: "photos", Phase: cluster.Sealed}}
+		return v
+	})
+	if err := all[0].log.Post(Measured{Dataset: "photos", Batches: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if was, is := all[0].log.Here(1), all[0].log.Here(2); len(was) != 0 || len(is) != 1 {
+		t.Errorf("%d epochs of the removed dataset and %d of the new one, want 0 and 1", len(was), len(is))
+	}
+}
+
 func TestPostRefused(t *testing.T) {
 	all, _, _ := newJob(t, 1)
 	many := map[string]int64{}

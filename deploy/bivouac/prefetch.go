@@ -27,12 +27,18 @@ type prefetchers struct {
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	engines map[metadata.DatasetID]*prefetch.Engine // guarded by mu
-	stopped bool                                    // guarded by mu
+	engines map[metadata.DatasetID]engine // guarded by mu
+	stopped bool                          // guarded by mu
+}
+
+// engine prefetches a dataset until end is called.
+type engine struct {
+	*prefetch.Engine
+	end context.CancelFunc
 }
 
 func newPrefetchers(n *node) *prefetchers {
-	p := &prefetchers{node: n, budget: aheadOf(n.job), engines: make(map[metadata.DatasetID]*prefetch.Engine)}
+	p := &prefetchers{node: n, budget: aheadOf(n.job), engines: make(map[metadata.DatasetID]engine)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -60,11 +66,18 @@ func aheadOf(j *job.File) int64 {
 	return min(max(memory/aheadShare, leastAhead), mostAhead)
 }
 
-// see starts the engine of a readable dataset. It is called more than once for each.
+// see starts the engine of a readable dataset, and ends that of one that ended. It is called more
+// than once for each.
 func (p *prefetchers) see(ds cluster.Dataset) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.engines[ds.ID] != nil || p.stopped {
+	old, runs := p.engines[ds.ID]
+	switch {
+	case ds.Phase.Ended() && runs:
+		old.end()
+		delete(p.engines, ds.ID)
+		return
+	case ds.Phase.Ended(), runs, p.stopped:
 		return
 	}
 	n, plans := p.node, p.node.daemon.Plans()
@@ -73,16 +86,17 @@ func (p *prefetchers) see(ds cluster.Dataset) {
 		Plan:      func() (*accessplan.Plan, <-chan struct{}) { return plans.Plan(ds.ID) },
 		Positions: func() []accessplan.Position { return plans.Positions(ds.ID) },
 	})
-	p.engines[ds.ID] = e
-	p.wg.Go(func() { e.Run(p.ctx) })
+	ctx, end := context.WithCancel(p.ctx)
+	p.engines[ds.ID] = engine{e, end}
+	p.wg.Go(func() { e.Run(ctx) })
 }
 
 // of returns the prefetch of a dataset; nil if there is none.
 func (p *prefetchers) of(ds metadata.DatasetID) mount.Prefetch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e := p.engines[ds]; e != nil {
-		return e
+	if e, ok := p.engines[ds]; ok {
+		return e.Engine
 	}
 	return nil
 }
@@ -90,9 +104,9 @@ func (p *prefetchers) of(ds metadata.DatasetID) mount.Prefetch {
 // state returns how the plan of a dataset is followed on this node.
 func (p *prefetchers) state(ds metadata.DatasetID) accessplan.State {
 	p.mu.Lock()
-	e := p.engines[ds]
+	e, ok := p.engines[ds]
 	p.mu.Unlock()
-	if e == nil {
+	if !ok {
 		return accessplan.State{Phase: accessplan.Waiting}
 	}
 	s := e.State()

@@ -3,7 +3,6 @@ package show
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
@@ -18,7 +17,7 @@ func Plan(w io.Writer, s accessplan.State) error {
 	if _, err := fmt.Fprintln(w, line); err != nil || len(s.Ranks) == 0 {
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	t := table(w)
 	fmt.Fprintln(t, "  RANK\tNODE\tEPOCH\tREAD\tAHEAD")
 	for _, r := range s.Ranks {
 		fmt.Fprintf(t, "  %d\t%s\t%d\t%d\t%d\n", r.Rank, r.Node, r.Epoch, r.Position, r.Ahead)

@@ -3,7 +3,6 @@ package show
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -15,7 +14,7 @@ func Sources(w io.Writer, s daemon.Status) error {
 		_, err := fmt.Fprintln(w, "this node has read no dataset through its mount yet")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	t := table(w)
 	fmt.Fprintln(t, "PLACE\tSTATE\tLATENCY\tBANDWIDTH\tSHARE\tREADS\tREPLICAS\tFAILURES\tBYTES")
 	for _, p := range s.Sources {
 		latency, bandwidth := "-", "-"

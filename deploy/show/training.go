@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
@@ -56,7 +55,7 @@ func epochs(w io.Writer, ds daemon.DatasetStatus) error {
 
 // byPlace shows where samples came from, and how long reads have waited, as the daemons saw it.
 func byPlace(w io.Writer, all []training.Epoch) error {
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	t := table(w)
 	header := false
 	for _, e := range all {
 		if e.Began == 0 {
@@ -80,7 +79,7 @@ func byRanks(w io.Writer, all []training.Epoch) error {
 	if len(all) == 0 {
 		return nil
 	}
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	t := table(w)
 	fmt.Fprintln(t, "  EPOCH\tRANKS\tBATCHES\tFIRST BATCH\tWAITED\tSTALL P50\tSTALL P99\tSTALL MAX\tSAMPLES")
 	for _, e := range all {
 		r, waited := e.Ranks, "-"

@@ -45,9 +45,9 @@ type Epoch struct {
 // last is the epoch that all later ones are like.
 func (r Result) last() Epoch { return r.Epochs[len(r.Epochs)-1] }
 
-// finish adds up, from the steps' seconds of an epoch and the end of the last
-// epoch that was computed.
-func (r *Result) finish(j *Job, steps, end float64) {
+// finish adds up, from the bytes of the dataset, the steps' seconds of an epoch and the end of
+// the last epoch that was computed.
+func (r *Result) finish(j *Job, bytes, steps, end float64) {
 	for i := range r.Epochs {
 		r.Epochs[i].Stall = share(r.Epochs[i].Seconds-steps, r.Epochs[i].Seconds)
 		r.SourceBytes += float64(r.Epochs[i].SourceBytes)
@@ -55,11 +55,7 @@ func (r *Result) finish(j *Job, steps, end float64) {
 	more := float64(j.Epochs - len(r.Epochs))
 	r.Seconds = end + more*r.last().Seconds
 	r.Stall = share(r.Seconds-steps*float64(j.Epochs), r.Seconds)
-	total := 0.0
-	for _, s := range j.Sizes {
-		total += float64(s)
-	}
-	r.SourceBytes = share(r.SourceBytes+more*float64(r.last().SourceBytes), total)
+	r.SourceBytes = share(r.SourceBytes+more*float64(r.last().SourceBytes), bytes)
 }
 
 // share is a part of a whole, 0 of nothing; rounding makes none negative.

@@ -147,7 +147,7 @@ func (r *run) train() Result {
 		}
 	}
 	res.Staged = r.sealed
-	res.finish(j, float64(r.steps())*j.Step.Seconds(), now)
+	res.finish(j, r.at.bytes, float64(r.steps())*j.Step.Seconds(), now)
 	return res
 }
 

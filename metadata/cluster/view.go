@@ -62,6 +62,16 @@ type View struct {
 	Closing  bool      `json:"closing,omitempty"`  // the job ends; daemons may go
 }
 
+// Active is the dataset with that name that has not ended; there is at most one.
+func (v View) Active(name string) (Dataset, bool) {
+	for _, d := range v.Datasets {
+		if d.Name == name && !d.Phase.Ended() {
+			return d, true
+		}
+	}
+	return Dataset{}, false
+}
+
 // Dataset is the dataset with that id.
 func (v View) Dataset(id metadata.DatasetID) (Dataset, bool) {
 	for _, d := range v.Datasets {

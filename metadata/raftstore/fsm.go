@@ -98,10 +98,8 @@ func addDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	if d.Phase != cluster.Staging {
 		return v, fmt.Errorf("new dataset %s is %v: %w", d.Name, d.Phase, syscall.EINVAL)
 	}
-	for _, o := range v.Datasets {
-		if o.Name == d.Name && !o.Phase.Ended() {
-			return v, fmt.Errorf("dataset %s from %s is %v: %w", o.Name, o.Source, o.Phase, syscall.EEXIST)
-		}
+	if o, ok := v.Active(d.Name); ok {
+		return v, fmt.Errorf("dataset %s from %s is %v: %w", o.Name, o.Source, o.Phase, syscall.EEXIST)
 	}
 	if len(v.Datasets) >= maxDatasets {
 		return v, fmt.Errorf("dataset %s: the job has had %d datasets: %w", d.Name, len(v.Datasets), syscall.ENOSPC)
