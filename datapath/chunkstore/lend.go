@@ -15,32 +15,32 @@ import (
 // descriptor. A lent object can still be removed or truncated: the caller must know that this does
 // not happen.
 func (s *Store) Lend(ctx context.Context, ino metadata.Ino) (f datapath.Descriptor, done func(), err error) {
-	return s.lent(ino)(s.table.acquire(ctx, ino, false))
+	o, err := s.table.acquire(ctx, ino, false)
+	return s.lent(ino, o, err)
 }
 
 // TryLend is Lend that does not wait for a descriptor, so that a caller can hold several. The
 // file is nil while half of the descriptors are in use.
 func (s *Store) TryLend(ino metadata.Ino) (f datapath.Descriptor, done func(), err error) {
-	if o, ok, err := s.table.tryAcquire(ino); ok {
-		return s.lent(ino)(o, err)
+	o, ok, err := s.table.tryAcquire(ino)
+	if !ok {
+		return nil, nil, nil
 	}
-	return nil, nil, nil
+	return s.lent(ino, o, err)
 }
 
-// lent returns the rest of Lend.
-func (s *Store) lent(ino metadata.Ino) func(o *object, err error) (datapath.Descriptor, func(), error) {
-	return func(o *object, err error) (datapath.Descriptor, func(), error) {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, nil
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("object %v: %w", ino, err)
-		}
-		of, ok := o.file.(*osFile)
-		if !ok {
-			s.table.release(o)
-			return nil, nil, nil
-		}
-		return of, func() { s.table.release(o) }, nil
+// lent is Lend of what acquire returned.
+func (s *Store) lent(ino metadata.Ino, o *object, err error) (datapath.Descriptor, func(), error) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
 	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("object %v: %w", ino, err)
+	}
+	f, ok := o.file.(*osFile)
+	if !ok {
+		s.table.release(o)
+		return nil, nil, nil
+	}
+	return f, func() { s.table.release(o) }, nil
 }
