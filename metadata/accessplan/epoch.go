@@ -89,12 +89,6 @@ func divide(order []uint32, ranks int, dropLast, pad bool) []uint32 {
 	return order
 }
 
-// Ranks is among how many ranks the epoch is divided.
-func (x *Epoch) Ranks() int { return x.ranks }
-
-// Total is how many reads all ranks make.
-func (x *Epoch) Total() int { return len(x.order) }
-
 // Len is how many files a rank reads.
 func (x *Epoch) Len(rank int) int {
 	if rank < 0 || rank >= x.ranks {

@@ -20,10 +20,9 @@ type Files interface {
 
 // Numbering numbers the files of a dataset as the training program does it.
 type Numbering struct {
-	root  string
-	inos  []metadata.Ino      // by number; 0 is a file that the dataset lacks
-	of    map[uint16][]uint32 // by the part of an inode and its number there; one more than the file's number
-	count int                 // files that are in the dataset
+	root string
+	inos []metadata.Ino      // by number; 0 is a file that the dataset lacks
+	of   map[uint16][]uint32 // by the part of an inode and its number there; one more than the file's number
 }
 
 // Root is the directory below which the files are numbered.
@@ -31,9 +30,6 @@ func (n *Numbering) Root() string { return n.root }
 
 // Len is how many files are numbered.
 func (n *Numbering) Len() int { return len(n.inos) }
-
-// Missing is how many numbered files the dataset lacks: a plan may name paths that it does not have.
-func (n *Numbering) Missing() int { return len(n.inos) - n.count }
 
 // Ino is the inode of a number, 0 if the dataset lacks the file.
 func (n *Numbering) Ino(number int) metadata.Ino { return n.inos[number] }
@@ -53,7 +49,6 @@ func (n *Numbering) add(ino metadata.Ino) {
 	if ino == 0 {
 		return
 	}
-	n.count++
 	seq, part := int(ino.Seq()), ino.Part()
 	if k := seq + 1 - len(n.of[part]); k > 0 {
 		n.of[part] = append(n.of[part], make([]uint32, k)...)
