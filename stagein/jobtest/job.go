@@ -47,8 +47,8 @@ type Job struct {
 	Sent    func(part int) // called when a part has given out its boundary
 	Free    func(metadata.NodeID) (int64, bool)
 	Opts    stagein.Options
-	// config changes a share's configuration; again is asked, when one has failed, whether
-	// its part is begun again. Its records are w.
+	// Config changes the configuration of a share. Again is asked, when one has failed, whether its part,
+	// of which w are the records, is begun again.
 	Config    func(part int, cfg *ingest.Config)
 	Again     func(part int, w *bytes.Buffer) bool
 	Log       *logrus.Entry
@@ -59,11 +59,10 @@ type Job struct {
 	RunSize   int64
 	RangeSize int64
 	Found     []source.Item // by the scan, of the only index that it made
-	// discard keeps nothing, to measure.
-	Discard bool
-	bufs    sync.Map // of archive.Buffers by *Fill
-	mu      sync.Mutex
-	named   int64 // times that fills looked at all names
+	Discard   bool          // keep nothing, to measure
+	bufs      sync.Map      // of archive.Buffers by *Fill
+	mu        sync.Mutex
+	named     int64 // times that fills looked at all names
 }
 
 // Bounds make a job meet every kind of boundary with little data; 0: the default, if piece is 0, and else the least.
@@ -77,6 +76,7 @@ const (
 	JobGID = 567
 )
 
+// Run stages the source, and returns the tree that the nodes hold then.
 func (j *Job) Run(ctx context.Context) (map[string]stageintest.Entry, error) {
 	m := stageintest.ClusterMap(j.Nodes)
 	if j.Target == nil {
