@@ -23,5 +23,6 @@
 // for any number of workers, since each reads its batches in order. By chance, few reads fit.
 //
 // Prefetched files are bounded in bytes (Budget), and by rank in positions: the distance, from the
-// rank's pace and the time that a fetch takes. A file is dropped when the rank has passed it.
+// rank's pace and the time that a fetch takes. A file is dropped when the rank has passed it. A window
+// bounds the bytes under way from other nodes, so that demand reads do not queue behind them.
 package prefetch

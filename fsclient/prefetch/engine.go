@@ -57,7 +57,8 @@ const (
 	largest    = batchBytes            // of a file; larger ones are left to the kernel's read-ahead
 	batchBytes = 512 << 10             // of one request
 	batchFiles = 64                    // of one request
-	batches    = 8                     // requests at once
+	requests   = 32                    // at once, besides the window of bytes
+	mostWants  = 256                   // divided into batches together
 	tick       = 50 * time.Millisecond // between looks at positions and at files that were not staged
 	patience   = 10 * time.Second      // for one request
 	seenQueue  = 4096                  // reads that wait for the tracker: more are not noted
@@ -237,9 +238,10 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 	if _, err := order.Epoch(0, max(plan.Ranks, 1)); err != nil {
 		return nil, err
 	}
+	mean := e.mean(numbers)
 	return &follower{
-		e: e, plan: plan, numbers: numbers, changed: changed,
-		t: New(order, Config{Budget: e.cfg.Budget, Mean: e.mean(numbers)}), results: make(chan []result, batches),
+		e: e, plan: plan, numbers: numbers, changed: changed, mean: mean,
+		t: New(order, Config{Budget: e.cfg.Budget, Mean: mean}), results: make(chan finished, requests),
 	}, nil
 }
 
@@ -253,5 +255,5 @@ func (e *Engine) mean(n *accessplan.Numbering) int64 {
 			files++
 		}
 	}
-	return bytes / max(files, 1)
+	return max(bytes/max(files, 1), 1)
 }

@@ -21,10 +21,12 @@ type follower struct {
 	e       *Engine
 	plan    *accessplan.Plan
 	numbers *accessplan.Numbering
+	mean    int64 // bytes of a file
 	changed <-chan struct{}
 	t       *Tracker
-	results chan []result
-	flying  int // batches under way
+	results chan finished
+	flying  int    // batches under way
+	window  window // of those from other nodes
 	phase   accessplan.Phase
 	files   int64 // prefetched, as counted
 }
@@ -37,6 +39,12 @@ type result struct {
 	took  time.Duration
 }
 
+// finished is a batch that is no longer under way.
+type finished struct {
+	*batch
+	results []result
+}
+
 // run follows the plan until it changes or ctx ends.
 func (f *follower) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -46,8 +54,8 @@ func (f *follower) run(ctx context.Context) {
 		select {
 		case ino := <-f.e.seen:
 			f.observe(ino)
-		case rs := <-f.results:
-			f.finish(rs)
+		case b := <-f.results:
+			f.finish(b)
 		case <-clock.C:
 			f.positions()
 		case <-f.changed:
@@ -114,13 +122,20 @@ func (f *follower) tidy() {
 }
 
 // finish reports the results of a batch to the tracker.
-func (f *follower) finish(rs []result) {
+func (f *follower) finish(b finished) {
 	f.flying--
 	var unwanted []metadata.Ino
-	for _, r := range rs {
+	var came int64
+	for _, r := range b.results {
+		if r.res == Stored || r.res == Kept {
+			came += r.bytes
+		}
 		if !f.t.Fetched(r.Want, r.res, r.bytes, r.took, f.e.cfg.Now()) && r.res == Kept {
 			unwanted = append(unwanted, f.numbers.Ino(r.File))
 		}
+	}
+	if b.remote() {
+		f.window.end(b.bytes, came, f.e.cfg.Now())
 	}
 	f.e.mu.Lock()
 	defer f.e.mu.Unlock()
@@ -141,14 +156,21 @@ func (f *follower) fetch(ctx context.Context) {
 	if pages == nil {
 		return // nothing was read yet
 	}
-	for f.flying < batches {
-		ws := f.t.Next(batches*batchFiles/2, f.e.cfg.Now())
+	for f.flying < requests {
+		room := f.window.room()
+		if room == 0 {
+			return
+		}
+		ws := f.t.Next(int(min(max(room/f.mean, 1), mostWants)), f.e.cfg.Now())
 		if len(ws) == 0 {
 			return
 		}
 		for _, b := range f.divide(ctx, *pages, ws) {
 			f.flying++
-			go func() { f.results <- b.fetch(ctx) }()
+			if b.remote() {
+				f.window.begin(b.bytes, f.e.cfg.Now())
+			}
+			go func() { f.results <- finished{b, b.fetch(ctx)} }()
 		}
 	}
 }
@@ -161,6 +183,12 @@ type batch struct {
 	files []wanted
 	bytes int64
 }
+
+// own reports whether the files are on this node.
+func (b *batch) own() bool { return len(b.at) == 1 && b.at[0] == b.e.cfg.Client.Self() }
+
+// remote reports whether the files come from other nodes' drives.
+func (b *batch) remote() bool { return len(b.at) > 0 && !b.own() }
 
 // divide groups wants by the nodes that hold them. Files that are not fetched are failed wants.
 func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*batch) {
@@ -213,11 +241,10 @@ func (b *batch) fetch(ctx context.Context) []result {
 	defer cancel()
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	self := b.e.cfg.Client.Self()
 	switch {
 	case len(b.at) == 0:
 		return b.each(ctx, *buf, stripe.ReadOpts{}) // overflow waits for the source
-	case len(b.at) == 1 && b.at[0] == self:
+	case b.own():
 		return b.each(ctx, *buf, stripe.ReadOpts{NoWait: true})
 	}
 	return b.many(ctx, *buf)

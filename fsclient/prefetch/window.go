@@ -1,0 +1,55 @@
+package prefetch
+
+import "time"
+
+const (
+	lag         = 50 * time.Millisecond // what a demand read may wait behind prefetch in the network
+	leastFlying = 128 << 10             // bytes under way
+	mostFlying  = 4 << 20
+)
+
+// window bounds the bytes under way from other nodes to what the network brings within lag. More
+// would fetch nothing sooner, and demand reads would queue behind it.
+type window struct {
+	flying int64
+	rate   float64 // bytes per second that arrive while any are under way, moving average; 0 is not known
+	came   int64   // bytes since then:
+	since  time.Time
+}
+
+// room is how many more bytes to fetch now. It is none until half of the window is free, so that
+// batches are large.
+func (w *window) room() int64 {
+	size := int64(batchBytes)
+	if w.rate > 0 {
+		size = min(max(int64(w.rate*lag.Seconds()), leastFlying), mostFlying)
+	}
+	if w.flying > size/2 {
+		return 0
+	}
+	return size - w.flying
+}
+
+// begin notes that n bytes were asked for.
+func (w *window) begin(n int64, now time.Time) {
+	if w.flying == 0 {
+		w.came, w.since = 0, now
+	}
+	w.flying += n
+}
+
+// end notes that came of n bytes have arrived, and that the others do not come.
+func (w *window) end(n, came int64, now time.Time) {
+	w.flying -= n
+	w.came += came
+	took := now.Sub(w.since)
+	if took <= 0 || took < lag/4 && w.flying > 0 {
+		return
+	}
+	sample := float64(w.came) / took.Seconds()
+	if w.rate == 0 {
+		w.rate = sample
+	}
+	w.rate += (sample - w.rate) / 2
+	w.came, w.since = 0, now
+}
