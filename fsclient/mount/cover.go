@@ -225,7 +225,7 @@ func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res
 		if r := traced(ctx); r != nil {
 			r.what = span(in.Offset, uint64(in.Size))
 		}
-		if res = c.pages.readAhead(c.next, in, len(buf)); res != nil {
+		if res = c.pages.readAhead(ctx, c.next, in, len(buf)); res != nil {
 			return nil
 		}
 		a, err := c.s.client.Getattr(ctx, metadata.Ino(in.NodeId))

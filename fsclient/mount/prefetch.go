@@ -12,8 +12,8 @@ import (
 // Prefetch knows which files of a dataset are read next, and fetches them. A prefetch.Engine is one.
 type Prefetch interface {
 	// Read records a read of n bytes of a file through a connection, and returns them if they are
-	// in memory, else nil. They do not change.
-	Read(from prefetch.Pages, ino metadata.Ino, off, n int64) []byte
+	// in memory or soon will be, else nil. They do not change.
+	Read(ctx context.Context, from prefetch.Pages, ino metadata.Ino, off, n int64) []byte
 }
 
 // pages is the page cache of the kernel behind one connection.
@@ -47,11 +47,11 @@ func (p *pages) Store(ino metadata.Ino, b []byte, mark uint64) bool {
 }
 
 // readAhead records a read of a dataset's file, and returns its bytes if they were prefetched.
-func (p *pages) readAhead(next Prefetch, in *fuse.ReadIn, n int) fuse.ReadResult {
+func (p *pages) readAhead(ctx context.Context, next Prefetch, in *fuse.ReadIn, n int) fuse.ReadResult {
 	if next == nil || p == nil {
 		return nil
 	}
-	b := next.Read(p, metadata.Ino(in.NodeId), int64(in.Offset), int64(min(n, int(in.Size))))
+	b := next.Read(ctx, p, metadata.Ino(in.NodeId), int64(in.Offset), int64(min(n, int(in.Size))))
 	if b == nil {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (p *pages) readAhead(next Prefetch, in *fuse.ReadIn, n int) fuse.ReadResult
 // readSealed reads from a file of a dataset that is open on the main mount.
 func (s *fsys) readSealed(ctx context.Context, h *handle, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, error) {
 	if s.cfg.Prefetch != nil {
-		if res := s.pages.Load().readAhead(s.cfg.Prefetch(h.file.Ino().Dataset()), in, len(buf)); res != nil {
+		if res := s.pages.Load().readAhead(ctx, s.cfg.Prefetch(h.file.Ino().Dataset()), in, len(buf)); res != nil {
 			return res, nil
 		}
 	}

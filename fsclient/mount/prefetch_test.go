@@ -1,6 +1,7 @@
 package mount_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 
@@ -16,7 +17,7 @@ type memo struct {
 	kept  map[metadata.Ino][]byte // guarded by mu
 }
 
-func (m *memo) Read(from prefetch.Pages, ino metadata.Ino, off, n int64) []byte {
+func (m *memo) Read(_ context.Context, from prefetch.Pages, ino metadata.Ino, off, n int64) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pages, m.reads = from, append(m.reads, ino)

@@ -24,5 +24,6 @@
 //
 // Prefetched files are bounded in bytes (Budget), and by rank in positions: the distance, from the
 // rank's pace and the time that a fetch takes. A file is dropped when the rank has passed it. A window
-// bounds the bytes under way from other nodes, so that demand reads do not queue behind them.
+// bounds the bytes under way from other nodes, so that demand reads do not queue behind them. A
+// read that meets its file under way waits for it.
 package prefetch

@@ -63,6 +63,7 @@ const (
 	patience   = 10 * time.Second      // for one request
 	seenQueue  = 4096                  // reads that wait for the tracker: more are not noted
 	mostRead   = 128                   // files kept although their read has begun
+	mostWait   = time.Second           // for a file under way
 )
 
 // Engine prefetches one dataset on this node.
@@ -71,11 +72,12 @@ type Engine struct {
 	seen  chan metadata.Ino
 	pages atomic.Pointer[Pages] // of the connection that was read from last
 
-	mu    sync.Mutex
-	kept  map[metadata.Ino]kept // guarded by mu
-	begun []metadata.Ino        // guarded by mu; files given up while they are read, oldest first
-	state accessplan.State      // guarded by mu
-	files int64                 // guarded by mu; prefetched since the start
+	mu      sync.Mutex
+	kept    map[metadata.Ino]kept    // guarded by mu
+	flights map[metadata.Ino]*flight // guarded by mu; files under way
+	begun   []metadata.Ino           // guarded by mu; files given up while they are read, oldest first
+	state   accessplan.State         // guarded by mu
+	files   int64                    // guarded by mu; prefetched since the start
 }
 
 // kept is a file in memory.
@@ -85,55 +87,62 @@ type kept struct {
 	mark  uint64
 }
 
+// part is the bytes of the file at off, up to n; none if its pages were dropped since.
+func (k *kept) part(off, n int64) []byte {
+	if off >= int64(len(k.b)) || k.pages.Mark() != k.mark {
+		return nil
+	}
+	end := min(off+n, int64(len(k.b)))
+	return k.b[off:end:end]
+}
+
 // NewEngine makes an engine; Run starts it.
 func NewEngine(cfg EngineConfig) *Engine {
 	if cfg.Positions == nil {
 		cfg.Positions = func() []accessplan.Position { return nil }
 	}
-	e := &Engine{cfg: cfg, seen: make(chan metadata.Ino, seenQueue), kept: make(map[metadata.Ino]kept)}
+	e := &Engine{cfg: cfg, seen: make(chan metadata.Ino, seenQueue), kept: make(map[metadata.Ino]kept), flights: make(map[metadata.Ino]*flight)}
 	e.state.Phase = accessplan.Waiting
 	return e
 }
 
 // Read records a read of n bytes of a file through a connection, and returns them if they are kept in
-// memory. The caller must not change them.
-func (e *Engine) Read(p Pages, ino metadata.Ino, off, n int64) []byte {
+// memory, or under way, which it waits for. The caller must not change them.
+func (e *Engine) Read(ctx context.Context, p Pages, ino metadata.Ino, off, n int64) []byte {
 	if was := e.pages.Load(); was == nil || *was != p {
 		e.pages.Store(&p)
 	}
-	b := e.take(ino, off, n)
+	b, f := e.take(ino, off, n)
 	if off == 0 {
 		select {
 		case e.seen <- ino:
 		default: // the tracker is busy; it misses a sample
 		}
 	}
+	if f != nil && f.wait(ctx, e.cfg.Now()) {
+		b = f.part(off, n)
+		e.take(ino, off, n)
+	}
 	return b
 }
 
-// take returns bytes of a kept file, which is dropped with its last byte.
-func (e *Engine) take(ino metadata.Ino, off, n int64) []byte {
+// take returns bytes of a kept file, which is dropped with its last byte, or the file's flight.
+func (e *Engine) take(ino metadata.Ino, off, n int64) ([]byte, *flight) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	k, ok := e.kept[ino]
-	if !ok || off >= int64(len(k.b)) {
-		return nil
+	if !ok {
+		f := e.flights[ino]
+		if f != nil {
+			f.met = true
+		}
+		return nil, f
 	}
-	if k.pages.Mark() != k.mark {
+	b := k.part(off, n)
+	if b == nil || off+int64(len(b)) == int64(len(k.b)) {
 		delete(e.kept, ino)
-		return nil
 	}
-	end := min(off+n, int64(len(k.b)))
-	if end == int64(len(k.b)) {
-		delete(e.kept, ino)
-	}
-	return k.b[off:end:end]
-}
-
-func (e *Engine) keep(ino metadata.Ino, k kept) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.kept[ino] = k
+	return b, nil
 }
 
 // drop gives up kept files. Some are being read in parts, so the last ones stay for a while.

@@ -55,6 +55,7 @@ func (f *follower) run(ctx context.Context) {
 		case ino := <-f.e.seen:
 			f.observe(ino)
 		case b := <-f.results:
+			f.drain() // reads that met the batch came before
 			f.finish(b)
 		case <-clock.C:
 			f.positions()
@@ -64,9 +65,7 @@ func (f *follower) run(ctx context.Context) {
 		case <-ctx.Done():
 			over = true
 		}
-		for range len(f.e.seen) {
-			f.observe(<-f.e.seen)
-		}
+		f.drain()
 		if !over {
 			f.fetch(ctx)
 		}
@@ -80,6 +79,13 @@ func (f *follower) run(ctx context.Context) {
 	clear(f.e.kept)
 	f.e.begun = nil
 	f.e.mu.Unlock()
+}
+
+// drain observes the reads that wait for it.
+func (f *follower) drain() {
+	for range len(f.e.seen) {
+		f.observe(<-f.e.seen)
+	}
 }
 
 func (f *follower) observe(ino metadata.Ino) {
@@ -127,10 +133,10 @@ func (f *follower) finish(b finished) {
 	var unwanted []metadata.Ino
 	var came int64
 	for _, r := range b.results {
-		if r.res == Stored || r.res == Kept {
+		if r.res != Later && r.res != Failed {
 			came += r.bytes
 		}
-		if !f.t.Fetched(r.Want, r.res, r.bytes, r.took, f.e.cfg.Now()) && r.res == Kept {
+		if !f.t.Fetched(r.Want, r.res, r.bytes, r.took, f.e.cfg.Now()) && (r.res == Kept || r.res == Met) {
 			unwanted = append(unwanted, f.numbers.Ino(r.File))
 		}
 	}
@@ -147,7 +153,8 @@ func (f *follower) finish(b finished) {
 // wanted is a want with its file.
 type wanted struct {
 	Want
-	a metadata.Attr
+	a      metadata.Attr
+	flight *flight // nil until it is asked for
 }
 
 // fetch starts batches for the next wants, as many as may be under way.
@@ -218,7 +225,7 @@ func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*b
 			open[key] = b
 			all = append(all, b)
 		}
-		b.files = append(b.files, wanted{w, a})
+		b.files = append(b.files, wanted{Want: w, a: a})
 		b.bytes += a.Size
 	}
 	return all
@@ -255,6 +262,7 @@ func (b *batch) many(ctx context.Context, buf []byte) []result {
 	rs := make([]datapath.RangeRead, len(b.files))
 	for i := range b.files {
 		rs[i] = datapath.RangeRead{Ino: b.files[i].a.Ino, Len: b.files[i].a.Size}
+		b.files[i].flight = b.e.depart(rs[i].Ino)
 	}
 	began, mark := b.e.cfg.Now(), b.pages.Mark()
 	err := b.ask(ctx, rs, buf)
@@ -312,6 +320,7 @@ func (b *batch) each(ctx context.Context, buf []byte, o stripe.ReadOpts) []resul
 	out := make([]result, len(b.files))
 	for i := range b.files {
 		w := &b.files[i]
+		w.flight = b.e.depart(w.a.Ino)
 		began, mark := b.e.cfg.Now(), b.pages.Mark()
 		n, err := b.e.cfg.Client.Read(ctx, w.a, buf[:w.a.Size], 0, o)
 		out[i] = b.store(w, buf[:n], err, mark, b.e.cfg.Now().Sub(began))
@@ -323,15 +332,17 @@ func (b *batch) each(ctx context.Context, buf []byte, o stripe.ReadOpts) []resul
 func (b *batch) store(w *wanted, data []byte, err error, mark uint64, took time.Duration) result {
 	r := result{Want: w.Want, bytes: w.a.Size, took: took}
 	switch {
-	case errors.Is(err, syscall.EAGAIN):
-		r.res = Later
 	case err != nil || int64(len(data)) != w.a.Size:
-		r.res = Failed
-	case !w.Probe && b.pages.Store(w.a.Ino, data, mark):
+		b.e.land(w.a.Ino, w.flight, kept{})
+		if r.res = Failed; errors.Is(err, syscall.EAGAIN) {
+			r.res = Later
+		}
+	case !w.Probe && b.e.unmet(w.a.Ino, w.flight) && b.pages.Store(w.a.Ino, data, mark):
 		r.res = Stored
+	case b.e.land(w.a.Ino, w.flight, kept{bytes.Clone(data), b.pages, mark}):
+		r.res = Met
 	default:
 		r.res = Kept
-		b.e.keep(w.a.Ino, kept{bytes.Clone(data), b.pages, mark})
 	}
 	return r
 }

@@ -69,6 +69,7 @@ type Result uint8
 const (
 	Stored Result = iota // in the kernel's page cache
 	Kept                 // in memory
+	Met                  // in memory, and a reader has waited for it
 	Later                // not staged yet
 	Failed               // its reader gets the error
 )
@@ -80,6 +81,7 @@ type item struct {
 	bytes   int64
 	fetched bool
 	stored  bool
+	met     bool      // it was read while it was under way
 	again   time.Time // time of the next attempt; zero: none
 	tries   int
 	// then is the rank and position at which the file is read once more, in the next epoch.
@@ -261,19 +263,22 @@ func (t *Tracker) activate(id, at int, now time.Time) *rank {
 	return r
 }
 
-// consume records that a file was read; true if it was prefetched and still held.
+// consume records that a file was read; true if it was prefetched and still held, or is under way. Fetched
+// decides whether the latter is a hit.
 func (t *Tracker) consume(file int) bool {
 	it := t.items[file]
 	if it == nil {
 		return false
 	}
+	if !it.fetched && it.again.IsZero() {
+		it.met = true
+		return true
+	}
 	hit := it.fetched && !it.stored // a stored file that is read was dropped by the kernel
 	if hit {
 		t.count.Hits++
 	}
-	if it.fetched || !it.again.IsZero() {
-		t.release(it)
-	}
+	t.release(it)
 	return hit
 }
 

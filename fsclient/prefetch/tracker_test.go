@@ -76,12 +76,13 @@ type loader struct {
 	valid   int     // reads of validation files of the dataset after each epoch
 	exact   bool    // the script reports positions
 	unknown float64 // share of the files whose inode the kernel does not know: they stay in memory
+	waits   bool    // a read waits for its file under way, else it fetches the file itself
 
 	t      *Tracker
 	now    time.Time
 	kernel map[int]bool // stored
 	memory map[int]bool // kept
-	flying []flight
+	flying []fetch
 
 	// By epoch.
 	reads, ahead []int
@@ -90,9 +91,10 @@ type loader struct {
 	phases       []accessplan.Phase
 }
 
-type flight struct {
+type fetch struct {
 	Want
 	done time.Time
+	met  bool // a read waits for it
 }
 
 const fileSize = 1000
@@ -185,6 +187,11 @@ func (l *loader) read(f, e int) {
 		return
 	}
 	prefetched := l.kernel[f] || l.memory[f]
+	for i := range l.flying {
+		if l.waits && l.flying[i].File == f {
+			l.flying[i].met, prefetched = true, true
+		}
+	}
 	if e >= 0 {
 		l.reads[e]++
 		if prefetched {
@@ -203,13 +210,16 @@ func (l *loader) read(f, e int) {
 func (l *loader) hidden(f int) bool { return float64(f*7919%1000) < l.skip*1000 }
 
 func (l *loader) engine(t *testing.T, e int) {
-	l.flying = slices.DeleteFunc(l.flying, func(f flight) bool {
+	l.flying = slices.DeleteFunc(l.flying, func(f fetch) bool {
 		if l.now.Before(f.done) {
 			return false
 		}
 		res := Stored
 		if f.Probe || l.rand.Float64() < l.unknown {
 			res = Kept
+		}
+		if f.met {
+			res = Met
 		}
 		if l.rand.IntN(50) == 0 {
 			res = Later
@@ -228,7 +238,7 @@ func (l *loader) engine(t *testing.T, e int) {
 	})
 	for _, w := range l.t.Next(32, l.now) {
 		l.wants[e]++
-		l.flying = append(l.flying, flight{w, l.now.Add(time.Duration(1+l.rand.IntN(3)) * time.Millisecond)})
+		l.flying = append(l.flying, fetch{Want: w, done: l.now.Add(time.Duration(1+l.rand.IntN(3)) * time.Millisecond)})
 	}
 	for _, f := range l.t.Released() {
 		delete(l.memory, f)
@@ -248,6 +258,7 @@ func random(seed uint64) *loader {
 		rand: r, epochs: 3, workers: r.IntN(9), batch: 1 + r.IntN(48),
 		plan: shuffled{files: ranks * each, ranks: ranks, epochs: r.IntN(2) * 3, seed: seed, known: true},
 		skip: float64(r.IntN(3)) * 0.25, unknown: float64(r.IntN(3)) / 2, exact: r.IntN(4) == 0,
+		waits: seed%2 == 0,
 	}
 	l.batch = min(l.batch, each/6/max(l.workers, 1)) // else all of the epoch is read at once
 	l.real = l.plan
@@ -378,6 +389,31 @@ func TestBudget(t *testing.T) {
 	l.run(t, 0)
 	if s := l.t.State(); s.Phase != accessplan.Off || l.wants[0] != 0 {
 		t.Errorf("without a budget: %v", l)
+	}
+}
+
+// TestMet: a read that meets its file under way is a hit if it waited, else a miss; nothing is held
+// for it afterwards.
+func TestMet(t *testing.T) {
+	for _, c := range []struct {
+		res          Result
+		want         bool
+		hits, misses int64
+	}{{Met, true, 1, 0}, {Stored, false, 0, 1}, {Kept, false, 0, 1}, {Later, false, 0, 1}, {Failed, false, 0, 1}} {
+		tr := New(shuffled{files: 100, ranks: 2, known: true}, Config{Budget: 1 << 20, Mean: 10})
+		now := time.Unix(1e9, 0)
+		tr.Position(0, 0, 0, now)
+		w := tr.Next(1, now)[0]
+		tr.Observe(w.File, now)
+		if got := tr.Fetched(w, c.res, 10, time.Millisecond, now); got != c.want {
+			t.Errorf("result %d: Fetched = %v, want %v", c.res, got, c.want)
+		}
+		if n := tr.Counters(); n.Hits != c.hits || n.Misses != c.misses {
+			t.Errorf("result %d: %d hits and %d misses, want %d and %d", c.res, n.Hits, n.Misses, c.hits, c.misses)
+		}
+		if kept := slices.Contains(tr.Released(), w.File); kept != (c.res == Met) || tr.State().Memory != 0 {
+			t.Errorf("result %d: released %v, %d bytes held", c.res, kept, tr.State().Memory)
+		}
 	}
 }
 

@@ -129,6 +129,11 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 	if it == nil || it.fetched {
 		return false
 	}
+	if it.met && res != Met {
+		t.count.Misses++ // its reader did not wait, or fetched it later
+		t.release(it)
+		return false
+	}
 	switch res {
 	case Later:
 		if it.tries++; it.tries > mostTries {
@@ -145,6 +150,10 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 	it.bytes, it.fetched, it.stored = bytes, true, res == Stored
 	t.count.Prefetched++
 	t.count.Bytes += bytes
+	if res == Met {
+		t.count.Hits++
+		t.release(it) // it stays in memory for the rest of the read
+	}
 	return true
 }
 
