@@ -77,7 +77,6 @@ type Engine struct {
 	flights map[metadata.Ino]*flight // guarded by mu; files under way
 	begun   []metadata.Ino           // guarded by mu; files given up while they are read, oldest first
 	state   accessplan.State         // guarded by mu
-	files   int64                    // guarded by mu; prefetched since the start
 }
 
 // kept is a file in memory.
@@ -167,18 +166,10 @@ func (e *Engine) State() accessplan.State {
 	return e.state
 }
 
-// Prefetched is how many files were prefetched since the start.
-func (e *Engine) Prefetched() int64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.files
-}
-
-func (e *Engine) setState(s accessplan.State, files int64) {
+func (e *Engine) setState(s accessplan.State) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.state = s
-	e.files += files
 }
 
 // Run follows the plans of the dataset until ctx ends.
@@ -190,14 +181,14 @@ func (e *Engine) Run(ctx context.Context) {
 			if e.cfg.Budget <= 0 {
 				s = accessplan.State{Phase: accessplan.Off, Reason: "ahead=0"}
 			}
-			e.setState(s, 0)
+			e.setState(s)
 			e.idle(ctx, changed)
 			continue
 		}
 		f, err := e.begin(plan, changed)
 		if err != nil {
 			e.cfg.Log.WithError(err).Warn("the access plan does not fit the dataset: nothing is prefetched; reads are not affected")
-			e.setState(accessplan.State{Phase: accessplan.Stale, Reason: err.Error()}, 0)
+			e.setState(accessplan.State{Phase: accessplan.Stale, Reason: err.Error()})
 			e.idle(ctx, changed)
 			continue
 		}

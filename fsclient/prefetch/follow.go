@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -28,7 +29,6 @@ type follower struct {
 	flying  int    // batches under way
 	window  window // of those from other nodes
 	phase   accessplan.Phase
-	files   int64 // prefetched, as counted
 }
 
 // result is the result of a want.
@@ -109,9 +109,8 @@ func (f *follower) tidy() {
 		}
 		f.e.drop(inos)
 	}
-	s, files := f.t.State(), f.t.Counters().Prefetched
-	f.e.setState(s, files-f.files)
-	f.files = files
+	s := f.t.State()
+	f.e.setState(s)
 	if s.Phase == f.phase {
 		return
 	}
@@ -207,16 +206,13 @@ func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*b
 			continue
 		}
 		at := f.e.cfg.Client.Where(&a)
-		for _, id := range at {
-			if id == f.e.cfg.Client.Self() {
-				at = []metadata.NodeID{id}
-				break
+		if self := f.e.cfg.Client.Self(); slices.Contains(at, self) {
+			at = []metadata.NodeID{self}
+			if pages.Direct() {
+				f.e.cfg.Client.Advise(ctx, &a)
+				f.t.Fetched(w, Failed, 0, 0, f.e.cfg.Now())
+				continue
 			}
-		}
-		if len(at) == 1 && at[0] == f.e.cfg.Client.Self() && pages.Direct() {
-			f.e.cfg.Client.Advise(ctx, &a)
-			f.t.Fetched(w, Failed, 0, 0, f.e.cfg.Now())
-			continue
 		}
 		key := fmt.Sprint(at)
 		b := open[key]
@@ -279,20 +275,13 @@ func (b *batch) many(ctx context.Context, buf []byte) []result {
 
 // ask calls the fastest node, and if that fails, the others.
 func (b *batch) ask(ctx context.Context, rs []datapath.RangeRead, buf []byte) (err error) {
-	at := append([]metadata.NodeID(nil), b.at...)
-	for len(at) > 0 {
+	for at := slices.Clone(b.at); len(at) > 0; {
 		r := b.e.cfg.Client.BeginRead(b.bytes, at)
 		err = b.askOne(ctx, r, rs, buf)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		rest := at[:0]
-		for _, id := range at {
-			if id != r.Place {
-				rest = append(rest, id)
-			}
-		}
-		at = rest
+		at = slices.DeleteFunc(at, func(id metadata.NodeID) bool { return id == r.Place })
 	}
 	return err
 }

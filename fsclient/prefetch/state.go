@@ -11,7 +11,7 @@ import (
 func (t *Tracker) State() accessplan.State {
 	s := accessplan.State{
 		Phase: t.phase, Reason: t.reason, Epoch: max(t.current, 0), Memory: t.held,
-		Hits: t.count.Hits, Misses: t.count.Misses, Prefetched: t.count.Bytes,
+		Hits: t.count.hits, Misses: t.count.misses, Prefetched: t.count.bytes,
 	}
 	for _, r := range t.active {
 		x := accessplan.RankState{Rank: r.id, Epoch: s.Epoch, Position: max(r.front, 0), Ahead: max(r.next-r.front, 0)}
@@ -26,6 +26,3 @@ func (t *Tracker) State() accessplan.State {
 	}
 	return s
 }
-
-// Counters returns the counters.
-func (t *Tracker) Counters() Counters { return t.count }

@@ -89,13 +89,11 @@ type item struct {
 	next int
 }
 
-// Counters of a tracker.
-type Counters struct {
-	Hits       int64 // prefetched files that were read
-	Misses     int64 // other reads while following
-	Wasted     int64 // prefetched files that were given up
-	Prefetched int64 // files
-	Bytes      int64 // of prefetched files
+// counters of a tracker.
+type counters struct {
+	hits   int64 // prefetched files that were read
+	misses int64 // other reads while following
+	bytes  int64 // of prefetched files
 }
 
 // Tracker decides which files to fetch. It is not for concurrent use.
@@ -120,7 +118,7 @@ type Tracker struct {
 	held     int64         // bytes of items, those under way by the mean
 	released []int
 	took     time.Duration // moving average of a fetch
-	count    Counters
+	count    counters
 }
 
 // joiner is a rank that may be here: its last read, and how many followed each other.
@@ -208,7 +206,7 @@ func (t *Tracker) follow(file int, now time.Time) {
 		if r != nil && r.fits(at) {
 			t.judge(1)
 			if !hit {
-				t.count.Misses++
+				t.count.misses++
 			}
 			r.read(at, now)
 			t.advanced(r)
@@ -222,7 +220,7 @@ func (t *Tracker) follow(file int, now time.Time) {
 	if hit {
 		return // prefetched, and late
 	}
-	t.count.Misses++
+	t.count.misses++
 	t.judge(0)
 	if t.score < lostScore {
 		t.lose()
@@ -249,7 +247,7 @@ func (t *Tracker) join(id, at int, now time.Time) {
 	}
 	j = joiner{at, j.reads + 1}
 	if t.joining[id] = j; j.reads < joinReads {
-		t.count.Misses++
+		t.count.misses++
 		return
 	}
 	delete(t.joining, id)
@@ -276,7 +274,7 @@ func (t *Tracker) consume(file int) bool {
 	}
 	hit := it.fetched && !it.stored // a stored file that is read was dropped by the kernel
 	if hit {
-		t.count.Hits++
+		t.count.hits++
 	}
 	t.release(it)
 	return hit
@@ -307,12 +305,8 @@ func (t *Tracker) release(it *item) {
 // that fell behind.
 func (t *Tracker) advanced(r *rank) {
 	for _, it := range r.passed() {
-		switch {
-		case !it.fetched:
-		case it.stored:
-			t.count.Hits++ // its read was not seen
-		default:
-			t.count.Wasted++
+		if it.stored {
+			t.count.hits++ // its read was not seen
 		}
 		t.release(it)
 	}
@@ -333,9 +327,6 @@ func (t *Tracker) advanced(r *rank) {
 // deactivate gives up a rank and the files fetched for it.
 func (t *Tracker) deactivate(r *rank) {
 	for _, it := range slices.Clone(r.items) {
-		if it.fetched {
-			t.count.Wasted++
-		}
 		t.release(it)
 	}
 	delete(t.active, r.id)

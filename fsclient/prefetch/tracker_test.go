@@ -408,7 +408,7 @@ func TestMet(t *testing.T) {
 		if got := tr.Fetched(w, c.res, 10, time.Millisecond, now); got != c.want {
 			t.Errorf("result %d: Fetched = %v, want %v", c.res, got, c.want)
 		}
-		if n := tr.Counters(); n.Hits != c.hits || n.Misses != c.misses {
+		if n := tr.State(); n.Hits != c.hits || n.Misses != c.misses {
 			t.Errorf("result %d: %d hits and %d misses, want %d and %d", c.res, n.Hits, n.Misses, c.hits, c.misses)
 		}
 		if kept := slices.Contains(tr.Released(), w.File); kept != (c.res == Met) || tr.State().Memory != 0 {

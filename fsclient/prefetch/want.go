@@ -109,9 +109,7 @@ func (t *Tracker) relieve() bool {
 			if it.fetched && it.at < r.front {
 				found = true
 				if it.stored {
-					t.count.Hits++
-				} else {
-					t.count.Wasted++
+					t.count.hits++
 				}
 				t.release(it)
 			}
@@ -130,7 +128,7 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 		return false
 	}
 	if it.met && res != Met {
-		t.count.Misses++ // its reader did not wait, or fetched it later
+		t.count.misses++ // its reader did not wait, or fetched it later
 		t.release(it)
 		return false
 	}
@@ -148,10 +146,9 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 	}
 	t.held += bytes - it.bytes
 	it.bytes, it.fetched, it.stored = bytes, true, res == Stored
-	t.count.Prefetched++
-	t.count.Bytes += bytes
+	t.count.bytes += bytes
 	if res == Met {
-		t.count.Hits++
+		t.count.hits++
 		t.release(it) // it stays in memory for the rest of the read
 	}
 	return true
