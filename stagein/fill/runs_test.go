@@ -185,7 +185,7 @@ func oneFill(t *testing.T, archive []byte) (j *jobtest.Job, f *fill.Fill, mine [
 	m := stageintest.ClusterMap(2)
 	var records bytes.Buffer
 	cfg := &scan.Config{
-		FS: j.FS, Request: stagein.Request{Source: j.Path, Name: "ds", Options: j.Opts}, Dataset: 3, Map: m, UID: jobtest.JobUID, GID: jobtest.JobGID, Stripe: j.Stripe,
+		FS: j.FS, Request: stagein.Request{Source: j.Path, Name: "ds", Options: j.Opts}, Dataset: 3, Map: m, UID: jobtest.JobUID, GID: jobtest.JobGID, Stripe: j.Stripe, Log: stageintest.QuietLog(),
 	}
 	s, err := scan.Run(context.Background(), cfg, &records)
 	if err != nil {

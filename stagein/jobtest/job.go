@@ -85,7 +85,7 @@ func (j *Job) Run(ctx context.Context) (map[string]stageintest.Entry, error) {
 	j.Target.Objects, j.Target.Discard = map[stageintest.ObjectKey][]byte{}, j.Discard
 	cfg := &scan.Config{
 		FS: j.FS, Request: stagein.Request{Source: j.Path, Name: "ds", Options: j.Opts}, Dataset: 3, Map: m,
-		UID: JobUID, GID: JobGID, Log: j.Log, Region: j.Region, Stripe: j.Stripe, Free: j.Free,
+		UID: JobUID, GID: JobGID, Log: cmp.Or(j.Log, stageintest.QuietLog()), Region: j.Region, Stripe: j.Stripe, Free: j.Free,
 	}
 	j.Scanned = nil
 	var records bytes.Buffer

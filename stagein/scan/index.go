@@ -195,7 +195,7 @@ func (cfg *Config) lookUp(ctx context.Context, all []archiveScan) error {
 		}
 	}
 	if archives > 0 {
-		cfg.log().WithFields(logrus.Fields{"archives": archives, "members": members}).Info("archives not scanned: their members are in the index")
+		cfg.Log.WithFields(logrus.Fields{"archives": archives, "members": members}).Info("archives not scanned: their members are in the index")
 	}
 	return err
 }
@@ -214,17 +214,7 @@ func (cfg *Config) lookUpOne(a *archiveScan, several bool) {
 			return
 		}
 		if !errors.Is(err, syscall.ENOENT) {
-			cfg.log().WithError(err).WithField("index", path).Warn("index not usable; the archive is scanned instead")
+			cfg.Log.WithError(err).WithField("index", path).Warn("index not usable; the archive is scanned instead")
 		}
 	}
-}
-
-// log returns the logger.
-func (cfg *Config) log() *logrus.Entry {
-	if cfg.Log != nil {
-		return cfg.Log
-	}
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return logrus.NewEntry(l)
 }

@@ -231,7 +231,7 @@ func TestIndexBeside(t *testing.T) {
 		stageintest.NoError(t, os.WriteFile(path, archive, 0o600), os.Chmod(path, mode))
 		cfg := &scan.Config{
 			FS: source.OS{}, Request: stagein.Request{Source: path, Name: "ds", Options: stagein.Options{Index: stagein.IndexBeside}}, Dataset: 3, Map: stageintest.ClusterMap(1),
-			UID: uint32(os.Getuid()),
+			UID: uint32(os.Getuid()), Log: stageintest.QuietLog(),
 		}
 		s, err := scan.Run(context.Background(), cfg, io.Discard)
 		stageintest.NoError(t, err)
