@@ -238,10 +238,9 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 	if _, err := order.Epoch(0, max(plan.Ranks, 1)); err != nil {
 		return nil, err
 	}
-	mean := e.mean(numbers)
 	return &follower{
-		e: e, plan: plan, numbers: numbers, changed: changed, mean: mean,
-		t: New(order, Config{Budget: e.cfg.Budget, Mean: mean}), results: make(chan finished, requests),
+		e: e, plan: plan, numbers: numbers, changed: changed,
+		t: New(order, Config{Budget: e.cfg.Budget, Mean: e.mean(numbers)}), results: make(chan *batch, requests),
 	}, nil
 }
 
@@ -255,5 +254,5 @@ func (e *Engine) mean(n *accessplan.Numbering) int64 {
 			files++
 		}
 	}
-	return max(bytes/max(files, 1), 1)
+	return bytes / max(files, 1)
 }

@@ -22,10 +22,9 @@ type follower struct {
 	e       *Engine
 	plan    *accessplan.Plan
 	numbers *accessplan.Numbering
-	mean    int64 // bytes of a file
 	changed <-chan struct{}
 	t       *Tracker
-	results chan finished
+	results chan *batch
 	flying  int    // batches under way
 	window  window // of those from other nodes
 	phase   accessplan.Phase
@@ -37,12 +36,6 @@ type result struct {
 	res   Result
 	bytes int64
 	took  time.Duration
-}
-
-// finished is a batch that is no longer under way.
-type finished struct {
-	*batch
-	results []result
 }
 
 // run follows the plan until it changes or ctx ends.
@@ -115,19 +108,20 @@ func (f *follower) tidy() {
 		return
 	}
 	log := f.e.cfg.Log.WithField("epoch", s.Epoch)
-	switch {
-	case s.Phase == accessplan.Stale:
-		log.WithField("reason", s.Reason).Warn("reads do not follow the access plan: nothing is prefetched until they do")
-	case s.Phase == accessplan.Following && s.Reason != "":
-		log.WithField("reason", s.Reason).Info("reads follow the access plan")
-	case s.Phase == accessplan.Following:
+	if s.Reason != "" {
+		log = log.WithField("reason", s.Reason)
+	}
+	switch s.Phase {
+	case accessplan.Stale:
+		log.Warn("reads do not follow the access plan: nothing is prefetched until they do")
+	case accessplan.Following:
 		log.Info("reads follow the access plan")
 	}
 	f.phase = s.Phase
 }
 
 // finish reports the results of a batch to the tracker.
-func (f *follower) finish(b finished) {
+func (f *follower) finish(b *batch) {
 	f.flying--
 	var unwanted []metadata.Ino
 	var came int64
@@ -163,11 +157,7 @@ func (f *follower) fetch(ctx context.Context) {
 		return // nothing was read yet
 	}
 	for f.flying < requests {
-		room := f.window.room()
-		if room == 0 {
-			return
-		}
-		ws := f.t.Next(int(min(max(room/f.mean, 1), mostWants)), f.e.cfg.Now())
+		ws := f.t.Next(int(min(f.window.room(f.t.cfg.Mean), mostWants)), f.e.cfg.Now())
 		if len(ws) == 0 {
 			return
 		}
@@ -176,7 +166,10 @@ func (f *follower) fetch(ctx context.Context) {
 			if b.remote() {
 				f.window.begin(b.bytes, f.e.cfg.Now())
 			}
-			go func() { f.results <- finished{b, b.fetch(ctx)} }()
+			go func() {
+				b.results = b.fetch(ctx)
+				f.results <- b
+			}()
 		}
 	}
 }
@@ -188,6 +181,8 @@ type batch struct {
 	at    []metadata.NodeID
 	files []wanted
 	bytes int64
+
+	results []result // when it is over
 }
 
 // own reports whether the files are on this node.

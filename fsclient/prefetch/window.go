@@ -17,9 +17,9 @@ type window struct {
 	since  time.Time
 }
 
-// room is how many more bytes to fetch now. It is none until half of the window is free, so that
-// batches are large.
-func (w *window) room() int64 {
+// room is how many more files of n bytes to fetch now. It is none until half of the window is free, so
+// that batches are large.
+func (w *window) room(n int64) int64 {
 	size := int64(batchBytes)
 	if w.rate > 0 {
 		size = min(max(int64(w.rate*lag.Seconds()), leastFlying), mostFlying)
@@ -27,7 +27,7 @@ func (w *window) room() int64 {
 	if w.flying > size/2 {
 		return 0
 	}
-	return size - w.flying
+	return max((size-w.flying)/n, 1)
 }
 
 // begin notes that n bytes were asked for.

@@ -24,11 +24,7 @@ type parcel struct {
 // fetch has the window filled for so long. A file has n bytes, and a batch has files.
 func (p *pipe) fetch(n int64, files int, long time.Duration) (bytes int64) {
 	for end := p.now.Add(long); p.now.Before(end); {
-		wants := p.w.room() / n
-		if p.w.room() > 0 {
-			wants = max(wants, 1)
-		}
-		for wants > 0 {
+		for wants := p.w.room(n); wants > 0; {
 			k := min(wants, int64(files))
 			wants -= k
 			if p.free.Before(p.now) {
@@ -86,7 +82,7 @@ func TestWindowLoss(t *testing.T) {
 		p.w.end(p.queue[0].n, p.queue[0].n, p.now)
 		p.queue = p.queue[1:]
 	}
-	if n := p.w.room(); n < leastFlying || n > 2*leastFlying {
+	if n := p.w.room(1); n < leastFlying || n > 2*leastFlying {
 		t.Errorf("%d bytes may be fetched from nodes that do not answer", n)
 	}
 	p.fetch(100<<10, 5, time.Second)
