@@ -156,6 +156,15 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the caller has gone away
 }
 
+// writeReply answers with v, or with err if there is one.
+func writeReply(w http.ResponseWriter, v any, err error) {
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
 func writeError(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	switch {
@@ -224,11 +233,7 @@ func (c *ctlServer) postRemove(w http.ResponseWriter, r *http.Request) {
 	if !readJSON(w, r, &q) {
 		return
 	}
-	if err := c.remove(r.Context(), q); err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, struct{}{})
+	writeReply(w, struct{}{}, c.remove(r.Context(), q))
 }
 
 // remove ends the dataset that has a name at present.
@@ -287,11 +292,7 @@ func (c *ctlServer) postVerify(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	res, err := c.d.datasets.Verifier.Verify(r.Context(), s)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, res)
+	writeReply(w, res, err)
 }
 
 // getSums answers GET /v1/sums?name=N with the SHA-256 of the files of N, node after node,
@@ -332,11 +333,7 @@ func (c *ctlServer) postStageOut(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	res, err := c.d.out.All(r.Context(), o)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, StageOutReply{Result: res})
+	writeReply(w, StageOutReply{Result: res}, err)
 }
 
 // postOutput notes where the job's output goes.
@@ -345,19 +342,11 @@ func (c *ctlServer) postOutput(w http.ResponseWriter, r *http.Request) {
 	if !readJSON(w, r, &o) {
 		return
 	}
-	if err := c.d.notifier.SetOutput(o); err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, struct{}{})
+	writeReply(w, struct{}{}, c.d.notifier.SetOutput(o))
 }
 
 // postCheck checks the live realm, and waits.
 func (c *ctlServer) postCheck(w http.ResponseWriter, r *http.Request) {
 	res, err := c.d.home.Check(r.Context())
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, res)
+	writeReply(w, res, err)
 }

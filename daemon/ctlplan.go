@@ -50,11 +50,7 @@ func (c *ctlServer) putPlan(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	digest, err := c.d.plans.Set(r.Context(), p)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, PlanDigest{digest})
+	writeReply(w, PlanDigest{digest}, err)
 }
 
 // getPlan answers with the plan of ?dataset= and how it is followed.
@@ -68,11 +64,7 @@ func (c *ctlServer) getPlan(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *ctlServer) deletePlan(w http.ResponseWriter, r *http.Request) {
-	if err := c.d.plans.Clear(r.Context(), r.FormValue("dataset")); err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, struct{}{})
+	writeReply(w, struct{}{}, c.d.plans.Clear(r.Context(), r.FormValue("dataset")))
 }
 
 // postPosition takes one position of a rank, or a list of them.
@@ -81,11 +73,7 @@ func (c *ctlServer) postPosition(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if err := c.d.plans.Report(all); err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, struct{}{})
+	writeReply(w, struct{}{}, c.d.plans.Report(all))
 }
 
 // postMap answers with the owners of the files by the numbering of the plan in the body.
@@ -99,11 +87,7 @@ func (c *ctlServer) postMap(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		o, err = c.owners(&p)
 	}
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, o)
+	writeReply(w, o, err)
 }
 
 // owners is the owner map of the dataset of p.
