@@ -64,13 +64,16 @@ const (
 	seenQueue  = 4096                  // reads that wait for the tracker: more are not noted
 	mostRead   = 128                   // files kept although their read has begun
 	mostWait   = time.Second           // for a file under way
+	moveAfter  = 8                     // reads in a row through another connection, until it is the one to fill
 )
 
 // Engine prefetches one dataset on this node.
 type Engine struct {
 	cfg   EngineConfig
 	seen  chan metadata.Ino
-	pages atomic.Pointer[Pages] // of the connection that was read from last
+	pages atomic.Pointer[Pages] // of the connection that is read from
+	away  atomic.Int32          // reads in a row through another one
+	moved atomic.Bool           // pages has changed: what it held is not read any more
 
 	mu      sync.Mutex
 	kept    map[metadata.Ino]kept    // guarded by mu
@@ -108,9 +111,7 @@ func NewEngine(cfg EngineConfig) *Engine {
 // Read records a read of n bytes of a file through a connection, and returns them if they are kept in
 // memory, or under way, which it waits for. The caller must not change them.
 func (e *Engine) Read(ctx context.Context, p Pages, ino metadata.Ino, off, n int64) []byte {
-	if was := e.pages.Load(); was == nil || *was != p {
-		e.pages.Store(&p)
-	}
+	e.readFrom(p)
 	b, f := e.take(ino, off, n)
 	if off == 0 {
 		select {
@@ -123,6 +124,22 @@ func (e *Engine) Read(ctx context.Context, p Pages, ino metadata.Ino, off, n int
 		e.take(ino, off, n)
 	}
 	return b
+}
+
+// readFrom notes the connection of a read. When readers move to another one, such as a kernel view that was mounted
+// over a cover, their pages stay behind.
+func (e *Engine) readFrom(p Pages) {
+	switch was := e.pages.Load(); {
+	case was == nil:
+		e.pages.Store(&p)
+	case *was == p:
+		if e.away.Load() != 0 {
+			e.away.Store(0)
+		}
+	case e.away.Add(1) == moveAfter:
+		e.pages.Store(&p)
+		e.moved.Store(true)
+	}
 }
 
 // take returns bytes of a kept file, which is dropped with its last byte, or the file's flight.

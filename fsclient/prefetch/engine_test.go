@@ -191,3 +191,30 @@ func TestReaderDoesNotWaitForever(t *testing.T) {
 		t.Errorf("the reader got %d bytes after %v", len(b), time.Since(began))
 	}
 }
+
+// TestReadersMove: readers that move to another connection for good take the engine along; single reads elsewhere do not.
+func TestReadersMove(t *testing.T) {
+	var a, b distant
+	e := NewEngine(EngineConfig{Now: time.Now})
+	read := func(p Pages, times int) {
+		for range times {
+			e.Read(t.Context(), p, 1, 1, 1)
+		}
+	}
+	read(&a, 1)
+	for range 3 {
+		read(&b, moveAfter-1)
+		read(&a, 1)
+	}
+	if *e.pages.Load() != &a || e.moved.Load() {
+		t.Error("single reads through another connection move the engine")
+	}
+	read(&b, 2*moveAfter)
+	if *e.pages.Load() != &b || !e.moved.Swap(false) {
+		t.Error("the engine stays at a connection that is not read from")
+	}
+	read(&a, moveAfter)
+	if *e.pages.Load() != &a || !e.moved.Load() {
+		t.Error("the engine does not move back")
+	}
+}

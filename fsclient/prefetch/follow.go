@@ -59,6 +59,9 @@ func (f *follower) run(ctx context.Context) {
 			over = true
 		}
 		f.drain()
+		if f.e.moved.Swap(false) {
+			f.t.Lost()
+		}
 		if !over {
 			f.fetch(ctx)
 		}

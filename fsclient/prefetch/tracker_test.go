@@ -417,6 +417,35 @@ func TestMet(t *testing.T) {
 	}
 }
 
+// TestLost: files whose pages are lost before they are read are wanted again, those that were read or are in memory are not.
+func TestLost(t *testing.T) {
+	const ahead = 64
+	now := time.Unix(1000, 0)
+	tr := New(shuffled{files: 4000, ranks: 1, seed: 1, known: true}, Config{Budget: ahead * 1000, Mean: 1000})
+	tr.Position(0, 0, 0, now)
+	first := tr.Next(ahead, now)
+	stored := map[int]bool{}
+	for _, w := range first {
+		res := Stored
+		if w.Probe {
+			res = Kept
+		}
+		stored[w.File] = !w.Probe
+		tr.Fetched(w, res, 1000, time.Millisecond, now)
+	}
+	tr.Position(0, 0, 10, now)
+	tr.Lost()
+	again := map[int]bool{}
+	for _, w := range tr.Next(10*ahead, now) {
+		again[w.File] = true
+	}
+	for i, w := range first {
+		if want := stored[w.File] && i >= 10; again[w.File] != want {
+			t.Errorf("file at %d, probe %v: wanted again %v, want %v", i, w.Probe, again[w.File], want)
+		}
+	}
+}
+
 // TestNonsense: files and positions that do not exist are ignored.
 func TestNonsense(t *testing.T) {
 	tr := New(shuffled{files: 100, ranks: 2, known: true}, Config{Budget: 1 << 20, Mean: 10})

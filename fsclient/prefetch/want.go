@@ -154,6 +154,18 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 	return true
 }
 
+// Lost notes that the kernel has lost all pages: files that were stored and not read yet are fetched again.
+func (t *Tracker) Lost() {
+	for _, r := range t.active {
+		for _, it := range slices.Clone(r.items) {
+			if it.stored && it.at >= r.front && !r.seen(it.at) {
+				t.release(it)
+				r.redo = append(r.redo, it.at)
+			}
+		}
+	}
+}
+
 // Released returns the files kept in memory that are not wanted any more, since the last call.
 func (t *Tracker) Released() []int {
 	r := t.released
