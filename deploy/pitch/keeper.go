@@ -98,6 +98,7 @@ type keeper struct {
 	meet    *keyServer  // on the first host, during the start
 	deaths  []time.Time // times at which daemons died
 	trouble []string    // for the final report
+	next    *os.File    // the mounted connection of the next daemon; nil: not mounted yet
 
 	leaving chan struct{} // closed when asked to leave
 	gone    chan struct{} // closed when everything is removed
@@ -186,6 +187,10 @@ func (k *keeper) keep() error {
 	if err != nil {
 		return err
 	}
+	if err := mountBackstop(k.place.mount(), k.rec.Job.UID, k.rec.Job.GID); err != nil {
+		return err
+	}
+	defer k.disconnect()
 	for {
 		err := k.supervise()
 		if err == nil || !k.mayRestart(err) {

@@ -34,6 +34,17 @@ func mountFuse(path string, uid, gid uint32) (*os.File, error) {
 	return f, nil
 }
 
+// mountBackstop mounts a FUSE connection that no process serves. While no other mount lies
+// upon it, every access fails with ENOTCONN. Without it the bare mountpoint would show there,
+// and a program would take its checkpoints for missing.
+func mountBackstop(path string, uid, gid uint32) error {
+	f, err := mountFuse(path, uid, gid)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
 // propagates reports whether a mount below dir reaches other mount namespaces,
 // which jobs have where the site uses job_container/tmpfs.
 func propagates(dir string) bool {
@@ -53,14 +64,20 @@ func propagates(dir string) bool {
 // maxStacked bounds the stacked mounts that unmount removes.
 const maxStacked = 16
 
-// unmount aborts and detaches all mounts at path. MNT_FORCE aborts the FUSE connection, so
-// that pending requests fail, also those through a copy of the mount in another namespace.
+// unmount aborts and detaches all mounts at path.
 func unmount(ctx context.Context, path string, limit time.Duration) error {
+	return unmountAbove(ctx, path, 0, limit)
+}
+
+// unmountAbove aborts and detaches the mounts at path except the lowest ones, of which it
+// keeps so many. MNT_FORCE aborts the FUSE connection, so that pending requests fail, also
+// those through a copy of the mount in another namespace.
+func unmountAbove(ctx context.Context, path string, keep int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for range maxStacked {
 		at, err := mounts.At(path)
-		if err != nil || len(at) == 0 {
+		if err != nil || len(at) <= keep {
 			return err
 		}
 		if err := detach(ctx, path); err != nil {

@@ -69,7 +69,7 @@ func hardFiles(t *testing.T) uint64 {
 func wantMount(t *testing.T, n *node) {
 	t.Helper()
 	at, err := mounts.At(n.place().mount())
-	if err != nil || len(at) != 1 || at[0].FSType != fuseType {
+	if err != nil || len(at) != 2 || at[0].FSType != fuseType || at[1].FSType != fuseType { // the backstop and the daemon's
 		t.Fatalf("mounts = %v, %v", at, err)
 	}
 	st, err := os.Stat(n.place().mount())

@@ -97,23 +97,37 @@ func (c *child) run(until time.Time, first bool) error {
 	return c.watch()
 }
 
-// launch mounts and starts a daemon.
+// launch starts a daemon, which serves the connection that connect has mounted. After an
+// error that connection is dead.
 func (k *keeper) launch(until time.Time) (*child, error) {
+	defer k.disconnect() // ours would keep a dead connection open
 	if err := k.writeJob(until); err != nil {
 		return nil, err
 	}
-	fuse, err := mountFuse(k.place.mount(), k.rec.Job.UID, k.rec.Job.GID)
-	if err != nil {
+	if err := k.connect(); err != nil {
 		return nil, err
 	}
-	c, err := k.spawn(fuse)
-	_ = fuse.Close() // ours would keep a dead connection open
-	if err != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), unmountTime)
-		defer cancel()
-		return nil, errors.Join(err, unmount(ctx, k.place.mount(), unmountTime))
+	return k.spawn(k.next)
+}
+
+// connect mounts the connection of the next daemon. The kernel lets calls wait until that
+// daemon answers.
+func (k *keeper) connect() error {
+	if k.next != nil {
+		return nil
 	}
-	return c, nil
+	var err error
+	k.next, err = mountFuse(k.place.mount(), k.rec.Job.UID, k.rec.Job.GID)
+	return err
+}
+
+// disconnect closes the keeper's descriptor of the next daemon's connection. If no daemon has
+// it, waiting calls fail.
+func (k *keeper) disconnect() {
+	if k.next != nil {
+		_ = k.next.Close() // nothing is written
+		k.next = nil
+	}
 }
 
 // writeJob writes the daemon's job file, which only its user can read.
@@ -224,8 +238,9 @@ func (c *child) listen() {
 	}
 }
 
-// kill ends the daemon and its mount, whatever state they are in. A graceful kill first gives
-// the daemon grace to end by itself.
+// kill ends the daemon and its mount, whatever state they are in, down to the backstop. A
+// graceful kill first gives the daemon grace to end by itself; after any other, calls wait
+// for the next daemon.
 func (c *child) kill(graceful bool) error {
 	close(c.stop)
 	_ = c.heartbeat.Close() // tells the daemon to end
@@ -236,7 +251,10 @@ func (c *child) kill(graceful bool) error {
 	_ = c.cmd.Process.Kill() // in case its start time could not be read
 	ctx, cancel := context.WithTimeout(context.Background(), unmountTime)
 	defer cancel()
-	err := unmount(ctx, c.k.place.mount(), unmountTime)
+	err := unmountAbove(ctx, c.k.place.mount(), 1, unmountTime)
+	if err == nil && !graceful {
+		err = c.k.connect()
+	}
 	if !c.waitDied(killTime) {
 		return errors.Join(err, fmt.Errorf("daemon process %d was killed and does not die; if it hangs in the source, wait for that filesystem or reboot", c.proc.pid))
 	}

@@ -1,30 +1,66 @@
 package pitch
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 func TestDaemonKilled(t *testing.T) {
 	n := newNode(t, wellBehaved)
 	n.pitched()
 	first, key := n.daemon(), n.seen().KeyHash
+	bare := neverBare(t, n)
 	if err := unix.Kill(first.pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	soon(t, "there is another daemon", func() bool { return n.starts() == 2 && n.daemon().alive() })
 	soon(t, "it answers", func() bool { st, err := os.Stat(n.place().mount()); return err == nil && st.Mode().Perm() == 0o700 })
+	bare()
 	if s := n.seen(); s.KeyHash != key {
 		t.Error("the second daemon has another key")
 	}
 	n.wantState(State{Ready, n.place().mount()})
 	wantMount(t, n)
+}
+
+// neverBare asks for the root of the mount again and again until the returned function is
+// called, which fails if the mountpoint below the mount was ever seen.
+func neverBare(t *testing.T, n *node) (stop func()) {
+	t.Helper()
+	var below unix.Stat_t
+	if err := unix.Stat(n.site.Mount, &below); err != nil {
+		t.Fatal(err)
+	}
+	end, done := make(chan struct{}), make(chan struct{})
+	var asked, bare int
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			var st unix.Stat_t
+			asked++
+			if err := unix.Stat(n.place().mount(), &st); err == nil && st.Dev == below.Dev {
+				bare++
+			}
+		}
+	}()
+	return func() {
+		t.Helper()
+		close(end)
+		<-done
+		if bare > 0 {
+			t.Errorf("%d of %d calls saw the bare mountpoint", bare, asked)
+		}
+	}
 }
 
 // TestWatchdog has a process hang on a mount whose daemon is silent, once by
@@ -60,9 +96,7 @@ func TestRestartsAreBounded(t *testing.T) {
 	if got := n.starts(); got != maxDeaths {
 		t.Errorf("%d daemons, want %d", got, maxDeaths)
 	}
-	if at, err := mounts.At(n.place().mount()); err != nil || len(at) > 0 {
-		t.Errorf("mounts = %v, %v", at, err)
-	}
+	soon(t, "the mount is dead", func() bool { _, err := os.Stat(n.place().mount()); return errors.Is(err, unix.ENOTCONN) })
 	if !n.keeper().alive() {
 		t.Error("no keeper keeps the state")
 	}
