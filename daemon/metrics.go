@@ -1,6 +1,9 @@
 package daemon
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/bivouacfs/bivouac/datapath/rate"
@@ -15,15 +18,15 @@ func (d *Daemon) registry() *prometheus.Registry {
 	space := func(f func(d *Daemon) int64) func() float64 {
 		return func() float64 { return float64(f(d)) }
 	}
-	gauge("capacity_bytes", "Bytes of file data this node may hold.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Capacity }))
-	gauge("used_bytes", "Bytes of file data this node holds.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Used }))
-	gauge("replica_bytes", "Bytes of replicas of other nodes' files that can be given back; used_bytes is without them.",
+	gauge("capacity_bytes", "Bytes of file data that this node may hold.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Capacity }))
+	gauge("used_bytes", "Bytes of file data that this node holds, without replicas.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Used }))
+	gauge("replica_bytes", "Bytes of replicas of other nodes' files; they give way to other data.",
 		space(func(d *Daemon) int64 { return d.datasets.Replicas.Bytes() }))
 	gauge("map_epoch", "Epoch of the cluster map.", func() float64 { return float64(d.View().Map.Epoch) })
 	gauge("nodes_up", "Nodes of the job that are up.", func() float64 { return float64(len(d.View().Map.Up())) })
-	gauge("scrub_bytes", "Bytes of datasets that the scrub has compared.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bytes) })
-	gauge("scrub_bad_files", "Files that the scrub found to differ, and could not repair.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bad) })
-	gauge("scrub_repaired_files", "Files that differed, and that the scrub had fetched again.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Repaired) })
+	gauge("scrub_bytes", "Bytes of datasets that the scrub has compared with checksums.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bytes) })
+	gauge("scrub_bad_files", "Corrupt files that the scrub could not repair.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bad) })
+	gauge("scrub_repaired_files", "Corrupt files that the scrub has fetched again.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Repaired) })
 	gauge("dataset_missing_files", "Files that this node owns and could not fetch from the source.", func() float64 {
 		n := int64(0)
 		for _, r := range d.datasets.Fills.Report() {
@@ -31,24 +34,41 @@ func (d *Daemon) registry() *prometheus.Registry {
 		}
 		return float64(n)
 	})
-	gauge("transactions_in_doubt", "Operations of other homes whose end this one has not heard of.",
+	gauge("transactions_in_doubt", "Transactions of other nodes whose outcome is not known yet.",
 		func() float64 { return float64(d.home.Transactions().InDoubt) })
 	for name, b := range map[string]*rate.Bucket{"stage": d.stageRate, "serve": d.serveRate} {
 		if b != nil {
-			gauge(name+"_rate_bytes", "The most bytes a second.", func() float64 { return float64(b.Stats().Limit) })
-			gauge(name+"_rate_waited_seconds", "Time that reads have waited for the bound, of all together.", func() float64 { return b.Stats().Waited })
+			gauge(name+"_rate_bytes", "Limit in bytes per second.", func() float64 { return float64(b.Stats().Limit) })
+			gauge(name+"_rate_waited_seconds", "Total time that reads have waited for the limit.", func() float64 { return b.Stats().Waited })
 		}
 	}
-	gauge("buffer_bytes", "Bytes of memory for other nodes' requests in use.", func() float64 { return float64(d.rpc.Stats().Memory.InUse) })
+	gauge("buffer_bytes", "Memory in use for requests of other nodes.", func() float64 { return float64(d.rpc.Stats().Memory.InUse) })
 	r.MustRegister(rpcCollector{d})
 	r.MustRegister(activityCollector{&d.meter})
 	r.MustRegister(trainingCollector{d})
 	return r
 }
 
+// Metrics describes all metrics that a daemon can have, in the order of their names.
+func Metrics() []*prometheus.Desc {
+	bound := rate.New(1, nil) // a metric of a bound is there with the bound
+	d := &Daemon{stageRate: bound, serveRate: bound}
+	ch := make(chan *prometheus.Desc)
+	go func() {
+		d.registry().Describe(ch)
+		close(ch)
+	}()
+	var descs []*prometheus.Desc
+	for desc := range ch {
+		descs = append(descs, desc)
+	}
+	slices.SortFunc(descs, func(a, b *prometheus.Desc) int { return strings.Compare(a.String(), b.String()) })
+	return descs
+}
+
 var (
 	requestsDesc = prometheus.NewDesc("bivouac_rpc_requests_total", "Requests answered, by operation.", []string{"op"}, nil)
-	rejectedDesc = prometheus.NewDesc("bivouac_rpc_rejected_total", "Connections cut, by cause.", []string{"cause"}, nil)
+	rejectedDesc = prometheus.NewDesc("bivouac_rpc_rejected_total", "Connections that this node has cut, by cause.", []string{"cause"}, nil)
 )
 
 // rpcCollector reads the server's counters when Prometheus asks.
@@ -75,9 +95,9 @@ func (c rpcCollector) Collect(ch chan<- prometheus.Metric) {
 
 var (
 	bytesDesc = prometheus.NewDesc("bivouac_data_bytes_total",
-		"Bytes of file data that the mount has moved; those by passthrough or from the page cache are not seen.", []string{"direction", "place"}, nil)
-	metaDesc       = prometheus.NewDesc("bivouac_metadata_calls_total", "Metadata calls of the mount, by who answered.", []string{"place"}, nil)
-	openDesc       = prometheus.NewDesc("bivouac_passthrough_opens_total", "Files opened that the kernel reads by itself.", nil, nil)
+		"Bytes of file data that the mount has moved; reads by passthrough or from the page cache are not counted.", []string{"direction", "place"}, nil)
+	metaDesc       = prometheus.NewDesc("bivouac_metadata_calls_total", "Metadata calls of the mount, by the place that answered.", []string{"place"}, nil)
+	openDesc       = prometheus.NewDesc("bivouac_passthrough_opens_total", "Files opened with passthrough: the kernel reads them without the daemon.", nil, nil)
 	prefetchedDesc = prometheus.NewDesc("bivouac_prefetched_files_total", "Dataset files that were prefetched into the page cache.", nil, nil)
 	placeReadsDesc = prometheus.NewDesc("bivouac_source_reads_total", "Reads of datasets, by the place that was read from.", []string{"place"}, nil)
 	placeFailsDesc = prometheus.NewDesc("bivouac_source_failures_total", "Reads of datasets that failed or were not answered in time, by place.", []string{"place"}, nil)

@@ -8,15 +8,15 @@ import (
 
 var (
 	samplesDesc = prometheus.NewDesc("bivouac_dataset_samples_total",
-		"Files of a dataset that were read from their beginning, by place; those that the kernel reads alone are not seen.", []string{"dataset", "place"}, nil)
+		"Files of a dataset that were read from their beginning, by place; reads that the kernel serves alone are not counted.", []string{"dataset", "place"}, nil)
 	datasetBytesDesc = prometheus.NewDesc("bivouac_dataset_bytes_total", "Bytes of a dataset that were read, by place.", []string{"dataset", "place"}, nil)
 	readWaitDesc     = prometheus.NewDesc("bivouac_dataset_wait_seconds", "How long reads of a dataset waited for the daemon.", []string{"dataset"}, nil)
 	planEpochDesc    = prometheus.NewDesc("bivouac_plan_epoch", "Epoch of the access plan that is read on this node.", []string{"dataset"}, nil)
 	planFollowedDesc = prometheus.NewDesc("bivouac_plan_followed", "1 if the reads on this node follow the access plan.", []string{"dataset"}, nil)
 	planMissesDesc   = prometheus.NewDesc("bivouac_plan_misses_total", "Reads of the access plan that were not prefetched.", []string{"dataset"}, nil)
 	planMemoryDesc   = prometheus.NewDesc("bivouac_plan_memory_bytes", "Bytes that are prefetched and not read yet.", []string{"dataset"}, nil)
-	batchesDesc      = prometheus.NewDesc("bivouac_training_batches_total", "Batches that ranks of this node have counted.", []string{"dataset"}, nil)
-	waitedDesc       = prometheus.NewDesc("bivouac_training_waited_seconds_total", "Time that ranks of this node have waited for batches.", []string{"dataset"}, nil)
+	batchesDesc      = prometheus.NewDesc("bivouac_training_batches_total", "Batches of the ranks on this node.", []string{"dataset"}, nil)
+	waitedDesc       = prometheus.NewDesc("bivouac_training_waited_seconds_total", "Time that the ranks on this node have waited for batches.", []string{"dataset"}, nil)
 )
 
 // trainingCollector reads how training reads the datasets on this node.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	daemonnode "github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
 // version is set by the linker.
@@ -80,27 +81,7 @@ The job reads the dataset in $BIVOUAC_DATA/imagenet and writes to
 $BIVOUAC_SCRATCH. Files in $BIVOUAC_SCRATCH/ckpt are copied to /lustre/me/run7
 while the job runs and at its end. The keys of --bivouac-opts are:
 
-    wait=manifest|all|none  start the first task when the dataset is readable
-                            (default), when all its files are on the nodes, or
-                            at once
-    capacity=SIZE           space to use on each node (default: all that is free)
-    scratch=SIZE|PERCENT    space on each node that datasets leave to scratch
-                            (default: 10%, at most 64G)
-    rate=SIZE               limit on each node's reads from sources, per second
-    serve-rate=SIZE         limit on what each node sends to readers on other
-                            nodes, per second
-    ahead=SIZE              memory on each node for prefetched files of a dataset
-                            with an access plan; 0 switches prefetch off
-    scrub=SIZE|off          bytes per second that each node compares with
-                            checksums in the background (default: 32M)
-    seed=N                  seed for placing files on nodes
-    verify=reads            check remote reads of datasets against checksums
-    kernel-view=auto|off    let the kernel read small local files directly
-    failure-timeout=TIME    silence after which a node is given up, 2s to 45s
-                            (default: the site's, 15s)
-    start-timeout=TIME      time limit until the filesystem is up
-    log=debug               log every request of the mount
-
+` + keysHelp(pitch.OptionKeys) + `
 Without Slurm, on this machine:
 
     bivouac up --dir D

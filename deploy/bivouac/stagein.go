@@ -11,9 +11,10 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
-const stageInHelp = `Stage-in unpacks the tar or zip archive SRC, or copies the directory SRC, into
+var stageInHelp = `Stage-in unpacks the tar or zip archive SRC, or copies the directory SRC, into
 data/NAME. All nodes take part, and each byte of the source is read once. One
 node unpacks a compressed tar, which is slower. The default NAME is the last
 part of SRC without an ending such as ".tar", ".tar.gz" or ".zip". The dataset
@@ -28,41 +29,11 @@ NAME is then the last directory before the pattern. Quote a pattern in a shell.
 
 Options follow SRC, separated by commas, as in #SBATCH lines:
 
-    unpack=no       keep each archive as a file
-    unpack=apart    unpack each archive into a directory named after it
-    unpack=nested   also unpack tars inside a plain tar, each into a directory
-                    named after it
-    list=FILE       stage only the paths in FILE, one per line or separated by
-                    NUL; a directory includes everything below it
-    include=PATTERN stage only files that match, by name, or by path if PATTERN
-                    has a slash
-    exclude=PATTERN leave out files that match, and everything below directories
-                    that match. include and exclude can be repeated
-    limit=N         stage at most N files, for a test
-    spill=fail      fail if the dataset does not fit. The default, spill=pfs, reads
-                    files that do not fit from the source; they are chosen by hash.
-                    A compressed tar always has to fit
-    order=ORDER     order in which files are fetched: shuffled (default), source,
-                    seed:S (that of PyTorch's DistributedSampler with seed=S),
-                    random:S (RandomSampler with a generator seeded with S),
-                    loader:S (DataLoader with shuffle=True and such a generator),
-                    or list:FILE. For all but shuffled and source, the next samples
-                    are prefetched in every epoch
-    ranks=R         number of processes that share each epoch, if it is known
-    epochs=E        number of epochs
-    root=DIR        directory in the dataset that the sampler reads; the default is
-                    the dataset's, or train below it
-    drop-last=yes   the sampler has drop_last=True
-    index=WHERE     where to keep the index of a large tar, so that the next job's
-                    tree appears at once: auto (default: your cache directory, if
-                    there is one), cache, beside (the archive), a PATH with a slash,
-                    or off. An index of another archive is ignored
-    replicas=N      make N copies of each file beside the owner's, when the dataset
-                    is ready; all: on every node; spare: on every node as far as
-                    there is room. They give way to scratch
-    on-error=skip   leave out entries that cannot be read; "bivouac skipped" lists
-                    them, and the exit status is 3. Of several members with one
-                    name, the last is kept
+` + keysHelp(stagein.Keys) + `
+With order=seed:S files arrive as PyTorch's DistributedSampler with seed=S reads
+them, with random:S as RandomSampler with a generator seeded with S does, with
+loader:S as DataLoader with shuffle=True and such a generator does, and with
+list:FILE in the order of the paths in FILE.
 
 Write a comma inside a value twice.`
 
