@@ -12,7 +12,7 @@ BESIDE := -parallel 3
 # Decoders that are not ours and share nothing are not watched for races: they would take most of the time.
 UNWATCHED := $(foreach p,github.com/ulikunitz/xz/... github.com/klauspost/compress/... compress/bzip2 compress/flate hash/crc64,-gcflags=$(p)=-race=false)
 
-.PHONY: all build plugin python python-test packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage bench-train man clean help
+.PHONY: all build plugin python python-test dist packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage bench-train man clean help
 
 all: build plugin ## build everything
 
@@ -31,6 +31,9 @@ python: ## the Python package: a wheel and an sdist in bin
 	integration/slurm/install-packages python3-setuptools python3-wheel
 	rm -rf build/python && mkdir -p bin build/python && cp -r $(addprefix fsclient/python/,$(PYSRC)) LICENSE build/python
 	cd build/python && $(PYTHON) -c 'import setuptools.build_meta as b; b.build_wheel("$(CURDIR)/bin"); b.build_sdist("$(CURDIR)/bin")'
+
+dist: build plugin python ## bin/*.deb and bin/*.rpm
+	deploy/package/build $(VERSION)
 
 python-test: ## flake8, mypy and the unit tests of the Python package
 	integration/slurm/install-packages python3-setuptools python3-wheel python3-torch python3-torchvision python3-h5py flake8 mypy
@@ -85,7 +88,7 @@ huge: ## a directory of a million entries through the mounts of four nodes (HUGE
 slurm-test: packages build plugin ## the life and death of jobs on a real Slurm
 	$(GO) test -timeout 45m -count=1 $(BESIDE) -tags slurm ./integration/slurm/...
 
-test: check fuzz build plugin ## everything
+test: check fuzz dist ## everything
 	$(GO) test -timeout 45m -count=1 $(BESIDE) -tags slurm ./integration/slurm $(INTEGRATION)
 
 bench: packages build ## what it costs beside a loopback and bare Pebble; BENCH='--run find --quick' for less

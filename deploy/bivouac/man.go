@@ -19,6 +19,9 @@ func manCmd() *cobra.Command {
 				return err
 			}
 			c.Root().DisableAutoGenTag = true
+			if completion, _, err := c.Root().Find([]string{"completion"}); err == nil {
+				c.Root().RemoveCommand(completion) // packages have the completions
+			}
 			return doc.GenManTree(c.Root(), &doc.GenManHeader{Title: "BIVOUAC", Section: "1", Source: "Bivouac"}, dir)
 		},
 	}

@@ -17,6 +17,7 @@ import (
 type cluster struct {
 	dir    string
 	config string // the site's bivouac.yaml
+	deb    string // the package with the program and the plugin; "": they are in bin
 	nodes  string
 	first  int // the id of the first job
 }
@@ -43,6 +44,9 @@ func run(m *testing.M) int {
 	for i := range cap(sites) {
 		// Loop devices are the machine's, and their names have the ids of jobs.
 		c := cluster{dir: filepath.Join(dir, strconv.Itoa(i)), config: "testdata/bivouac.yaml", nodes: "4", first: 1000 * (i + 1)}
+		if i == 0 {
+			c.deb = newestPackage()
+		}
 		defer c.down()
 		if err := c.up(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -51,6 +55,20 @@ func run(m *testing.M) int {
 		sites <- c
 	}
 	return m.Run()
+}
+
+// newestPackage is the package that make dist has made, if it was made of the program in bin.
+func newestPackage() string {
+	debs, err := filepath.Glob("../../bin/bivouac_*.deb")
+	if err != nil || len(debs) != 1 {
+		return ""
+	}
+	deb, err := os.Stat(debs[0])
+	program, err2 := os.Stat("../../bin/bivouac")
+	if err != nil || err2 != nil || deb.ModTime().Before(program.ModTime()) {
+		return ""
+	}
+	return debs[0]
 }
 
 func (c cluster) up() error {
@@ -99,7 +117,7 @@ func far(user, name string) string { return filepath.Join("/mnt/pfs/home", user,
 // try runs the script and returns all that it printed.
 func (c cluster) try(args ...string) (string, error) {
 	cmd := exec.Command("./cluster", args...)
-	cmd.Env = append(os.Environ(), "CLUSTER_DIR="+c.dir, "BIVOUAC_CONFIG="+c.config, fmt.Sprint("CLUSTER_CONF=FirstJobId=", max(c.first, 1)))
+	cmd.Env = append(os.Environ(), "CLUSTER_DIR="+c.dir, "BIVOUAC_CONFIG="+c.config, "BIVOUAC_DEB="+c.deb, fmt.Sprint("CLUSTER_CONF=FirstJobId=", max(c.first, 1)))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
