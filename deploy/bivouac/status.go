@@ -24,7 +24,11 @@ func statusCmd() *cobra.Command {
 
 func reportCmd() *cobra.Command {
 	var html string
+	var line bool
 	c := statusLike("report", "Show what staging and training have read, from where, and how long it took", func(c *cobra.Command, s daemon.Status) error {
+		if line {
+			return show.Line(c.OutOrStdout(), s)
+		}
 		if html == "" {
 			return show.Report(c.OutOrStdout(), s)
 		}
@@ -35,6 +39,8 @@ func reportCmd() *cobra.Command {
 		return os.WriteFile(html, b.Bytes(), 0o644)
 	})
 	c.Flags().StringVar(&html, "html", "", "write the report to this file as a page with charts, which needs nothing else")
+	c.Flags().BoolVar(&line, "line", false, `print one line, such as for scontrol update job=$SLURM_JOB_ID comment="$(bivouac report --line)"`)
+	c.MarkFlagsMutuallyExclusive("html", "line", "json")
 	return c
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -55,5 +56,19 @@ func TestSettled(t *testing.T) {
 			t.Errorf("%s: an unknown name: %v, want %s", name, err, want)
 		}
 
+	}
+}
+
+// TestGaveUp: an interrupted wait says that stage-ins continue, and how to cancel the one that was waited for.
+func TestGaveUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := daemon.Status{Datasets: []daemon.DatasetStatus{
+		{Dataset: cluster.Dataset{ID: 1, Name: "old", Phase: cluster.Sealed}, Ready: true}, {Dataset: cluster.Dataset{ID: 2, Name: "set", Phase: cluster.Staging}},
+	}}
+	for name, names := range map[string][]string{"all": nil, "one": {"set"}} {
+		if err := gaveUp(ctx, s, names); !strings.HasPrefix(err.Error(), "interrupted: ") || !strings.HasSuffix(err.Error(), "or bivouac cancel set to end one") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

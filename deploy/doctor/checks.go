@@ -121,6 +121,9 @@ func (d *doctor) slurm(ctx context.Context) {
 		return slices.ContainsFunc(flags, func(x string) bool { return strings.EqualFold(x, f) })
 	}
 	d.add("PrologFlags", unless(has("Alloc") && has("DeferBatch"), Failed), "PrologFlags=Alloc,DeferBatch in slurm.conf: jobs must not start before all mounts are there", "%s", conf["PrologFlags"])
+	d.add("failed prologs", unless(strings.Contains(conf["SchedulerParameters"], "nohold_on_prolog_fail"), Warning),
+		"SchedulerParameters=nohold_on_prolog_fail in slurm.conf: else a batch job whose node is drained by a failed prolog is requeued and held until scontrol release",
+		"SchedulerParameters=%s", conf["SchedulerParameters"])
 	d.plugstack(conf)
 	d.timeouts(conf)
 	d.add("job_container", unless(!strings.Contains(conf["JobContainerType"], "tmpfs"), Warning),

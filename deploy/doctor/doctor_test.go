@@ -60,6 +60,7 @@ UnkillableStepTimeout   = 60 sec
 PrologEpilogTimeout     = 65534
 JobContainerType        = job_container/none
 ProctrackType           = proctrack/cgroup
+SchedulerParameters     = bf_continue,nohold_on_prolog_fail
 `
 
 func healthy() *fake {
@@ -116,6 +117,7 @@ func TestFindings(t *testing.T) {
 		"no munge":         {func(f *fake) { delete(f.out, "sh") }, "munge", Warning, "munged"},
 		"no Slurm":         {func(f *fake) { delete(f.out, "scontrol") }, "Slurm", Skipped, "scontrol"},
 		"prolog too early": {func(f *fake) { f.out["scontrol"] = strings.Replace(slurmConf, ",DeferBatch", "", 1) }, "PrologFlags", Failed, "DeferBatch"},
+		"held jobs":        {func(f *fake) { f.out["scontrol"] = strings.Replace(slurmConf, ",nohold_on_prolog_fail", "", 1) }, "failed prologs", Warning, "requeued and held"},
 		"not loaded":       {func(f *fake) { f.files["/etc/slurm/plugstack.conf"] = "#optional bivouac.so\n" }, "plugstack", Failed, "optional bivouac.so"},
 		"required":         {func(f *fake) { f.files["/etc/slurm/plugstack.conf"] = "required bivouac.so" }, "plugstack", Warning, "optional"},
 		"no plugin":        {func(*fake) {}, "plugin", Failed, "/usr/lib/slurm"},

@@ -153,3 +153,22 @@ func (c *camp) noRights() {
 	}
 	c.fails([]string{"permission denied"}, "up", "--dir", secret+"/job")
 }
+
+// TestOthersJob: commands of another user say whose the filesystem is not, and leave it alone.
+func TestOthersJob(t *testing.T) {
+	t.Parallel()
+	c := pitch(t, "1")
+	prefix, bin := c.prefix, c.bin
+	for _, dir := range []string{c.home, c.dir} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.bin = c.copyBinary()
+	c.prefix = []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"}
+	for _, args := range [][]string{{"status"}, {"stage-in", "/etc/hostname"}, {"down"}} {
+		c.fails([]string{c.dir, "belongs to another user"}, append(args, "--dir", c.dir)...)
+	}
+	c.prefix, c.bin = prefix, bin
+	c.ok("status", "--dir", c.dir)
+}
