@@ -54,7 +54,7 @@ that is larger than memory.`,
 		Example: `  bivouac simulate --files 1281167 --mean-size 110K --nodes 4,8,16 --ranks 4 --room 60G \
       --batch 64 --step 150ms --epochs 90 --source-bandwidth 1G --source-latency 2ms
   find /lustre/me/imagenet -type f -printf '%s %P\n' | sort -k 2 > sizes
-  bivouac simulate --manifest sizes --nodes 8 --probe /lustre/me/imagenet --svg epochs.svg`,
+  bivouac simulate --manifest sizes --nodes 8 --step 150ms --probe /lustre/me/imagenet --svg epochs.svg`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
