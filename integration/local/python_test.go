@@ -33,7 +33,8 @@ func needTorch(t *testing.T) {
 func (c *camp) rank(i int, args ...string) *exec.Cmd {
 	cmd := exec.Command(python, slices.Concat([]string{"-B"}, args)...)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "SLURM_") }),
-		"BIVOUAC="+c.node(fmt.Sprint(i)), "BIVOUAC_DATA="+c.node(fmt.Sprint(i), "data"), "OMP_NUM_THREADS=1")
+		"BIVOUAC="+c.node(fmt.Sprint(i)), "BIVOUAC_DATA="+c.node(fmt.Sprint(i), "data"),
+		"BIVOUAC_SCRATCH="+c.node(fmt.Sprint(i), "scratch"), "OMP_NUM_THREADS=1")
 	return cmd
 }
 
