@@ -224,3 +224,23 @@ func TestNoMunge(t *testing.T) {
 	}
 	c.nothingLeft(t)
 }
+
+// TestContainer gives a container in a user namespace, as Apptainer, enroot and bubblewrap make it, the directories of the job.
+// What is staged after the container began appears in it, too.
+func TestContainer(t *testing.T) {
+	c := begin(t)
+	c.as(t, "alice", "mkdir -p late && cp tree/hello late")
+	script := `
+bwrap --unshare-user --unshare-pid --ro-bind / / --dev /dev --proc /proc --tmpfs /opt --bind $BIVOUAC_DATA /opt/data --bind $BIVOUAC_SCRATCH /opt/work bash -c '
+	read -r _ who < /opt/data/tree/tree/hello && [ "$who" = alice ] || exit 3
+	hostname > /opt/work/written
+	until [ -e /opt/work/staged ]; do sleep 0.1; done
+	read -r _ who < /opt/data/late/hello && [ "$who" = alice ]' &
+until [ -e $BIVOUAC_SCRATCH/written ]; do kill -0 $! || exit 2; sleep 0.1; done
+bivouac stage-in ` + far("alice", "late") + ` && touch $BIVOUAC_SCRATCH/staged
+wait $! && srun --nodes=1 --ntasks=1 --nodelist=$(scontrol show hostnames | tail -n 1) cat $BIVOUAC_SCRATCH/written
+`
+	j := c.submit(t, "alice", script, bivouac("alice", "2")...)
+	j.ends(t, "COMPLETED")
+	j.says(t, "node1\n")
+}
