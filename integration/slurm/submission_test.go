@@ -244,3 +244,16 @@ wait $! && srun --nodes=1 --ntasks=1 --nodelist=$(scontrol show hostnames | tail
 	j.ends(t, "COMPLETED")
 	j.says(t, "node1\n")
 }
+
+// TestSuspend suspends a job, whose daemons go on, and resumes it.
+func TestSuspend(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", hold+touchAll, bivouac("alice", "2")...)
+	j.holds(t, "0")
+	c.do(t, "exec", "ctl", "scontrol", "suspend", j.id)
+	eventually(t, soon, "the job is suspended", func() bool { return j.state(t) == "SUSPENDED" })
+	c.on(t, "node2", "ls /mnt/bivouac/"+j.id+"/data/tree/tree/hello")
+	j.release(t)
+	c.do(t, "exec", "ctl", "scontrol", "resume", j.id)
+	j.ends(t, "COMPLETED")
+}
