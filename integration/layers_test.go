@@ -92,6 +92,7 @@ var floors = map[string]int{
 	"integration/testcluster": 22,
 	"integration/bench":       23,
 	"integration/crash":       23,
+	"integration/firsttime":   23,
 	"integration/local":       23,
 	"integration/model":       23,
 	"integration/posix":       23,

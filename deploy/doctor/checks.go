@@ -85,6 +85,8 @@ func (d *doctor) store() {
 		}
 		switch {
 		case err != nil:
+		case d.cfg.Probe == 0:
+			d.add(check+" speed", Skipped, "run bivouac doctor without --probe 0", "not measured")
 		case x.Write == 0:
 			d.add(check+" speed", Skipped, "run bivouac doctor as root", "not measured")
 		default:

@@ -126,7 +126,7 @@ func amount(ds *daemon.DatasetStatus) (done, total int64) {
 	if ds.Phase == cluster.Filling { // the total counts every file
 		return ds.Progress.Bytes, ds.Total
 	}
-	return ds.Progress.SourceBytes, ds.Total
+	return min(ds.Progress.SourceBytes, ds.Total), ds.Total // headers are read twice
 }
 
 // line is the plain line about a dataset's state.
