@@ -60,3 +60,55 @@ func hasTest(t *testing.T, pkg, name string) bool {
 	}
 	return false
 }
+
+// message is the first cell of a row that is one piece of code.
+var message = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
+
+// TestMessages: the messages in the tables of troubleshooting are those of the program, with … for what varies.
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	code := product(t)
+	n := 0
+	for _, page := range []string{"user-guide.md", "training.md"} {
+		b, err := os.ReadFile(filepath.Join("../deploy/docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, section, _ := strings.Cut(string(b), "\n## Troubleshooting\n")
+		for _, m := range message.FindAllStringSubmatch(section, -1) {
+			n++
+			for part := range strings.SplitSeq(m[1], "…") {
+				if !strings.Contains(code, strings.TrimSpace(part)) {
+					t.Errorf("%s: no message has %q of: %s", page, part, m[1])
+				}
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("found %d messages", n)
+	}
+}
+
+// product is the code of the programs, whose texts users read; lines of a text are joined.
+func product(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, room := range strings.Fields(topLevel) {
+		err := filepath.WalkDir(filepath.Join("..", room), func(path string, e os.DirEntry, err error) error {
+			ext := filepath.Ext(path)
+			if err != nil || e.IsDir() || strings.HasSuffix(path, "_test.go") || ext != ".go" && ext != ".py" && ext != ".c" {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			all.Write(b)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return joints.ReplaceAllString(all.String(), "")
+}
+
+// joints is where a text goes on in the next line.
+var joints = regexp.MustCompile(`"\s*\+?\n\s*f?"`)

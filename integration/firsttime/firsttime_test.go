@@ -32,13 +32,11 @@ type walk struct {
 	camp      string // the directory for up
 }
 
-// TestFirstTime is the walk.
-func TestFirstTime(t *testing.T) {
+// newWalk skips without FUSE.
+func newWalk(t *testing.T) *walk {
+	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs /dev/fuse")
-	}
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("needs python3")
 	}
 	home, err := os.MkdirTemp("", "first") // short: a socket's path is
 	if err != nil {
@@ -53,6 +51,16 @@ func TestFirstTime(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return w
+}
+
+// TestFirstTime is the walk.
+func TestFirstTime(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3")
+	}
+	w := newWalk(t)
 	w.sources()
 	w.doctor()
 	exports := w.up()
@@ -61,6 +69,37 @@ func TestFirstTime(t *testing.T) {
 	w.look()
 	w.report()
 	w.end()
+}
+
+// TestReadme runs the commands of README.md for a try without Slurm, with another directory and a smaller source.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	w := newWalk(t)
+	b, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(b), "\n## Try it without Slurm\n")
+	_, block, _ := strings.Cut(section, "```bash\n")
+	block, _, _ = strings.Cut(block, "```")
+	src := filepath.Join(w.home, "src")
+	if err := os.CopyFS(src, os.DirFS("../../deploy/docs")); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range [][2]string{{"make build\n", ""}, {"bin/bivouac", w.bin}, {"/tmp/camp", w.camp}, {`"$(go env GOROOT)/src"`, src}} {
+		if !strings.Contains(block, r[0]) {
+			t.Fatalf("README.md has no %q to try:\n%s", r[0], block)
+		}
+		block = strings.ReplaceAll(block, r[0], r[1])
+	}
+	out, errs, status := w.command("bash", "-ec", block)
+	if status != 0 {
+		t.Fatalf("status %d of:\n%s\n%s%s", status, block, out, errs)
+	}
+	w.says(out, "node3", "user-guide.md", "src", "ready")
+	if _, err := os.Stat(w.camp); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is left: %v", w.camp, err)
+	}
 }
 
 // sources writes a tar of images of two classes, dark and bright, in which names say nothing about the
