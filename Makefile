@@ -12,7 +12,7 @@ BESIDE := -parallel 3
 # Decoders that are not ours and share nothing are not watched for races: they would take most of the time.
 UNWATCHED := $(foreach p,github.com/ulikunitz/xz/... github.com/klauspost/compress/... compress/bzip2 compress/flate hash/crc64,-gcflags=$(p)=-race=false)
 
-.PHONY: all build plugin python python-test dist packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage bench-train docs man clean help
+.PHONY: all build plugin python python-test dist packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage bench-train bench-faults docs man clean help
 
 all: build plugin ## build everything
 
@@ -106,6 +106,10 @@ bench-train: packages build ## PyTorch on four nodes, by order=seed:S, locality,
 
 docs: ## the documentation as a static site, in build/docs
 	$(GO) run ./deploy/docs/site --out build/docs
+
+bench-faults: packages build ## what a killed daemon and a lost node cost; BENCH='--run kill --quick' for less
+	$(GO) build -trimpath -o bin/bench ./integration/bench
+	bin/bench --faults --bivouac bin/bivouac --json bin/bench-faults.json $(BENCH)
 
 man: build ## man pages into build/man
 	bin/bivouac man --dir build/man

@@ -24,6 +24,7 @@ type config struct {
 	quick   bool
 	stage   bool
 	train   bool
+	faults  bool
 	python  string // that has PyTorch
 	module  string // directory of the Python package
 	veth    bool
@@ -67,6 +68,8 @@ func run(ctx context.Context, cfg config) (err error) {
 		err = b.measure(ctx, stageFigures)
 	case b.train:
 		err = b.measure(ctx, trainFigures)
+	case b.faults:
+		err = b.measure(ctx, faultFigures)
 	default:
 		err = b.live(ctx)
 	}

@@ -67,7 +67,7 @@ func TestRoundsAlternate(t *testing.T) {
 
 func TestFiguresHaveNames(t *testing.T) {
 	seen := make(map[string]bool)
-	for _, f := range slices.Concat(figures, stageFigures, trainFigures) {
+	for _, f := range slices.Concat(figures, stageFigures, trainFigures, faultFigures) {
 		if f.name == "" || f.about == "" || f.run == nil || seen[f.name] {
 			t.Errorf("figure %q: about %q, or its name is taken", f.name, f.about)
 		}
@@ -99,6 +99,9 @@ func TestQuickTrain(t *testing.T) {
 
 // TestQuickVeth does so over veth pairs.
 func TestQuickVeth(t *testing.T) { quick(t, len(vethFigures), "--veth") }
+
+// TestQuickFaults leaves out the loss of a node, which takes half a minute.
+func TestQuickFaults(t *testing.T) { quick(t, 1, "--faults", "--run", "kill") }
 
 func quick(t *testing.T, figures int, args ...string) {
 	t.Helper()

@@ -14,6 +14,8 @@
 // with links of bounded bandwidth, beside a copy on the disk and the source; the
 // witnesses are slowpfs and the kernel's interface counters.
 //
+// With --faults it measures what a killed daemon and a lost node cost.
+//
 // With --veth the nodes are in network namespaces of their own, joined by veth pairs,
 // and so are the bare client and the bare server.
 //
@@ -44,6 +46,9 @@ var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, sta
 
 // trainFigures is what --train measures.
 var trainFigures = []figure{trainFigure, trainSpillFigure, trainCutFigure, trainRemoteFigure}
+
+// faultFigures is what --faults measures.
+var faultFigures = []figure{faultKillFigure, faultLostFigure}
 
 // vethFigures is what --veth measures.
 var vethFigures = []figure{remoteFigure}
@@ -78,6 +83,7 @@ func parse(args []string) (config, error) {
 	fs.StringVar(&c.json, "json", "", "write the table to this file as JSON, too")
 	fs.BoolVar(&c.stage, "stage", false, "the figures of stage-in instead of those of the live realm")
 	fs.BoolVar(&c.train, "train", false, "the figures of training with PyTorch; --rounds 1 unless given")
+	fs.BoolVar(&c.faults, "faults", false, "the figures of killed daemons and lost nodes")
 	fs.StringVar(&c.python, "python", "/usr/bin/python3", "with --train: a Python that has PyTorch")
 	fs.StringVar(&c.module, "module", "fsclient/python", "with --train: the directory of the Python package")
 	fs.BoolVar(&c.veth, "veth", false, "only what goes between nodes that are in network namespaces of their own")
