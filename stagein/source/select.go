@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"iter"
 	"path"
 	"slices"
 	"strings"
@@ -70,7 +71,7 @@ func (s *Select) listed(p string) bool {
 // matches reports whether a pattern matches p or a directory that p lies in.
 func matches(patterns []string, p string) bool {
 	return slices.ContainsFunc(patterns, func(pat string) bool {
-		for at := p; at != "" && at != "."; at = path.Dir(at) {
+		for at := range upwards(p) {
 			name := at
 			if !strings.Contains(pat, "/") {
 				name = path.Base(at)
@@ -81,6 +82,16 @@ func matches(patterns []string, p string) bool {
 		}
 		return false
 	})
+}
+
+// upwards yields p and the directories that contain it, innermost first, without the root. It ends for any p, an
+// absolute one too, which path.Dir leaves at "/".
+func upwards(p string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for at := p; at != "" && at != "." && at != "/" && yield(at); {
+			at = path.Dir(at)
+		}
+	}
 }
 
 // Filter keeps the selected items, at most limit files (0 is no limit), and their parent directories. A hard link
@@ -101,7 +112,10 @@ func (s *Select) Filter(items []Item, limit int64) []Item {
 		if !it.Is(TypeDir) {
 			files++
 		}
-		for d := path.Dir(it.Path); d != "." && !dirs[d]; d = path.Dir(d) {
+		for d := range upwards(path.Dir(it.Path)) {
+			if dirs[d] {
+				break
+			}
 			dirs[d] = true
 		}
 	}
@@ -190,7 +204,10 @@ func (s *Select) NewMissing() *Missing { return &Missing{s, make(map[string]bool
 
 // See records an item.
 func (m *Missing) See(p string) {
-	for at := p; m.sel.Paths != nil && at != "" && at != "."; at = path.Dir(at) {
+	if m.sel.Paths == nil {
+		return
+	}
+	for at := range upwards(p) {
 		if m.sel.Paths[at] {
 			m.seen[at] = true
 		}

@@ -22,6 +22,7 @@ func TestSelectWants(t *testing.T) {
 		{Select{Include: []string{"train/*"}}, "train/x train/x/y", "train other/train/x"},
 		{Select{Exclude: []string{"*.tmp", "old"}}, "a b/c", "a.tmp b/c.tmp old old/x a/old/x"},
 		{Select{Include: []string{"*.jpg"}, Exclude: []string{"x"}}, "a.jpg", "x/a.jpg b.png"},
+		{Select{Include: []string{"*.jpg"}}, "/a.jpg /a.jpg/b", "/ // /a.png"},
 	} {
 		for _, p := range strings.Fields(c.yes) {
 			if !c.s.Wants(p) {
@@ -112,12 +113,16 @@ func FuzzSelect(f *testing.F) {
 	f.Add("a/b.jpg", "*.jpg", "a/b.jpg")
 	f.Add("x", "[", "")
 	f.Add("../..", "a/*/[b-", "a/b")
+	f.Add("/**", "0", "/")
+	f.Add("//", "0", "0")
 	f.Fuzz(func(t *testing.T, p, pattern, listed string) {
 		s := Select{Include: []string{pattern}, Exclude: []string{pattern + "x"}}
 		if s.Check() == nil {
 			s.Wants(p)
 		}
 		s = Select{Paths: map[string]bool{listed: true}}
-		s.Filter(items(p, p+"=f", "f"), 1)
+		in := items(p, p+"=f", "f")
+		s.Filter(in, 1)
+		s.Missing(in)
 	})
 }

@@ -20,7 +20,7 @@ import (
 func xzBlocks(t testing.TB, b []byte, n int) (p []byte, starts []int) {
 	t.Helper()
 	var out bytes.Buffer
-	w, err := xz.WriterConfig{BlockSize: int64(n), CheckSum: xz.CRC32, DictCap: 1 << 20}.NewWriter(&out)
+	w, err := xz.WriterConfig{BlockSize: int64(n), CheckSum: xz.CRC32, DictCap: xzDict(n)}.NewWriter(&out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,12 +82,15 @@ func fixedSum(b []byte) {
 
 // FuzzXz damages what surrounds the data of blocks, with valid checksums, and compares with the serial decoder.
 func FuzzXz(f *testing.F) {
-	for i := range 60 {
-		f.Add(uint64(i), uint16(i*300), uint8(i), uint8(i*7), uint8(1<<(i%8)))
+	for i := range 32 {
+		f.Add(uint64(i), uint16(i*600), uint8(i), uint8(i*7), uint8(1<<(i%8)))
 	}
+	f.Add(uint64(9), uint16(9821), uint8('!'), uint8(0xa7), uint8(2))     // was thousands of blocks
+	f.Add(uint64(35), uint16(5454), uint8(0x12), uint8(0x9c), uint8('*')) // a dictionary of 2 GiB
 	f.Fuzz(func(t *testing.T, seed uint64, n uint16, part, at, flip uint8) {
 		r := rand.New(rand.NewPCG(seed, 53))
-		p, starts := xzBlocks(t, mixedBytes(r, 1+int(n)%20_000), 1+r.IntN(6000))
+		size := 1 + int(n)%20_000
+		p, starts := xzBlocks(t, mixedBytes(r, size), max(1+r.IntN(6000), size/60))
 		end := starts[len(starts)-1]
 		var b []byte
 		switch {
@@ -107,6 +110,11 @@ func FuzzXz(f *testing.F) {
 		if part%4 == 1 || part%4 == 2 {
 			b[int(at)%(len(b)-4)] ^= flip
 			fixedSum(b)
+		}
+		if part%4 == 2 {
+			if _, err := parseXzHeader(b); err != nil && strings.Contains(err.Error(), "dictionary is larger") {
+				return // the library takes it, with up to 4 GiB
+			}
 		}
 		_, _ = bothWays(t, source.TarXz, p) // compares
 	})
