@@ -17,7 +17,7 @@ func TestPackedKeepsRestartPoints(t *testing.T) {
 	r := stageintest.Rand(t)
 	for _, c := range append(stageintest.SeekableCodecs[:len(stageintest.SeekableCodecs):len(stageintest.SeekableCodecs)], stageintest.GzipOneMember, stageintest.Codecs[1]) {
 		t.Run(c.Name, func(t *testing.T) {
-			archive := c.Pack(t, stageintest.ManySmall(t, r, 300, 18_000))
+			archive := c.Pack(t, stageintest.ManySmall(t, r, 150, 18_000))
 			want, err := stageintest.TwinPacked(c, archive)
 			stageintest.NoError(t, err)
 			j := jobtest.SeekableJob(archive, 1<<30)
@@ -46,13 +46,13 @@ func TestPackedKeepsRestartPoints(t *testing.T) {
 // what to do, whatever its format.
 func TestPackedDoesNotFit(t *testing.T) {
 	r := stageintest.Rand(t)
-	const each = 512 << 10
+	const each = 128 << 10
 	for _, c := range append(stageintest.SeekableCodecs[:len(stageintest.SeekableCodecs):len(stageintest.SeekableCodecs)], stageintest.Codecs...) {
 		t.Run(c.Name, func(t *testing.T) {
-			j := jobtest.SeekableJob(c.Pack(t, stageintest.ManySmall(t, r, 300, 12_000)), each)
+			j := jobtest.SeekableJob(c.Pack(t, stageintest.ManySmall(t, r, 80, 12_000)), each)
 			j.Target = stageintest.TightTarget(each)
 			_, err := j.Run(context.Background())
-			if !stageintest.ErrorHas(err, "/src/a.tar", " needs room for ", "512.0 KiB", "capacity=", "a plain tar or a zip archive", "unpack=no", "no space left") {
+			if !stageintest.ErrorHas(err, "/src/a.tar", " needs room for ", "128.0 KiB", "capacity=", "a plain tar or a zip archive", "unpack=no", "no space left") {
 				t.Errorf("%v, want a refusal", err)
 			}
 		})

@@ -135,21 +135,21 @@ func zipOf(t *testing.T, plain []byte) (packed []byte, want map[string]stageinte
 func TestCheckpointsOfSeveral(t *testing.T) {
 	var went atomic.Int64
 	t.Run("seeds", func(t *testing.T) {
-		for k := range uint64(10) {
+		for k := range uint64(4) {
 			t.Run(fmt.Sprint("seed ", k), func(t *testing.T) {
 				t.Parallel()
 				s := newShelf(t, stagein.Options{})
 				s.r = rand.New(rand.NewPCG(k, 77))
 				s.Nodes, s.Stripe = 1+int(k%3), 30_000
-				packed, want := zipOf(t, stageintest.Shard(t, s.r, "z-", 60, 12_000))
+				packed, want := zipOf(t, stageintest.Shard(t, s.r, "z-", 30, 12_000))
 				s.FS.Add("/src/z.zip", source.TypeRegular|0o644, packed)
 				s.size += int64(len(packed))
 				maps.Copy(s.want, want)
 				ways := []stageintest.Codec{stageintest.SeekableCodecs[0], stageintest.SeekableCodecs[1], stageintest.GzipOneMember, asIs, stageintest.Codecs[1], stageintest.Codecs[2]}
-				for i := range 12 {
-					s.put(fmt.Sprint("s", i, ".tar"), ways[(i+int(k))%len(ways)], 20+s.r.IntN(60))
+				for i := range 7 {
+					s.put(fmt.Sprint("s", i, ".tar"), ways[(i+int(k))%len(ways)], 10+s.r.IntN(30))
 				}
-				d := newDeadly(s, 60+s.r.IntN(60))
+				d := newDeadly(s, 30+s.r.IntN(30))
 				late := rand.New(rand.NewPCG(k, 78))
 				d.m.forgets = func() bool { return late.IntN(4) == 0 }
 				d.check()
@@ -206,7 +206,7 @@ func TestCheckpointsAnywhere(t *testing.T) {
 		maps.Copy(want, tree)
 		archives = append(archives, stageintest.SeekableCodecs[i%2].Pack(t, plain))
 	}
-	for lives := 12; lives < 60; lives++ {
+	for lives := 12; lives < 60; lives += 1 + r.IntN(3) {
 		s := newShelf(t, stagein.Options{})
 		s.Lim.Checkpoint, s.Lim.Apart, s.Lim.Piece = 1, 4096, 4096
 		s.Nodes, s.want, s.Stripe = 1, want, 20_000
@@ -226,7 +226,7 @@ func TestCheckpointsOfSome(t *testing.T) {
 	for name, o := range map[string]stagein.Options{
 		"without some": {Exclude: []source.Name{"*7"}},
 		"apart":        {Unpack: stagein.UnpackApart},
-		"a number":     {Limit: 130},
+		"a number":     {Limit: 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			whole := newShelf(t, o)
@@ -234,7 +234,7 @@ func TestCheckpointsOfSome(t *testing.T) {
 			for _, s := range []*shelf{whole, s} {
 				s.Nodes, s.r = 1, rand.New(rand.NewPCG(5, 79))
 				for i := range 4 {
-					s.put(fmt.Sprint("s", i, ".tar"), stageintest.SeekableCodecs[i], 50)
+					s.put(fmt.Sprint("s", i, ".tar"), stageintest.SeekableCodecs[i], 40)
 				}
 			}
 			var err error

@@ -46,7 +46,7 @@ func checkPacked(t *testing.T, c stageintest.Codec, archive []byte, nodes int, s
 func TestPackedEqualsTwin(t *testing.T) {
 	r := stageintest.Rand(t)
 	stageintest.EveryCodec(t, func(t *testing.T, c stageintest.Codec) {
-		for i := range 6 {
+		for i := range 3 {
 			format := []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX}[i%3]
 			archive := c.Pack(t, stageintest.WriteTar(t, format, stageintest.RandomMembers(r, format, 1+r.IntN(60))))
 			for _, nodes := range []int{1, 2, 5} {
@@ -59,15 +59,15 @@ func TestPackedEqualsTwin(t *testing.T) {
 // TestPackedLarge has pieces of the usual size, and a striped file.
 func TestPackedLarge(t *testing.T) {
 	r := stageintest.Rand(t)
-	text := bytes.Repeat([]byte("what is unpacked is larger than a piece; "), 60_000)
+	text := bytes.Repeat([]byte("what is unpacked is larger than a piece; "), 40_000)
 	archive := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{
-		stageintest.TarFile("a", stageintest.RandBytes(r, 5000)), stageintest.TarFile("text", text), stageintest.TarFile("big", stageintest.RandBytes(r, 3<<20)), stageintest.TarFile("z", nil),
+		stageintest.TarFile("a", stageintest.RandBytes(r, 5000)), stageintest.TarFile("text", text), stageintest.TarFile("big", stageintest.RandBytes(r, 5<<18)), stageintest.TarFile("z", nil),
 	})
 	stageintest.EveryCodec(t, func(t *testing.T, c stageintest.Codec) {
 		if strings.Contains(c.Name, "blocks") {
 			t.Skip("small blocks take long")
 		}
-		checkPacked(t, c, c.Pack(t, archive), 3, func(j *jobtest.Job) { j.Lim, j.Memory, j.Stripe = jobtest.Bounds{}, 1, 1<<20 })
+		checkPacked(t, c, c.Pack(t, archive), 3, func(j *jobtest.Job) { j.Lim, j.Memory, j.Stripe = jobtest.Bounds{}, 1, 1<<19 })
 	})
 }
 
@@ -119,7 +119,7 @@ func TestPackedTruncated(t *testing.T) {
 	archive := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("first", stageintest.RandBytes(r, 20_000)), stageintest.TarFile("second", stageintest.RandBytes(r, 20_000)), stageintest.TarFile("third", nil)})
 	stageintest.EveryCodec(t, func(t *testing.T, c stageintest.Codec) {
 		whole := c.Pack(t, archive)
-		for range 20 {
+		for range 8 {
 			cut := 6 + r.IntN(len(whole)-6)
 			stageBadPacked(t, whole[:cut], "compressed offset")
 		}
@@ -157,7 +157,7 @@ func TestPackedIsNoTar(t *testing.T) {
 
 // TestPackedBomb has a small file that unpacks to more than there is room for.
 func TestPackedBomb(t *testing.T) {
-	archive := stageintest.WriteTar(t, tar.FormatGNU, []stageintest.Member{stageintest.TarFile("fits", make([]byte, 1000)), stageintest.TarFile("bomb", make([]byte, 8<<20))})
+	archive := stageintest.WriteTar(t, tar.FormatGNU, []stageintest.Member{stageintest.TarFile("fits", make([]byte, 1000)), stageintest.TarFile("bomb", make([]byte, 5<<20))})
 	stageintest.EveryCodec(t, func(t *testing.T, c stageintest.Codec) {
 		if strings.Contains(c.Name, "blocks") {
 			t.Skip("is not small")
@@ -175,7 +175,7 @@ func TestPackedBomb(t *testing.T) {
 		if stored > 1000 {
 			t.Errorf("%d bytes were stored of a bomb", stored)
 		}
-		j.Free = func(metadata.NodeID) (int64, bool) { return 9 << 20, true }
+		j.Free = func(metadata.NodeID) (int64, bool) { return 6 << 20, true }
 		if _, err := j.Run(context.Background()); err != nil {
 			t.Errorf("with room: %v", err)
 		}

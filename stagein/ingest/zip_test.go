@@ -58,7 +58,7 @@ func checkZip(t *testing.T, archive []byte, nodes int, more int64, set ...func(*
 
 func TestZipEqualsTwin(t *testing.T) {
 	r := stageintest.Rand(t)
-	for i := range 40 {
+	for i := range 14 {
 		archive := stageintest.WriteZip(t, "", stageintest.RandomZip(r, 1+r.IntN(60))...)
 		for nodes := 1; nodes <= 7; nodes++ {
 			checkZip(t, archive, nodes, 0)
