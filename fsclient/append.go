@@ -145,10 +145,10 @@ func (f *File) settleAppends(ctx context.Context) error {
 	return err
 }
 
-// awaitVisible waits until the stored size covers the appends of this node: a restarted
+// AwaitVisible waits until the stored size covers the appends of this node: a restarted
 // home knows only that of the appends of a dead node. A node that hangs in an earlier
 // append delays it until the node is given up.
-func (f *File) awaitVisible(ctx context.Context) error {
+func (f *File) AwaitVisible(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
 	for {
@@ -204,6 +204,11 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 	o, err := opensOf(s)
 	if err == nil {
 		pl, err = o.Append(ctx, f.c.holder(), q)
+	}
+	if err == nil {
+		f.mu.Lock()
+		f.alone = pl.Alone
+		f.mu.Unlock()
 	}
 	return pl, f.missed(err)
 }

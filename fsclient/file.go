@@ -46,11 +46,25 @@ type File struct {
 	drops     bool                         // under mu: writes drop setuid and setgid
 	reserved  int64                        // under mu: how far space was taken behind the end
 	unsynced  map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
+	maps      bool                         // under mu: this node, and no other, may map it shared and writable
+	// alone: under mu: no other node had it open, as the home said last.
+	alone     bool
+	mapsAsked int // under mu: questions under way whether it may
 }
 
 // Open opens the file ino. Every Open needs a Close. An inode that is gone is
 // ESTALE: the caller may look its name up again.
 func (c *Client) Open(ctx context.Context, ino metadata.Ino) (*File, error) {
+	return c.open(ctx, ino, false)
+}
+
+// OpenToMap is Open for a descriptor that could be mapped shared and writable: Maps says
+// whether it may be.
+func (c *Client) OpenToMap(ctx context.Context, ino metadata.Ino) (*File, error) {
+	return c.open(ctx, ino, true)
+}
+
+func (c *Client) open(ctx context.Context, ino metadata.Ino, maps bool) (*File, error) {
 	var f *File
 	var a metadata.Attr
 	var err error
@@ -59,7 +73,7 @@ func (c *Client) Open(ctx context.Context, ino metadata.Ino) (*File, error) {
 		a, err = c.Getattr(ctx, ino)
 	} else {
 		f = c.files.acquire(c, ino)
-		a, err = f.openAtHome(ctx)
+		a, err = f.openAtHome(ctx, maps)
 	}
 	if err == nil {
 		err = f.begin(ctx, a)
@@ -74,26 +88,38 @@ func (c *Client) Open(ctx context.Context, ino metadata.Ino) (*File, error) {
 // CreateOpen creates a regular file and opens it, in one call. With EEXIST the Attr
 // is that of the file which exists.
 func (c *Client) CreateOpen(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (*File, metadata.Attr, error) {
+	return c.createOpen(ctx, dir, name, n, false)
+}
+
+// CreateToMap is CreateOpen as OpenToMap is Open.
+func (c *Client) CreateToMap(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (*File, metadata.Attr, error) {
+	return c.createOpen(ctx, dir, name, n, true)
+}
+
+func (c *Client) createOpen(ctx context.Context, dir metadata.Ino, name string, n metadata.New, maps bool) (*File, metadata.Attr, error) {
 	if dir.Sealed() {
 		return nil, metadata.Attr{}, readOnly(dir)
 	}
 	c.setNewLayout(&n)
-	t := c.files.create()
+	o := metadata.Opening{Ticket: c.files.create(), Maps: maps}
+	var h metadata.Holding
 	a, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) {
-		o, err := opensOf(s)
+		opens, err := opensOf(s)
 		if err != nil {
 			return metadata.Attr{}, err
 		}
-		return o.CreateOpen(ctx, c.holder(), t, dir, name, n)
+		h, err = opens.CreateOpen(ctx, c.holder(), o, dir, name, n)
+		return h.Attr, err
 	})
 	if err != nil {
-		c.files.notCreated(t)
+		c.files.notCreated(o.Ticket)
 		return nil, a, err
 	}
 	c.entryChanged(dir, &a)
-	f := c.files.created(c, a.Ino, t)
+	f := c.files.created(c, a.Ino, o.Ticket)
 	f.mu.Lock()
 	f.atHome = true
+	f.holds(h)
 	f.mu.Unlock()
 	if err := f.begin(ctx, a); err != nil {
 		c.release(f)
@@ -111,33 +137,72 @@ func newFile(c *Client, ino metadata.Ino) *File {
 	return f
 }
 
-// openAtHome tells the home that the file is open here, and returns its attributes.
-func (f *File) openAtHome(ctx context.Context) (metadata.Attr, error) {
+// openAtHome tells the home that the file is open here, and returns its attributes. With
+// maps it asks for the right to map the file.
+func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error) {
 	f.mu.Lock()
+	o := metadata.Opening{Ticket: f.ticket, Maps: maps && !f.maps}
 	atHome, gen := f.atHome, f.gen
 	f.mu.Unlock()
-	if atHome {
+	if atHome && !o.Maps {
 		return f.refresh(ctx)
 	}
+	f.asksToMap(o, 1) // a home that restarts before the answer arrives must hear of it
+	defer f.asksToMap(o, -1)
 	s, err := f.c.nodes.Home(f.ino)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
-	o, err := opensOf(s)
+	opens, err := opensOf(s)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
-	a, err := o.Open(ctx, f.c.holder(), f.ino, f.ticket)
+	h, err := opens.Open(ctx, f.c.holder(), f.ino, o)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.atHome = true
+	f.holds(h)
 	if f.gen == gen {
-		f.attr = a
+		f.attr = h.Attr
 	}
-	return f.known(), nil
+	known := f.known()
+	f.mu.Unlock()
+	if atHome { // there may be writes that the home does not know of
+		return f.refresh(ctx)
+	}
+	return known, nil
+}
+
+// holds notes what the home says about other nodes; f.mu is held.
+func (f *File) holds(h metadata.Holding) {
+	f.maps = f.maps || h.Maps
+	f.alone = h.Alone
+}
+
+// asksToMap counts the questions under way whether this node may map the file.
+func (f *File) asksToMap(o metadata.Opening, n int) {
+	if o.Maps {
+		f.mu.Lock()
+		f.mapsAsked += n
+		f.mu.Unlock()
+	}
+}
+
+// Alone reports whether no other node had the file open, as the home said last: at its first
+// open here, or in answer to an append.
+func (f *File) Alone() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.alone
+}
+
+// Maps reports whether this node, and no other, may map the file shared and writable.
+func (f *File) Maps() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.maps
 }
 
 // begin fills in what a new File does not know.

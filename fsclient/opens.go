@@ -103,7 +103,8 @@ func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
 			f.mu.Lock()
 			flight, placed := f.app.Report(q.Run)
 			r.Files = append(r.Files, metadata.Opened{
-				Ino: ino, Ticket: f.ticket, Unsure: f.unsure, Outstanding: flight, Written: placed, Locks: c.locks.Held(ino),
+				Ino: ino, Ticket: f.ticket, Unsure: f.unsure, Outstanding: flight, Written: placed,
+				Locks: c.locks.Held(ino), Maps: f.maps || f.mapsAsked > 0,
 			})
 			f.mu.Unlock()
 		}

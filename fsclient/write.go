@@ -135,7 +135,7 @@ func (f *File) Sync(ctx context.Context) error {
 	if err := f.Flush(ctx); err != nil {
 		return err
 	}
-	return f.awaitVisible(ctx)
+	return f.AwaitVisible(ctx)
 }
 
 // syncNodes makes durable what has arrived at the nodes.

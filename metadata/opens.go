@@ -15,6 +15,21 @@ type Holder struct {
 // Ticket numbers the opens of a client, so that a delayed close does not end a later open.
 type Ticket uint64
 
+// Opening is how a client opens a file.
+type Opening struct {
+	Ticket Ticket
+	// Maps asks for the right to map the file shared and writable. One node has it at a time,
+	// because such mappings of two nodes are not coherent.
+	Maps bool
+}
+
+// Holding is the answer to an open.
+type Holding struct {
+	Attr  Attr
+	Maps  bool // the client has the right that Opening.Maps asks for, until it closes the file
+	Alone bool // no other node has the file open
+}
+
 // Opened is a file that a client has open or has closed.
 type Opened struct {
 	Ino    Ino
@@ -27,6 +42,7 @@ type Opened struct {
 	Outstanding Reservation
 	Written     []Extent
 	Locks       []Lock // held on the file; set only in a Recalled
+	Maps        bool   // the client may have it mapped shared and writable; set only in a Recalled
 }
 
 // Extent is a piece of a file.
@@ -86,10 +102,10 @@ type Place struct {
 type Opens interface {
 	// Open notes that by has ino open, and returns its attributes. ENOENT if
 	// there is no such inode, ESTALE if it has no name and is being removed.
-	Open(ctx context.Context, by Holder, ino Ino, t Ticket) (Attr, error)
+	Open(ctx context.Context, by Holder, ino Ino, o Opening) (Holding, error)
 	// CreateOpen is Create of a file that by has open when it returns. With
 	// an error, such as EEXIST, nothing is open.
-	CreateOpen(ctx context.Context, by Holder, t Ticket, dir Ino, name string, n New) (Attr, error)
+	CreateOpen(ctx context.Context, by Holder, o Opening, dir Ino, name string, n New) (Holding, error)
 	// Closed notes that by has closed files. A file opened again with a later ticket
 	// stays open.
 	Closed(ctx context.Context, by Holder, files []Opened) error

@@ -22,12 +22,12 @@ func (l *leased) Create(ctx context.Context, dir metadata.Ino, name string, n me
 }
 
 // CreateOpen is metadata.Opens.
-func (l *leased) CreateOpen(ctx context.Context, by metadata.Holder, t metadata.Ticket, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
-	a, err := l.store.CreateOpen(ctx, by, t, dir, name, n)
+func (l *leased) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.Opening, dir metadata.Ino, name string, n metadata.New) (metadata.Holding, error) {
+	h, err := l.store.CreateOpen(ctx, by, o, dir, name, n)
 	if mayHaveChanged(err) {
 		l.revoke(ctx, attrKey(dir))
 	}
-	return a, err
+	return h, err
 }
 
 // Unlink is metadata.Namespace.

@@ -248,14 +248,21 @@ func (s *Server) onRecall(q metadata.Recall) metadata.Recalled {
 	return metadata.Recalled{Run: s.cfg.Run}
 }
 
+func openReply(h metadata.Holding, err error) (node.Appender, error) {
+	if err != nil && h.Attr.Ino == 0 {
+		return nil, err
+	}
+	return &wire.OpenResp{Holding: h}, err
+}
+
 func (s *Server) openHandlers() node.Handlers {
 	by := func(r *rpc.Request, run metadata.Run) metadata.Holder { return metadata.Holder{Node: r.Peer, Run: run} }
 	return node.Handlers{
 		wire.OpOpen: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.OpenReq) (node.Appender, error) {
-			return attrReply(s.Open(ctx, by(r, q.Run), q.Ino, q.Ticket))
+			return openReply(s.Open(ctx, by(r, q.Run), q.Ino, q.Opening))
 		}),
 		wire.OpCreateOpen: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.CreateOpenReq) (node.Appender, error) {
-			return attrReply(s.CreateOpen(ctx, by(r, q.Run), q.Ticket, q.Dir, q.Name, q.New))
+			return openReply(s.CreateOpen(ctx, by(r, q.Run), q.Opening, q.Dir, q.Name, q.New))
 		}),
 		wire.OpClosed: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.ClosedReq) (node.Appender, error) {
 			return nil, s.Closed(ctx, by(r, q.Run), q.Files)

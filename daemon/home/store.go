@@ -49,7 +49,7 @@ func (s *Server) openStore() (*store, error) {
 	})
 	st.Locks = st.locks
 	st.files = opens.New(opens.Config{
-		Store: st, Places: s.places, Remove: s.removeObjects, Run: s.cfg.Run, Locks: st.locks, Rest: time.Second, Log: s.log.WithField("part", "open files"),
+		Store: st, Places: s.places, Remove: s.removeObjects, Recall: s.recall, Run: s.cfg.Run, Locks: st.locks, Rest: time.Second, Log: s.log.WithField("part", "open files"),
 	})
 	st.Opens = st.files
 	st.wide = s.newWide(st.Store)

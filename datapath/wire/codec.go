@@ -51,7 +51,7 @@ const (
 	entrySize  = 8 + 4 + 1 + 4 // without an Attr, with an empty name
 	lockSize   = 1 + 1 + 8 + 8 + 8 + 4
 	editSize   = 1 + 8 + 4 + 8 + 4 + 8 + 4 + 1
-	openedSize = 8 + 8 + 1 + 3*8 + 4 + 4
+	openedSize = 8 + 8 + 1 + 3*8 + 4 + 4 + 1
 )
 
 // codec encodes fields to the end of b, or decodes them off its front. After the

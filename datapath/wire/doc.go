@@ -87,8 +87,8 @@
 //	outcome       22   TxReq        OutcomeResp
 //	rename-lock   23   RenameLockReq  -
 //	ancestor      24   AncestorReq  InoReq: where the walk ended
-//	open          25   OpenReq      AttrResp
-//	create-open   26   CreateOpenReq  AttrResp (also with EEXIST)
+//	open          25   OpenReq      OpenResp
+//	create-open   26   CreateOpenReq  OpenResp (also with EEXIST)
 //	closed        27   ClosedReq    -
 //	recall        28   RecallReq    RecallResp
 //	remove-objects 29  InosReq      -
@@ -151,7 +151,8 @@
 //	             string to name, [New]
 //	Extent       8 offset, 8 length
 //	Opened       8 ino, 8 ticket, bool unsure, and of appends: 8 sequence,
-//	             Extent, Extent…; Lock…
+//	             Extent, Extent…; Lock…; bool maps
+//	Opening      8 ticket, bool maps
 //	Lock         1 kind, 1 type, 8 owner, 8 start, 8 end, 4 pid
 //
 //	DirName      8 dir, string name
@@ -188,8 +189,9 @@
 //	             bytes stand in the data one behind the other
 //	PutPiecesResp  2 status…
 //	TruncateReq  8 ino, 8 size
-//	OpenReq      8 run, 8 ticket, 8 ino
-//	CreateOpenReq  8 run, 8 ticket, CreateReq
+//	OpenReq      8 run, 8 ino, Opening
+//	OpenResp     Attr, bool maps, bool alone
+//	CreateOpenReq  8 run, Opening, CreateReq
 //	ClosedReq    8 run, Opened…
 //	RecallReq    8 run, 8 after, 8 ino…
 //	RecallResp   8 run, 8 floor, bool more, Opened…

@@ -8,27 +8,36 @@ const MaxOpened = 4096
 
 // OpenReq says that a client opens a file.
 type OpenReq struct {
-	Run    metadata.Run
-	Ticket metadata.Ticket
-	Ino    metadata.Ino
+	Run metadata.Run
+	Ino metadata.Ino
+	metadata.Opening
 }
 
 func (m *OpenReq) fields(c *codec) {
 	u64(c, &m.Run)
-	u64(c, &m.Ticket)
 	u64(c, &m.Ino)
+	c.opening(&m.Opening)
+}
+
+// OpenResp answers an OpenReq or a CreateOpenReq.
+type OpenResp struct{ metadata.Holding }
+
+func (m *OpenResp) fields(c *codec) {
+	c.attr(&m.Attr)
+	c.bool(&m.Maps)
+	c.bool(&m.Alone)
 }
 
 // CreateOpenReq asks for a new file that its client has open.
 type CreateOpenReq struct {
-	Run    metadata.Run
-	Ticket metadata.Ticket
+	Run metadata.Run
+	metadata.Opening
 	CreateReq
 }
 
 func (m *CreateOpenReq) fields(c *codec) {
 	u64(c, &m.Run)
-	u64(c, &m.Ticket)
+	c.opening(&m.Opening)
 	m.CreateReq.fields(c)
 }
 
@@ -146,6 +155,12 @@ func (c *codec) opened(o *metadata.Opened) {
 	c.extent(&o.Outstanding.Extent)
 	list(c, &o.Written, unlimited, 16, (*codec).extent)
 	list(c, &o.Locks, unlimited, lockSize, (*codec).lock)
+	c.bool(&o.Maps)
+}
+
+func (c *codec) opening(o *metadata.Opening) {
+	u64(c, &o.Ticket)
+	c.bool(&o.Maps)
 }
 
 func (c *codec) extent(e *metadata.Extent) {

@@ -101,8 +101,9 @@ func messages() []Message {
 		&ReadManyResp{Files: []ManyFile{{Len: 9, Sum: 3}, {Status: syscall.EAGAIN}}},
 		&PutPiecesResp{Status: []syscall.Errno{0, syscall.EBADMSG}},
 		&TruncateReq{Ino: 5, Size: 12},
-		&OpenReq{Run: 1 << 60, Ticket: 9, Ino: 5},
-		&CreateOpenReq{Run: 1, Ticket: 2, CreateReq: CreateReq{Dir: 16, Name: "n", New: sampleNew}},
+		&OpenReq{Run: 1 << 60, Ino: 5, Opening: metadata.Opening{Ticket: 9, Maps: true}},
+		&OpenResp{metadata.Holding{Attr: sampleAttr, Maps: true}},
+		&CreateOpenReq{Run: 1, Opening: metadata.Opening{Ticket: 2}, CreateReq: CreateReq{Dir: 16, Name: "n", New: sampleNew}},
 		&ClosedReq{Run: 3},
 		&ClosedReq{Run: 3, Files: []metadata.Opened{{Ino: 5, Ticket: 6}, {Ino: 7, Ticket: 8, Unsure: true, Written: []metadata.Extent{{Off: 1, Len: 2}, {Off: 3, Len: 4}}, Locks: []metadata.Lock{sampleLock}}}},
 		&RecallReq{Run: 3, After: 4},
@@ -214,7 +215,7 @@ func TestGolden(t *testing.T) {
 		{&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Entry: 1500 * time.Microsecond, Attr: time.Second}}, attr + "01000000" + "e8030000"},
 		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "01000000" + "1000000000000000" + "01000000" + "64"},
 		{&Hello{Purpose: PurposeStream, From: 1, To: 2, Nonce: Nonce{9}},
-			hex.EncodeToString([]byte("BVhi")) + "0300" + "03" + "00" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+			hex.EncodeToString([]byte("BVhi")) + "0400" + "03" + "00" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
 		if got := hex.EncodeToString(Append(nil, c.m)); got != c.want {
 			t.Errorf("%T = %s, want %s", c.m, got, c.want)

@@ -201,6 +201,13 @@ func (s *fsys) dropPages(files []metadata.Ino) {
 	}
 }
 
+// dropTail makes the kernel drop cached pages of a file from off on.
+func (s *fsys) dropTail(ino metadata.Ino, off int64) {
+	if server := s.server.Load(); server != nil {
+		_ = server.InodeNotify(uint64(ino), off, 0) // an unknown inode is no error
+	}
+}
+
 // Forget has nothing to do: the kernel's node ids are inode numbers.
 func (s *fsys) Forget(_, _ uint64) { s.stats.calls[opForget].Add(1) }
 

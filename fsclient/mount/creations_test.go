@@ -78,12 +78,12 @@ type openHome struct {
 	before func()
 }
 
-func (h *openHome) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, ticket metadata.Ticket) (metadata.Attr, error) {
+func (h *openHome) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, o metadata.Opening) (metadata.Holding, error) {
 	if before := h.before; before != nil {
 		h.before = nil
 		before()
 	}
-	return h.Home.Open(ctx, by, ino, ticket)
+	return h.Home.Open(ctx, by, ino, o)
 }
 
 // TestCreateOfExisting: a create that finds a new file of another node returns the size at

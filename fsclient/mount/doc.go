@@ -27,6 +27,10 @@
 //	                                                                          show zeros for the new bytes, if another
 //	                                                                          thread learns the new size at the same
 //	                                                                          moment
+//	shared mapping      of one node at a time if it may write (a descriptor   ENODEV there for descriptors opened while
+//	                    for reading and writing): coherent for all its        the file is open here to read and write,
+//	                    processes; for reading only: everywhere, see open     and for those with O_APPEND; the reads of
+//	                                                                          such are not cached
 //	write               visible here at once; an error is returned by the     visible there after close, fsync, the end
 //	                    write or once by the next write, fsync or close of    of a lock here, or a second of writing;
 //	                    the same descriptor                                   the last half second before is lost with

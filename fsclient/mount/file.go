@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
@@ -28,13 +29,27 @@ func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 			return nil
 		}
 		s.creations.drop(ino)
-		f, err := s.client.Open(ctx, ino)
+		f, err := s.openFile(ctx, ino, in.Flags)
 		if err != nil {
 			return err
 		}
 		s.opened(f, in.Flags, out)
 		return nil
 	})
+}
+
+// openFile opens a file of a dataset or of the live realm.
+func (s *fsys) openFile(ctx context.Context, ino metadata.Ino, flags uint32) (*fsclient.File, error) {
+	if mappable(flags) && !ino.Sealed() {
+		return s.client.OpenToMap(ctx, ino)
+	}
+	return s.client.Open(ctx, ino)
+}
+
+// mappable reports whether the kernel could map a file that is opened with flags shared and
+// writable. Descriptors with O_APPEND are not cached.
+func mappable(flags uint32) bool {
+	return flags&syscall.O_ACCMODE == syscall.O_RDWR && flags&syscall.O_APPEND == 0
 }
 
 // openVirtual takes the content once, for all reads of this open.
@@ -58,15 +73,22 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	switch {
 	case f.Ino().Sealed():
 		s.openSealed(h, out)
-	case h.appends || h.writer == nil && s.mapsDirect && s.handles.growing(f.Ino()):
+	case mappable(flags) && !f.Maps():
+		// Another node may map the file shared and writable. Mappings of two nodes are
+		// not coherent, and the kernel does not announce them; it refuses them (ENODEV)
+		// for descriptors past the page cache.
+		h.direct = true
+		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
+	case h.appends || h.writer == nil && s.dropsDirect && s.handles.growing(f.Ino(), f.Alone()):
 		// The kernel does not know where appended bytes go, and extends the file at
 		// once. It would show the zeros behind the end in a reader's cached pages as
 		// data until it drops them, and likewise when one thread learns of a larger
 		// size while another reads: the kernel takes the size first and drops the
-		// pages afterwards. So such files are not cached.
+		// pages afterwards. So such files are not cached. If only this node appends,
+		// Write drops the pages in time.
 		h.direct = true
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
-	case flags&syscall.O_ACCMODE == syscall.O_WRONLY && s.mapsDirect:
+	case flags&syscall.O_ACCMODE == syscall.O_WRONLY && s.dropsDirect:
 		// No read or mapping uses this descriptor. Writing past the page cache saves
 		// a copy and, before Linux 5.11, a request for security.capability before each
 		// write. The kernel drops the pages of readers before the write.
@@ -90,7 +112,11 @@ func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, ou
 			return err
 		}
 		n := metadata.New{Mode: syscall.S_IFREG | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
-		f, a, err := s.client.CreateOpen(ctx, dir, name, n)
+		create := s.client.CreateOpen
+		if mappable(in.Flags) {
+			create = s.client.CreateToMap
+		}
+		f, a, err := create(ctx, dir, name, n)
 		if errors.Is(err, syscall.EEXIST) && in.Flags&syscall.O_EXCL == 0 {
 			return s.openExisting(ctx, in, a.Ino, out)
 		}
@@ -112,7 +138,7 @@ func (s *fsys) openExisting(ctx context.Context, in *fuse.CreateIn, ino metadata
 	if err != nil || a.Mode&syscall.S_IFMT != syscall.S_IFREG || !ownerMay(&in.InHeader, &a, in.Flags) {
 		return syscall.ESTALE
 	}
-	f, err := s.client.Open(ctx, ino)
+	f, err := s.openFile(ctx, ino, in.Flags)
 	if err != nil {
 		return err
 	}
@@ -215,12 +241,31 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 			err = nil // a short write; the next one returns the error
 		}
 		if n > 0 {
-			h.kernelSize.announce(int64(in.Offset) + int64(n)) // what the kernel takes for the size now
+			s.wrote(ctx, h, int64(in.Offset), n)
 		}
 		written = uint32(n)
 		return stale(err)
 	})
 	return written, code
+}
+
+// visiblePatience bounds how long an append waits for those of other nodes before it, for
+// the sake of readers here whose pages the kernel caches.
+const visiblePatience = time.Second
+
+// wrote prepares for what the kernel does after a write of n bytes at off: it takes off+n for
+// the size. After an append cached pages may have zeros below that.
+func (s *fsys) wrote(ctx context.Context, h *handle, off int64, n int) {
+	tail := h.appends && s.handles.cached(h.file.Ino())
+	if tail && !h.file.Alone() {
+		ctx, cancel := context.WithTimeout(ctx, visiblePatience)
+		_ = h.file.AwaitVisible(ctx) // the bytes are written
+		cancel()
+	}
+	h.kernelSize.announce(off + int64(n))
+	if tail {
+		s.dropTail(h.file.Ino(), off)
+	}
 }
 
 // dropsSetIDs reports whether a write drops setuid and setgid. The kernel has a flag for

@@ -28,14 +28,14 @@ type fsys struct {
 	creations creations
 	stats     opCounters
 
-	server     atomic.Pointer[fuse.Server] // since Init
-	pages      atomic.Pointer[pages]       // since Init
-	mapsDirect bool                        // since Init: files with FOPEN_DIRECT_IO can be mapped shared
-	backings   backings
-	covers     covers
-	drops      atomic.Int64                  // how often pages were dropped
-	trace      atomic.Pointer[func(Request)] // nil is no trace
-	warned     atomic.Int64                  // when the last error was logged as a warning, Unix seconds
+	server      atomic.Pointer[fuse.Server] // since Init
+	pages       atomic.Pointer[pages]       // since Init
+	dropsDirect bool                        // since Init: writes to files with FOPEN_DIRECT_IO drop cached pages
+	backings    backings
+	covers      covers
+	drops       atomic.Int64                  // how often pages were dropped
+	trace       atomic.Pointer[func(Request)] // nil is no trace
+	warned      atomic.Int64                  // when the last error was logged as a warning, Unix seconds
 }
 
 func newFS(cfg Config, now time.Time) *fsys {
@@ -61,7 +61,7 @@ func (s *fsys) Init(server *fuse.Server) {
 	s.client.OnRevoke(s.forget)
 	k := server.KernelSettings()
 	has := func(c uint64) bool { return k.Flags64()&c != 0 }
-	s.mapsDirect = has(fuse.CAP_DIRECT_IO_ALLOW_MMAP)
+	s.dropsDirect = has(fuse.CAP_DIRECT_IO_ALLOW_MMAP) // the same kernels
 	s.log.WithFields(logrus.Fields{
 		"protocol":        fmt.Sprintf("%d.%d", k.Major, k.Minor),
 		"max_write":       maxWrite,

@@ -50,14 +50,16 @@ const stillGrowing = time.Second
 
 // grownFile is a file that counts as growing.
 type grownFile struct {
-	ino  metadata.Ino
-	till time.Time
+	ino   metadata.Ino
+	till  time.Time
+	there bool // by writes of other nodes
 }
 
 // openedFile is shared by the handles of a live file.
 type openedFile struct {
 	handles    int // under handles.mu
 	appending  int // under handles.mu: handles with O_APPEND
+	cached     int // under handles.mu: handles whose pages the kernel caches
 	kernelSize *kernelSize
 }
 
@@ -91,6 +93,9 @@ func (t *handles) join(h *handle) {
 	if h.appends {
 		f.appending++
 	}
+	if !h.direct {
+		f.cached++
+	}
 	h.kernelSize = f.kernelSize
 }
 
@@ -102,7 +107,10 @@ func (t *handles) leave(h *handle) {
 	}
 	if h.appends {
 		f.appending--
-		t.noteGrown(h.file.Ino())
+		t.noteGrown(h.file.Ino(), false)
+	}
+	if !h.direct {
+		f.cached--
 	}
 }
 
@@ -111,16 +119,18 @@ func (t *handles) grownSlot(ino metadata.Ino) *grownFile {
 	return &t.grown[uint64(ino)%uint64(len(t.grown))]
 }
 
-// noteGrown notes that ino has grown; t.mu is held.
-func (t *handles) noteGrown(ino metadata.Ino) {
-	*t.grownSlot(ino) = grownFile{ino, t.now().Add(stillGrowing)}
+// noteGrown notes that ino has grown, there by writes of other nodes; t.mu is held.
+func (t *handles) noteGrown(ino metadata.Ino, there bool) {
+	l := t.grownSlot(ino)
+	there = there || l.ino == ino && l.there && t.now().Before(l.till)
+	*l = grownFile{ino, t.now().Add(stillGrowing), there}
 }
 
 // grew notes that ino has grown by writes of other nodes.
 func (t *handles) grew(ino metadata.Ino) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.noteGrown(ino)
+	t.noteGrown(ino, true)
 }
 
 // kernelSizeOf is the size of ino as the kernel knows it; nil if it is not open here.
@@ -134,15 +144,24 @@ func (t *handles) kernelSizeOf(ino metadata.Ino) *kernelSize {
 }
 
 // growing reports whether ino has an appending handle, or had one a moment ago, or has
-// grown by writes of other nodes then.
-func (t *handles) growing(ino metadata.Ino) bool {
+// grown by writes of other nodes then. While no other node has the file open (alone), appends
+// do not count.
+func (t *handles) growing(ino metadata.Ino, alone bool) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if f := t.files[ino]; f != nil && f.appending > 0 {
+	if f := t.files[ino]; f != nil && f.appending > 0 && !alone {
 		return true
 	}
 	l := t.grownSlot(ino)
-	return l.ino == ino && t.now().Before(l.till)
+	return l.ino == ino && t.now().Before(l.till) && (l.there || !alone)
+}
+
+// cached reports whether the kernel may cache pages of ino.
+func (t *handles) cached(ino metadata.Ino) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	f := t.files[ino]
+	return f != nil && f.cached > 0
 }
 
 func (t *handles) get(fh uint64) (*handle, error) {

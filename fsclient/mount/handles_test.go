@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"context"
 	"syscall"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ func madeAt(t *testing.T, flags uint32) (s, there *fsys, made fuse.CreateOut, no
 	t.Helper()
 	nodes, _ := lockNodes(t)
 	s, there = nodes[0], nodes[1]
-	s.mapsDirect = true
+	s.dropsDirect = true
 	begun := time.Now()
 	now = &begun
 	s.handles.now = func() time.Time { return *now }
@@ -27,18 +28,32 @@ func madeAt(t *testing.T, flags uint32) (s, there *fsys, made fuse.CreateOut, no
 }
 
 // TestReaderAfterAppends: a reader of a file to which lines are appended, each with an open
-// of its own, gets no cached pages, also between two appends.
+// of its own, gets no cached pages, also between two appends, if another node has it open.
 func TestReaderAfterAppends(t *testing.T) {
-	s, _, made, now := madeAt(t, syscall.O_WRONLY|syscall.O_APPEND)
-	direct := func() bool { return s.opensDirect(t, made.NodeId) }
-	if !direct() {
+	s, there, made, now := madeAt(t, syscall.O_WRONLY|syscall.O_APPEND)
+	if s.opensDirect(t, made.NodeId) {
+		t.Error("no other node has it open: no pages are cached")
+	}
+	by := fuse.InHeader{NodeId: made.NodeId}
+	f, err := there.client.Open(t.Context(), metadata.Ino(made.NodeId))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close(context.Background()) }()
+	if n, st := s.Write(nil, &fuse.WriteIn{InHeader: by, Fh: made.Fh, Size: 2, Flags: syscall.O_APPEND}, []byte("ab")); n != 2 || st != fuse.OK {
+		t.Fatal(n, st)
+	}
+	if st := s.Fsync(nil, &fuse.FsyncIn{InHeader: by, Fh: made.Fh}); st != fuse.OK {
+		t.Fatal(st)
+	}
+	if !s.opensDirect(t, made.NodeId) {
 		t.Error("during an append: pages are cached")
 	}
-	s.Release(nil, &fuse.ReleaseIn{InHeader: fuse.InHeader{NodeId: made.NodeId}, Fh: made.Fh})
-	if *now = now.Add(stillGrowing - 1); !direct() {
+	s.Release(nil, &fuse.ReleaseIn{InHeader: by, Fh: made.Fh})
+	if *now = now.Add(stillGrowing - 1); !s.opensDirect(t, made.NodeId) {
 		t.Error("between two appends: pages are cached")
 	}
-	if *now = now.Add(1); direct() {
+	if *now = now.Add(1); s.opensDirect(t, made.NodeId) {
 		t.Error("after the appends: no pages are cached")
 	}
 }

@@ -124,9 +124,10 @@ func (m *Mount) options() *fuse.MountOptions {
 		Name:                    fsName,
 		DirectMount:             root && !m.premounted(),
 		DirectMountStrict:       root && !m.premounted(),
-		// With KILLPRIV_V2 the kernel does not ask for security.capability before each
+		// Without DIRECT_IO_ALLOW_MMAP descriptors past the page cache cannot be mapped
+		// shared (opened). With KILLPRIV_V2 the kernel does not ask for security.capability before each
 		// write to its pages, and flags the writes that drop setuid and setgid.
-		ExtraCapabilities: fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_HANDLE_KILLPRIV_V2,
+		ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2,
 		Logger:            log.New(&logWriter{m.cfg.Log}, "", 0),
 		Debug:             m.cfg.Debug,
 		PanicHandler:      m.panicked,

@@ -10,15 +10,18 @@ import (
 var _ metadata.Opens = (*Store)(nil)
 
 // Open is metadata.Opens. The peer knows by the connection which node asks.
-func (s *Store) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, t metadata.Ticket) (metadata.Attr, error) {
-	return s.attr(ctx, wire.OpOpen, &wire.OpenReq{Run: by.Run, Ticket: t, Ino: ino})
+func (s *Store) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, o metadata.Opening) (metadata.Holding, error) {
+	var r wire.OpenResp
+	err := do(ctx, s.c, wire.OpOpen, &wire.OpenReq{Run: by.Run, Ino: ino, Opening: o}, &r)
+	return r.Holding, err
 }
 
 // CreateOpen is metadata.Opens.
-func (s *Store) CreateOpen(ctx context.Context, by metadata.Holder, t metadata.Ticket, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
-	return s.attr(ctx, wire.OpCreateOpen, &wire.CreateOpenReq{
-		Run: by.Run, Ticket: t, CreateReq: wire.CreateReq{Dir: dir, Name: name, New: n},
-	})
+func (s *Store) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.Opening, dir metadata.Ino, name string, n metadata.New) (metadata.Holding, error) {
+	var r wire.OpenResp
+	q := wire.CreateOpenReq{Run: by.Run, Opening: o, CreateReq: wire.CreateReq{Dir: dir, Name: name, New: n}}
+	err := do(ctx, s.c, wire.OpCreateOpen, &q, &r)
+	return r.Holding, err
 }
 
 // Closed is metadata.Opens. Many files are several calls.

@@ -22,6 +22,7 @@ var programs = []program{
 	{"tar", []string{"tar"}, tarScript, "same\n2\n751\na/1/b/1\nt.tar"},
 	{"rsync", []string{"rsync"}, rsyncScript, "2"},
 	{"sqlite", []string{"sqlite3"}, sqliteScript, "ok\na|20|210\nb|20|210"},
+	{"sqlite-wal", []string{"/usr/bin/python3"}, walScript, "refused\nnothing lost\n80 ok\nhanded over"},
 	{"python", []string{"/usr/bin/python3"}, venvScript, "pip\nTrue\n190\nb'\\x07\\x07\\x07\\x07\\x07abc\\x07'\nequal"},
 	{"make", []string{"make", "gcc", "ar"}, makeScript, "78\n178\n1"},
 }
@@ -80,6 +81,55 @@ insert $here/db a & a=$!
 insert $there/db b & b=$!
 wait $a && wait $b
 sqlite3 $there/db 'PRAGMA integrity_check; SELECT who, count(*), sum(n) FROM t GROUP BY who ORDER BY who;'`
+
+// walScript: SQLite's write-ahead log needs coherent shared mappings. Writers of one node have
+// them; a writer of another node gets an error, until the first have gone. A row whose insert
+// has succeeded is there.
+const walScript = `
+/usr/bin/python3 - <<-END
+	import sqlite3, subprocess, sys
+	writer = """if True:
+	    import sqlite3, sys
+	    path, who = sys.argv[1:]
+	    db = sqlite3.connect(path, timeout=60, isolation_level=None)
+	    for i in range(40):
+	        try:
+	            db.execute("INSERT INTO t VALUES (?, ?)", (who, i))
+	            print(who, i)
+	        except sqlite3.Error as e:
+	            print("error", e)
+	"""
+	def write(path, who):
+	    return subprocess.Popen([sys.executable, "-c", writer, path, who], stdout=subprocess.PIPE, text=True)
+	def rows(path):
+	    db = sqlite3.connect(path, timeout=60)
+	    got = {(who, str(n)) for who, n in db.execute("SELECT who, n FROM t")}
+	    assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+	    db.close()
+	    return got
+	here, there = "$here/db", "$there/db"
+	db = sqlite3.connect(here, isolation_level=None)
+	assert db.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+	db.execute("CREATE TABLE t (who TEXT, n INTEGER)")
+	out = []
+	for p in [write(here, "a"), write(there, "b"), write(here, "c")]:
+	    out += p.communicate()[0].splitlines()
+	print("refused" if any(l.startswith("error") for l in out) else "not refused")
+	acknowledged = {tuple(l.split()) for l in out if not l.startswith("error")}
+	lost = acknowledged - rows(here)
+	print("lost", sorted(lost)) if lost else print("nothing lost")
+	print(len([l for l in out if l[0] in "ac"]), db.execute("PRAGMA integrity_check").fetchone()[0])
+	db.close()
+	for attempt in range(200):
+	    try:
+	        assert acknowledged <= rows(there)
+	        break
+	    except sqlite3.OperationalError:
+	        pass
+	else:
+	    print("not", end=" ")
+	print("handed over")
+	END`
 
 // venvScript makes an environment here that is used there.
 const venvScript = `

@@ -185,6 +185,45 @@ func appends(t *testing.T, c *camp, _, _ string) {
 	}
 }
 
+// mappings: one node at a time may map a file shared and writable. The mappings are not
+// touched, because this process serves them.
+func mappings(t *testing.T, _ *camp, here, there string) {
+	check(t, os.WriteFile(here+"/f", pattern(4096), 0o644))
+	mapped := func(dir string, flag, prot, how int) error {
+		f, err := os.OpenFile(dir+"/f", flag, 0)
+		check(t, err)
+		defer f.Close()
+		m, err := unix.Mmap(int(f.Fd()), 0, 4096, prot, how)
+		if err == nil {
+			check(t, unix.Munmap(m))
+		}
+		return err
+	}
+	const both = unix.PROT_READ | unix.PROT_WRITE
+	held, err := os.OpenFile(here+"/f", os.O_RDWR, 0)
+	check(t, err)
+	check(t, mapped(here, os.O_RDWR, both, unix.MAP_SHARED))
+	wantErr(t, "a shared mapping there", mapped(there, os.O_RDWR, both, unix.MAP_SHARED), syscall.ENODEV)
+	check(t, mapped(there, os.O_RDWR, both, unix.MAP_PRIVATE))
+	check(t, mapped(there, os.O_RDONLY, unix.PROT_READ, unix.MAP_SHARED))
+	f, err := os.OpenFile(there+"/f", os.O_RDWR, 0)
+	check(t, err)
+	defer f.Close()
+	_, err = held.WriteAt([]byte("held"), 0)
+	check(t, err)
+	check(t, held.Sync())
+	b := make([]byte, 4)
+	if _, err := f.ReadAt(b, 0); err != nil || string(b) != "held" {
+		t.Errorf("a descriptor there reads %q, %v", b, err)
+	}
+	_, err = f.WriteAt([]byte("file"), 0)
+	check(t, err)
+	check(t, f.Sync())
+	check(t, held.Close())
+	testcluster.Eventually(t, "the right passes on", func() bool { return mapped(there, os.O_RDWR, both, unix.MAP_SHARED) == nil })
+	wantFile(t, here+"/f", append([]byte("file"), pattern(4096)[4:]...))
+}
+
 // truncate: what was cut off never comes back.
 func truncate(t *testing.T, _ *camp, here, there string) {
 	check(t, os.WriteFile(here+"/f", pattern(5<<20), 0o644))

@@ -20,6 +20,7 @@ type row struct {
 var rows = []row{
 	{"sealed realm", sealedRealm},
 	{"open, read", openRead},
+	{"shared mapping", mappings},
 	{"write", write},
 	{"O_APPEND", appends},
 	{"O_EXCL, mkdir, link, symlink", oneWins},

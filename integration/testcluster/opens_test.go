@@ -255,3 +255,40 @@ func TestManyOpen(t *testing.T) {
 	})
 	c.spaceBack(t)
 }
+
+// TestMapAfterRestarts: one node at a time may map a file shared and writable, also when its
+// home or the node itself starts again.
+func TestMapAfterRestarts(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Config{})
+	ctx := t.Context()
+	_, a, err := c.Nodes[3].Client.CreateToMap(ctx, metadata.RootIno, "f", metadata.New{Mode: 0o100644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mayMap := func(node int) (may bool) {
+		Eventually(t, "the home answers", func() bool {
+			f, err := c.Nodes[node].Client.OpenToMap(ctx, a.Ino)
+			if err != nil {
+				return false
+			}
+			may = f.Maps()
+			return f.Close(ctx) == nil
+		})
+		return may
+	}
+	if mayMap(1) {
+		t.Error("node 1 may map what node 3 has mapped")
+	}
+	c.Kill(t, 0)
+	c.Revive(t, 0)
+	if mayMap(1) {
+		t.Error("node 1 may map what node 3 has mapped, after the home's restart")
+	}
+	if !mayMap(3) {
+		t.Error("node 3 may not map what it has mapped, after the home's restart")
+	}
+	c.Kill(t, 3)
+	c.Revive(t, 3)
+	Eventually(t, "node 1 may map it", func() bool { return mayMap(1) })
+}

@@ -39,6 +39,15 @@
 // (Recover); a node that returns to a running home reports only its open files
 // (Await).
 //
+// # Shared mappings
+//
+// The page caches of two nodes are not coherent, so one node at a time may map a file shared
+// and writable: the first that opens it to read and write, until it has closed it. A node
+// that is refused is given the right at its next open after that. The answer to a Recall
+// restores the right in a home that has restarted, and nothing is granted before all nodes
+// have answered. A node that was given up and returns keeps its mappings: then two nodes may
+// have the right, and no third one gets it.
+//
 // # Locks
 //
 //	Registry.mu   held only for updates in memory
@@ -75,6 +84,9 @@ type Config struct {
 	Places func(ctx context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error)
 	// Remove removes objects on a node. A missing object is no error.
 	Remove func(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error
+	// Recall asks a node which of its files it has open. nil: closes that are on their way
+	// count when they arrive.
+	Recall func(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error)
 	Run    metadata.Run // of this home; clients detect its restarts by it
 	Locks  Locker       // may be nil
 	// Rest is how long a small file without a name can still be opened: a process on another
@@ -117,7 +129,15 @@ func New(cfg Config) *Files {
 }
 
 // Open is metadata.Opens.
-func (f *Files) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, t metadata.Ticket) (metadata.Attr, error) {
+func (f *Files) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, o metadata.Opening) (metadata.Holding, error) {
+	a, err := f.open(ctx, by, ino, o.Ticket)
+	if err != nil {
+		return metadata.Holding{Attr: a}, err
+	}
+	return f.holding(ctx, by, a, o), nil
+}
+
+func (f *Files) open(ctx context.Context, by metadata.Holder, ino metadata.Ino, t metadata.Ticket) (metadata.Attr, error) {
 	f.layouts.RLock()
 	defer f.layouts.RUnlock()
 	if err := f.Registry.Open(by, ino, t); err != nil {
@@ -132,7 +152,22 @@ func (f *Files) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, 
 }
 
 // CreateOpen is metadata.Opens.
-func (f *Files) CreateOpen(ctx context.Context, by metadata.Holder, t metadata.Ticket, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+func (f *Files) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.Opening, dir metadata.Ino, name string, n metadata.New) (metadata.Holding, error) {
+	a, err := f.createOpen(ctx, by, o.Ticket, dir, name, n)
+	if err != nil {
+		return metadata.Holding{Attr: a}, err
+	}
+	return f.holding(ctx, by, a, o), nil
+}
+
+// holding is the answer to an open that has succeeded.
+func (f *Files) holding(ctx context.Context, by metadata.Holder, a metadata.Attr, o metadata.Opening) metadata.Holding {
+	h := metadata.Holding{Attr: a, Alone: f.Alone(by, a.Ino)}
+	h.Maps = o.Maps && f.mayMap(ctx, by, a.Ino)
+	return h
+}
+
+func (f *Files) createOpen(ctx context.Context, by metadata.Holder, t metadata.Ticket, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if n.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return metadata.Attr{}, fmt.Errorf("create of %q with mode %o: %w", name, n.Mode, syscall.EINVAL)
 	}

@@ -146,11 +146,11 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 func create(t *testing.T, f *Files, by metadata.Holder, tick metadata.Ticket) metadata.Ino {
 	t.Helper()
-	a, err := f.CreateOpen(context.Background(), by, tick, 16, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
+	h, err := f.CreateOpen(context.Background(), by, metadata.Opening{Ticket: tick}, 16, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return a.Ino
+	return h.Attr.Ino
 }
 
 func TestFilesRemove(t *testing.T) {
@@ -158,8 +158,8 @@ func TestFilesRemove(t *testing.T) {
 	w := newWorld()
 	f := serve(t, w)
 	ino := create(t, f, on(1), 1)
-	if a, err := f.Open(ctx, on(2), ino, 4); err != nil || a.Ino != ino {
-		t.Fatalf("Open = %+v, %v", a, err)
+	if h, err := f.Open(ctx, on(2), ino, metadata.Opening{Ticket: 4}); err != nil || h.Attr.Ino != ino {
+		t.Fatalf("Open = %+v, %v", h, err)
 	}
 	w.unlink(f, ino)
 	for _, by := range []metadata.Holder{on(1), on(2)} {
@@ -174,13 +174,13 @@ func TestFilesRemove(t *testing.T) {
 	if len(w.removed) != 0 {
 		t.Errorf("objects of an empty file were removed: %v", w.removed)
 	}
-	if _, err := f.Open(ctx, on(1), ino, 5); !errors.Is(err, syscall.ENOENT) {
+	if _, err := f.Open(ctx, on(1), ino, metadata.Opening{Ticket: 5}); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("Open of a removed file = %v, want ENOENT", err)
 	}
-	if a, err := f.CreateOpen(ctx, on(1), 6, 16, "taken", metadata.New{Mode: syscall.S_IFREG}); !errors.Is(err, syscall.EEXIST) || a.Ino != 7 {
-		t.Errorf("CreateOpen of a name that is taken = %+v, %v", a, err)
+	if h, err := f.CreateOpen(ctx, on(1), metadata.Opening{Ticket: 6}, 16, "taken", metadata.New{Mode: syscall.S_IFREG}); !errors.Is(err, syscall.EEXIST) || h.Attr.Ino != 7 {
+		t.Errorf("CreateOpen of a name that is taken = %+v, %v", h, err)
 	}
-	if _, err := f.CreateOpen(ctx, on(1), 7, 16, "d", metadata.New{Mode: syscall.S_IFDIR}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := f.CreateOpen(ctx, on(1), metadata.Opening{Ticket: 7}, 16, "d", metadata.New{Mode: syscall.S_IFDIR}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("CreateOpen of a directory = %v, want EINVAL", err)
 	}
 	if s := f.Stats(); s != (Stats{}) {
@@ -226,8 +226,8 @@ func TestFilesUnlinkInCreate(t *testing.T) {
 	f := serve(t, w)
 	w.made = func(ino metadata.Ino) { w.unlink(f, ino) }
 	ino := create(t, f, on(1), 1)
-	if a, err := f.Open(context.Background(), on(1), ino, 1); err != nil || a.Nlink != 0 {
-		t.Errorf("Open = %+v, %v", a, err)
+	if h, err := f.Open(context.Background(), on(1), ino, metadata.Opening{Ticket: 1}); err != nil || h.Attr.Nlink != 0 {
+		t.Errorf("Open = %+v, %v", h, err)
 	}
 	if err := f.Closed(context.Background(), on(1), []metadata.Opened{{Ino: ino, Ticket: 1}}); err != nil {
 		t.Fatal(err)

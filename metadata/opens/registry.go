@@ -23,7 +23,7 @@ type Registry struct {
 	allAnswered chan struct{}       // closed while awaited is 0
 	queue       []queued            // removable files, by the seq at which they became so
 	creating    map[uint64]struct{} // creates under way, by the seq at which they began
-	seq         uint64              // orders creates and the queue
+	seq         uint64              // orders creates, the queue, and grants of mappings
 }
 
 // file is an inode that is open, is an orphan, is unsure, or has append state.
@@ -40,6 +40,7 @@ type file struct {
 type holder struct {
 	node   metadata.NodeID
 	ticket metadata.Ticket
+	maps   uint64 // it may map the file shared and writable: the seq of that; 0 if it may not
 }
 
 // node is the state of a client.
@@ -224,6 +225,9 @@ func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 		f := r.file(o.Ino)
 		f.unsure = f.unsure || o.Unsure
 		f.addHolder(by.Node, o.Ticket)
+		if o.Maps {
+			r.restoreMap(f, by.Node)
+		}
 		if r.node(by.Node).recovering {
 			f.report(by.Node, o)
 		}
@@ -403,7 +407,7 @@ func (f *file) addHolder(id metadata.NodeID, t metadata.Ticket) {
 			return
 		}
 	}
-	f.holders = append(f.holders, holder{id, t})
+	f.holders = append(f.holders, holder{node: id, ticket: t})
 }
 
 // Has reports whether by has ino open. While nodes are awaited it returns instead a channel
