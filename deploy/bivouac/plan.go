@@ -17,7 +17,7 @@ import (
 func planCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan",
-		Short: "Say in which order training reads a dataset, so that it is prefetched",
+		Short: "Set the order in which training reads a dataset, for prefetch",
 		Long: `A plan says which files of a dataset each rank reads, in which order, in every
 epoch. Bivouac prefetches the next files of each rank into its node's page cache.
 A plan that the script does not follow costs nothing but the prefetch: "bivouac

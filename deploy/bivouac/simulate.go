@@ -65,7 +65,7 @@ that is larger than memory.`,
 func (f *simulateFlags) register(c *cobra.Command) {
 	j, fs := &f.job, c.Flags()
 	fs.IntVar(&f.files, "files", 0, "number of files of the dataset")
-	fs.Float64Var(&f.sigma, "sigma", 0.5, "spread of their sizes: standard deviation of the logarithm, 0 for one size")
+	fs.Float64Var(&f.sigma, "sigma", 0.5, "spread of the file sizes: standard deviation of their logarithm; 0: all alike")
 	fs.StringVar(&f.manifest, "manifest", "", "read the sizes from this file instead: one line for each file, which begins with its size in bytes")
 	fs.IntSliceVar(&f.nodes, "nodes", []int{4}, "number of nodes, or several, separated by commas")
 	fs.IntVar(&j.Ranks, "ranks", 4, "ranks on each node")
@@ -85,9 +85,9 @@ func (f *simulateFlags) register(c *cobra.Command) {
 	fs.Uint64Var(&j.Seed, "seed", 0, "seed of orders, sizes and places")
 	fs.StringSliceVar(&f.policies, "policy", nil, "only these policies")
 	fs.StringVar(&f.probe, "probe", "", "measure latency and bandwidth of the source with files below this directory")
-	fs.StringVar(&f.probeDisk, "probe-disk", "", "measure latency and bandwidth of a node's drive likewise")
+	fs.StringVar(&f.probeDisk, "probe-disk", "", "measure latency and bandwidth of a node's drive with files below this directory")
 	fs.BoolVar(&f.asJSON, "json", false, "print JSON")
-	fs.StringVar(&f.svg, "svg", "", "write a picture of the last epochs to this file, too")
+	fs.StringVar(&f.svg, "svg", "", "also write a chart of the last epochs to this SVG file")
 	f.sizes = make(map[string]*string)
 	for _, s := range [][3]string{
 		{"mean-size", "110K", "mean size of the files"},

@@ -38,7 +38,7 @@ func reportCmd() *cobra.Command {
 		}
 		return os.WriteFile(html, b.Bytes(), 0o644)
 	})
-	c.Flags().StringVar(&html, "html", "", "write the report to this file as a page with charts, which needs nothing else")
+	c.Flags().StringVar(&html, "html", "", "write the report to this file as one self-contained page with charts")
 	c.Flags().BoolVar(&line, "line", false, `print one line, such as for scontrol update job=$SLURM_JOB_ID comment="$(bivouac report --line)"`)
 	c.MarkFlagsMutuallyExclusive("html", "line", "json")
 	return c

@@ -19,7 +19,7 @@ func topCmd() *cobra.Command {
 	var every time.Duration
 	c := &cobra.Command{
 		Use:   "top",
-		Short: "Show what the job moves now, live",
+		Short: "Show nodes, rates and datasets of a job, live",
 		Long: `Top shows each node with its room, what it reads per second (from its own drives,
 from other nodes and from the source) and what it writes; and datasets and stage-outs
 with their progress. It repeats that until Ctrl-C. Without a terminal it prints the
@@ -45,7 +45,7 @@ present state once. "bivouac status" has totals and problems.`,
 		},
 	}
 	w.flags(c)
-	c.Flags().DurationVar(&every, "every", time.Second, "time between two pictures")
+	c.Flags().DurationVar(&every, "every", time.Second, "time between updates")
 	return c
 }
 
