@@ -143,7 +143,7 @@ func (c *ctlServer) routes() *http.ServeMux {
 	m.HandleFunc("POST /v1/stage-out", c.postStageOut)
 	m.HandleFunc("POST /v1/output", c.postOutput)
 	m.HandleFunc("GET /v1/trace", c.getTrace)
-	m.Handle("GET /metrics", promhttp.HandlerFor(c.d.registry(), promhttp.HandlerOpts{}))
+	m.Handle("GET /metrics", promhttp.HandlerFor(c.d.registry(), promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	m.HandleFunc("GET /debug/pprof/", pprof.Index)
 	m.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	m.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

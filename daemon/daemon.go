@@ -63,6 +63,8 @@ type Config struct {
 	// Memory is the most bytes of other nodes' reads and writes at a time; 0 is
 	// 256 MiB.
 	Memory int64
+	// Lost hears of each host that was declared lost, on the node that notifies the user; nil: nothing does.
+	Lost   func(host string)
 	Log    *logrus.Entry
 	Timing Timing
 }

@@ -46,6 +46,8 @@ type Note struct {
 	Failed string `json:"failed,omitempty"`
 	// Alive is sent every few seconds after the mount has answered a probe.
 	Alive bool `json:"alive,omitempty"`
+	// Lost is the host of a node that was declared lost; the node that notifies the user sends it.
+	Lost string `json:"lost,omitempty"`
 	// Left ends an Order to leave. Trouble is for the user.
 	Left    bool   `json:"left,omitempty"`
 	Trouble string `json:"trouble,omitempty"`

@@ -3,6 +3,7 @@ package daemon
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,6 +16,9 @@ func (d *Daemon) registry() *prometheus.Registry {
 	gauge := func(name, help string, f func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "bivouac", Name: name, Help: help}, f))
 	}
+	counter := func(name, help string, f func() float64) {
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "bivouac", Name: name + "_total", Help: help}, f))
+	}
 	space := func(f func(d *Daemon) int64) func() float64 {
 		return func() float64 { return float64(f(d)) }
 	}
@@ -23,10 +27,12 @@ func (d *Daemon) registry() *prometheus.Registry {
 	gauge("replica_bytes", "Bytes of replicas of other nodes' files; they give way to other data.",
 		space(func(d *Daemon) int64 { return d.datasets.Replicas.Bytes() }))
 	gauge("map_epoch", "Epoch of the cluster map.", func() float64 { return float64(d.View().Map.Epoch) })
+	gauge("nodes", "Nodes of the job.", func() float64 { return float64(len(d.View().Map.Nodes)) })
+	gauge("leader_silence_seconds", "Time without an answer of a leader: no quorum, or this node is cut off.", func() float64 { return d.warn.silence(time.Now()).Seconds() })
 	gauge("nodes_up", "Nodes of the job that are up.", func() float64 { return float64(len(d.View().Map.Up())) })
-	gauge("scrub_bytes", "Bytes of datasets that the scrub has compared with checksums.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bytes) })
-	gauge("scrub_bad_files", "Corrupt files that the scrub could not repair.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bad) })
-	gauge("scrub_repaired_files", "Corrupt files that the scrub has fetched again.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Repaired) })
+	counter("scrub_bytes", "Bytes of datasets that the scrub has compared with checksums.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bytes) })
+	counter("scrub_bad_files", "Corrupt files that the scrub could not repair.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bad) })
+	counter("scrub_repaired_files", "Corrupt files that the scrub has fetched again.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Repaired) })
 	gauge("dataset_missing_files", "Files that this node owns and could not fetch from the source.", func() float64 {
 		n := int64(0)
 		for _, r := range d.datasets.Fills.Report() {
@@ -38,8 +44,8 @@ func (d *Daemon) registry() *prometheus.Registry {
 		func() float64 { return float64(d.home.Transactions().InDoubt) })
 	for name, b := range map[string]*rate.Bucket{"stage": d.stageRate, "serve": d.serveRate} {
 		if b != nil {
-			gauge(name+"_rate_bytes", "Limit in bytes per second.", func() float64 { return float64(b.Stats().Limit) })
-			gauge(name+"_rate_waited_seconds", "Total time that reads have waited for the limit.", func() float64 { return b.Stats().Waited })
+			gauge(name+"_limit_bytes_per_second", "Limit of the rate.", func() float64 { return float64(b.Stats().Limit) })
+			counter(name+"_limit_waited_seconds", "Total time that reads have waited for the limit.", func() float64 { return b.Stats().Waited })
 		}
 	}
 	gauge("buffer_bytes", "Memory in use for requests of other nodes.", func() float64 { return float64(d.rpc.Stats().Memory.InUse) })
@@ -102,7 +108,7 @@ var (
 	placeReadsDesc = prometheus.NewDesc("bivouac_source_reads_total", "Reads of datasets, by the place that was read from.", []string{"place"}, nil)
 	placeFailsDesc = prometheus.NewDesc("bivouac_source_failures_total", "Reads of datasets that failed or were not answered in time, by place.", []string{"place"}, nil)
 	placeLatDesc   = prometheus.NewDesc("bivouac_source_latency_seconds", "Moving average of the time of a small read, by place.", []string{"place"}, nil)
-	placeWidthDesc = prometheus.NewDesc("bivouac_source_bandwidth_bytes", "Moving average of the bytes per second of one read, by place.", []string{"place"}, nil)
+	placeWidthDesc = prometheus.NewDesc("bivouac_source_bandwidth_bytes_per_second", "Moving average of the bytes per second of one read, by place.", []string{"place"}, nil)
 	timeDesc       = prometheus.NewDesc("bivouac_fuse_request_seconds", "Time to answer a request of the kernel, by operation.", []string{"op"}, nil)
 )
 

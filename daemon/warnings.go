@@ -70,7 +70,7 @@ func (w *warnings) run(ctx context.Context) {
 }
 
 func (w *warnings) nodes(was, now cluster.View) {
-	lines := nodeLines(was, now)
+	lines, lost := nodeLines(was, now)
 	if len(lines) == 0 {
 		return
 	}
@@ -82,13 +82,18 @@ func (w *warnings) nodes(was, now cluster.View) {
 	w.mu.Unlock()
 	if notifies {
 		w.d.notifier.Tell("bivouac: " + strings.Join(lines, "\nbivouac: ") + "\n")
+		for _, host := range lost {
+			if w.d.cfg.Lost != nil {
+				w.d.cfg.Lost(host)
+			}
+		}
 	}
 }
 
 // nodeLines says which nodes that had served were lost, and which are back.
-func nodeLines(was, now cluster.View) (lines []string) {
+func nodeLines(was, now cluster.View) (lines, lost []string) {
 	if was.Version == 0 || now.Closing {
-		return nil
+		return nil, nil
 	}
 	for _, n := range now.Map.Nodes {
 		old, known := was.Map.Node(n.ID)
@@ -96,11 +101,12 @@ func nodeLines(was, now cluster.View) (lines []string) {
 		case !known || old.State == n.State:
 		case n.State == cluster.Down && node.Serving(old):
 			lines = append(lines, "no answer from "+n.Host+": its daemon, its machine or its network is down. "+node.LossText(n.ID, n.Host))
+			lost = append(lost, n.Host)
 		case n.State == cluster.Up && old.State == cluster.Down && len(n.Terms) > 0:
 			lines = append(lines, fmt.Sprintf("%s is back: its data can be read again", n.Host))
 		}
 	}
-	return lines
+	return lines, lost
 }
 
 // space logs that this node is full, and that it no longer is.

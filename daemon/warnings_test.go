@@ -32,7 +32,10 @@ func TestNodeLines(t *testing.T) {
 		{"leaves", view(up), view(up.WithState(1, cluster.Leaving, "x:1")), ""},
 		{"absent from the start", view(cluster.NewMap(1, []string{"a", "b"})), view(cluster.NewMap(1, []string{"a", "b"}).WithState(1, cluster.Down, "")), ""},
 	} {
-		got := nodeLines(c.was, c.now)
+		got, lost := nodeLines(c.was, c.now)
+		if wantLost := c.name == "lost" || c.name == "the root"; len(lost) > 1 || wantLost != (len(lost) == 1) {
+			t.Errorf("%s: lost %q", c.name, lost)
+		}
 		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}

@@ -49,6 +49,8 @@ type File struct {
 	Scrub int64 `json:"scrub,omitempty"`
 	// KernelView is KernelViewOff, or "" for a kernel view wherever the node supports one.
 	KernelView string `json:"kernel_view,omitempty"`
+	// LogFormat is LogText or LogJSON; "" is LogText.
+	LogFormat string `json:"log_format,omitempty"`
 	// Debug logs every request of the mount.
 	Debug    bool       `json:"debug,omitempty"`
 	Seed     uint64     `json:"seed"`
@@ -66,6 +68,12 @@ type File struct {
 	// written there; "" means that none are written.
 	WorkDir string `json:"work_dir,omitempty"`
 }
+
+// The formats of a job's log.
+const (
+	LogText = "text"
+	LogJSON = "json" // an object on each line
+)
 
 // AheadOff as File.Ahead turns prefetch off.
 const AheadOff = -1

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
@@ -15,6 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
 func daemonCmd() *cobra.Command {
@@ -46,11 +46,12 @@ func daemonCmd() *cobra.Command {
 // runDaemon serves until an order, the end of the heartbeat connection or a signal.
 func runDaemon(ctx context.Context, file string, heartbeat *daemon.Heartbeat) error {
 	log := logrus.NewEntry(logrus.StandardLogger())
-	log.Logger.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true, TimestampFormat: time.RFC3339Nano})
+	log.Logger.SetFormatter(pitch.LogFormatter(""))
 	job, err := job.Read(file)
 	if err != nil {
 		return err
 	}
+	log.Logger.SetFormatter(pitch.LogFormatter(job.LogFormat))
 	if job.Debug {
 		log.Logger.SetLevel(logrus.DebugLevel)
 	}
@@ -58,7 +59,10 @@ func runDaemon(ctx context.Context, file string, heartbeat *daemon.Heartbeat) er
 	if err := heartbeat.Receive(&start); err != nil {
 		return err
 	}
-	n, err := openNode(job, start, log.WithField("host", job.Hosts[job.Self]))
+	lost := func(host string) {
+		_ = heartbeat.Send(daemon.Note{Lost: host}) // a lost keeper closes the connection
+	}
+	n, err := openNode(job, start, lost, log.WithField("host", job.Hosts[job.Self]))
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
@@ -19,7 +18,7 @@ func keeperCmd() *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			l := logrus.StandardLogger()
-			l.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true, TimestampFormat: time.RFC3339Nano})
+			l.SetFormatter(pitch.LogFormatter(""))
 			cfg.Log = l.WithField("part", "keeper")
 			return pitch.Keeper(c.Context(), cfg)
 		},

@@ -48,7 +48,7 @@ type node struct {
 	watched bool
 }
 
-func openNode(job *job.File, start daemon.Start, log *logrus.Entry) (*node, error) {
+func openNode(job *job.File, start daemon.Start, lost func(string), log *logrus.Entry) (*node, error) {
 	key, err := parseKey(start.Key)
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func openNode(job *job.File, start daemon.Start, log *logrus.Entry) (*node, erro
 		}
 	}
 	n.daemon, err = daemon.Open(daemon.Config{
-		Job: job, Key: key, Listener: l, Log: log, Memory: n.memory.Serving,
+		Job: job, Key: key, Listener: l, Log: log, Memory: n.memory.Serving, Lost: lost,
 		Meta:   func(c rpc.Caller) metadata.TxPeer { return remote.NewStore(c) },
 		Data:   func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
 		Shards: func(c rpc.Caller) metadata.Shards { return remote.NewStore(c) },

@@ -212,17 +212,17 @@ func (r *reference) metrics() {
 			r.t.Errorf("cannot read the metric %v", d)
 			continue
 		}
-		r.row("`"+m[1]+"`", strings.ReplaceAll(m[3], ",", ", "), unit(m[1], m[2]), m[2])
+		r.row("`"+m[1]+"`", strings.ReplaceAll(m[3], ",", ", "), unit(m[1]), m[2])
 	}
 	r.printf("\n")
 }
 
 // unit is that of a metric, by the conventions for names.
-func unit(name, help string) string {
+func unit(name string) string {
 	name = strings.TrimSuffix(name, "_total")
 	last := name[strings.LastIndexByte(name, '_')+1:]
 	switch {
-	case last == "bytes" && strings.Contains(help, "per second"):
+	case strings.HasSuffix(name, "_bytes_per_second"):
 		return "bytes per second"
 	case strings.HasSuffix(last, "s"):
 		return last

@@ -7,7 +7,7 @@
 // It never accesses the mount: a stat there can hang with the daemon. It follows no symbolic link below a directory that the user owns. From
 // the network it reads one bounded credential, when the job key is fetched;
 // from the user a bounded spec, checked twice; from the daemon, which runs as
-// the user, the notes on the heartbeat connection. It does not know what a daemon serves.
+// the user, the notes on the heartbeat connection and, with metrics_textfile, metrics: bounded, and only samples. It does not know what a daemon serves.
 //
 // # On a node
 //
@@ -21,6 +21,7 @@
 //	    d/                    0700, the user's: the daemon's control socket
 //	<store>/<jobid>.<restart> 0700, the user's, in each store
 //	<mount>/<jobid>           the mountpoint
+//	<metrics_textfile>/bivouac_<jobid>.prom
 //	<log>/<jobid>.log         stays if something went wrong
 //
 // # From prolog to epilog

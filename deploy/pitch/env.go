@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/syslog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -34,6 +37,7 @@ type Env struct {
 	Getenv  func(string) string // os.Getenv if nil
 	Stderr  io.Writer           // os.Stderr if nil
 	Program string              // the bivouac binary; this one
+	Syslog  string              // the socket of syslog; "" is /dev/log
 }
 
 func (e *Env) setDefaults() {
@@ -65,6 +69,24 @@ func (e *Env) say(job, format string, args ...any) {
 		host = "this node"
 	}
 	fmt.Fprintf(e.Stderr, "bivouac: job %s: %s: %s\n", job, host, oneLine(fmt.Sprintf(format, args...)))
+}
+
+// logEvent sends a line to syslog at socket, for the operators of the site. It does not wait for a
+// syslog that hangs.
+func logEvent(socket, text string) error {
+	if socket == "" {
+		socket = "/dev/log"
+	}
+	conn, err := net.DialTimeout("unixgram", socket, time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(conn, "<%d>%s bivouac[%d]: %s", syslog.LOG_DAEMON|syslog.LOG_ERR, time.Now().Format(time.Stamp), os.Getpid(), oneLine(text))
+	return err
 }
 
 // slurmJob is what Slurm says of a job.

@@ -2,6 +2,7 @@ package pitch
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -28,6 +29,7 @@ func Epilog(ctx context.Context, env Env, site Site) int {
 		return exitOK
 	}
 	env.say(id, "could not remove: %s", strings.Join(left, "; "))
+	_ = logEvent(env.Syslog, fmt.Sprintf("job %s: could not remove: %s; the node is drained", id, strings.Join(left, "; "))) // slurmd's log has it, too
 	return exitNodeFault
 }
 

@@ -10,11 +10,13 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 )
 
@@ -24,6 +26,7 @@ type KeeperConfig struct {
 	Key     io.Reader // standard input: a key in hex, or nothing
 	Program string    // the bivouac binary; this one
 	Log     *logrus.Entry
+	Syslog  string // the socket of syslog; "" is /dev/log
 }
 
 const (
@@ -46,6 +49,7 @@ func Keeper(ctx context.Context, cfg KeeperConfig) error {
 	if err != nil {
 		return fmt.Errorf("keeper: %w", err)
 	}
+	cfg.Log.Logger.SetFormatter(LogFormatter(rec.Site.LogFormat))
 	given, err := io.ReadAll(io.LimitReader(cfg.Key, 256))
 	if err != nil {
 		return fmt.Errorf("keeper: read the job key: %w", err)
@@ -85,12 +89,21 @@ func raiseFiles() error {
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &lim)
 }
 
+// LogFormatter writes a job's log in one of the formats of job.File.
+func LogFormatter(format string) logrus.Formatter {
+	if format == job.LogJSON {
+		return &logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano}
+	}
+	return &logrus.TextFormatter{DisableColors: true, FullTimestamp: true, TimestampFormat: time.RFC3339Nano}
+}
+
 type keeper struct {
 	rec     *record
 	place   place
 	given   string // the key that came with the submission
 	sealer  sealer
 	program string
+	syslog  string
 	log     *logrus.Entry
 
 	// Used by the goroutine of run only.
@@ -98,7 +111,12 @@ type keeper struct {
 	meet    *keyServer  // on the first host, during the start
 	deaths  []time.Time // times at which daemons died
 	trouble []string    // for the final report
-	next    *os.File    // the mounted connection of the next daemon; nil: not mounted yet
+	events  int         // that went to syslog
+
+	exports   sync.WaitGroup // of metrics and events
+	endExport func()
+	restarts  atomic.Int64 // of the daemon
+	next      *os.File     // the mounted connection of the next daemon; nil: not mounted yet
 
 	leaving chan struct{} // closed when asked to leave
 	gone    chan struct{} // closed when everything is removed
@@ -110,7 +128,7 @@ type keeper struct {
 
 func newKeeper(rec *record, given string, cfg KeeperConfig) *keeper {
 	k := &keeper{
-		rec: rec, place: rec.place(), given: given, sealer: munge{rec.Site.MungeSocket}, program: cfg.Program,
+		rec: rec, place: rec.place(), given: given, sealer: munge{rec.Site.MungeSocket}, program: cfg.Program, syslog: cfg.Syslog, endExport: func() {},
 		log: cfg.Log.WithField("job", rec.Job.Name()), leaving: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if k.program == "" {
@@ -130,7 +148,9 @@ func (k *keeper) run(ctx context.Context) error {
 		return fmt.Errorf("keeper: %w", err)
 	}
 	defer ctl.close()
-	if err := k.keep(); err != nil {
+	err = k.keep()
+	k.stopExport()
+	if err != nil {
 		k.fail(err)
 		if k.abandoned() {
 			return k.leaveRemains()
@@ -266,6 +286,7 @@ func (k *keeper) mayRestart(why error) bool {
 		return false
 	}
 	k.trouble = append(k.trouble, why.Error())
+	k.restarts.Add(1)
 	k.log.WithError(why).Warn("restarting the daemon")
 	t := time.NewTimer(backoff << len(k.deaths))
 	defer t.Stop()

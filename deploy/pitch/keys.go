@@ -32,20 +32,22 @@ var OptionKeys = []stagein.Key{
 
 // siteKeys is what each key of the site's configuration means.
 var siteKeys = map[string]stagein.Key{
-	"store":           {Values: "LIST", Meaning: "one directory for each drive; each exists, is owned by root and has mode 755"},
-	"mount":           {Values: "DIR", Meaning: "jobs are mounted at DIR/JOBID; not below /tmp"},
-	"run":             {Values: "DIR", Meaning: "sockets and state; at most 80 bytes. If you change it, set run= in plugstack.conf"},
-	"log":             {Values: "DIR", Meaning: "one log per job, kept only if something went wrong. If you change it, set log= in plugstack.conf"},
-	"port":            {Values: "N", Meaning: "the first port that jobs use"},
-	"ports":           {Values: "N", Meaning: "number of ports, at least 64"},
-	"start_timeout":   {Values: "TIME", Meaning: "time limit of the prolog; less than Slurm's PrologEpilogTimeout"},
-	"epilog_timeout":  {Values: "TIME", Meaning: "time limit for the end of a job; 0 is 300 s with stage-out, 20 s without"},
-	"munge":           {Values: "auto|require|off", Meaning: "how nodes get the job key: by munge, or with the submission; auto: by munge if it works at submission"},
-	"munge_socket":    {Values: "PATH", Default: "munge's", Meaning: "munge's socket"},
-	"failure_timeout": {Values: "TIME", Meaning: "a node silent for this long is declared lost; 2s to 45s. All timings of failures follow from it; jobs can choose"},
-	"memory":          {Values: "SIZE", Meaning: "memory limit of a daemon, such as 4G, at least 256M; 0 is none"},
-	"scratch":         {Values: "SIZE|PERCENT", Default: "10%, at most 64G", Meaning: "space on each node that datasets leave to scratch; jobs can choose"},
-	"kernel_view":     {Values: "auto|off", Meaning: "off: no job gets kernel views"},
+	"store":            {Values: "LIST", Meaning: "one directory for each drive; each exists, is owned by root and has mode 755"},
+	"mount":            {Values: "DIR", Meaning: "jobs are mounted at DIR/JOBID; not below /tmp"},
+	"run":              {Values: "DIR", Meaning: "sockets and state; at most 80 bytes. If you change it, set run= in plugstack.conf"},
+	"log":              {Values: "DIR", Meaning: "one log per job, kept only if something went wrong. If you change it, set log= in plugstack.conf"},
+	"port":             {Values: "N", Meaning: "the first port that jobs use"},
+	"ports":            {Values: "N", Meaning: "number of ports, at least 64"},
+	"start_timeout":    {Values: "TIME", Meaning: "time limit of the prolog; less than Slurm's PrologEpilogTimeout"},
+	"epilog_timeout":   {Values: "TIME", Meaning: "time limit for the end of a job; 0 is 300 s with stage-out, 20 s without"},
+	"munge":            {Values: "auto|require|off", Meaning: "how nodes get the job key: by munge, or with the submission; auto: by munge if it works at submission"},
+	"munge_socket":     {Values: "PATH", Default: "munge's", Meaning: "munge's socket"},
+	"failure_timeout":  {Values: "TIME", Meaning: "a node silent for this long is declared lost; 2s to 45s. All timings of failures follow from it; jobs can choose"},
+	"memory":           {Values: "SIZE", Meaning: "memory limit of a daemon, such as 4G, at least 256M; 0 is none"},
+	"scratch":          {Values: "SIZE|PERCENT", Default: "10%, at most 64G", Meaning: "space on each node that datasets leave to scratch; jobs can choose"},
+	"kernel_view":      {Values: "auto|off", Meaning: "off: no job gets kernel views"},
+	"metrics_textfile": {Values: "DIR", Default: "none", Meaning: "node_exporter's textfile directory: each job's metrics are written to it every 15 s"},
+	"log_format":       {Values: "text|json", Meaning: "of the jobs' logs"},
 }
 
 // SiteKeys documents the keys of the site's configuration, in the order of Site, with DefaultSite's values.

@@ -3,6 +3,7 @@ package pitch
 import (
 	"os"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/stagein"
@@ -40,7 +41,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestExampleSite: the example configuration has the defaults, as it says.
+// TestExampleSite: the example configuration has every key with its default, as it says.
 func TestExampleSite(t *testing.T) {
 	b, err := os.ReadFile("../slurm/bivouac.yaml")
 	if err != nil {
@@ -48,5 +49,10 @@ func TestExampleSite(t *testing.T) {
 	}
 	if s, err := ParseSite(b); err != nil || !reflect.DeepEqual(s, DefaultSite()) {
 		t.Errorf("the example parses as %+v, %v, want %+v", s, err, DefaultSite())
+	}
+	for name := range siteKeys {
+		if !strings.Contains("\n"+string(b), "\n"+name+":") {
+			t.Errorf("the example has no %s", name)
+		}
 	}
 }

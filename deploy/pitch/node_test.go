@@ -18,6 +18,8 @@ type node struct {
 	site Site
 	vars map[string]string
 	said bytes.Buffer
+	// syslog is the socket that events go to.
+	syslog string
 }
 
 const nobody = 65534
@@ -45,7 +47,7 @@ func newNode(t *testing.T, behaviour string) *node {
 			t.Fatal(err)
 		}
 	}
-	n := &node{t: t, site: s, vars: map[string]string{
+	n := &node{t: t, site: s, syslog: filepath.Join(dir, "no syslog"), vars: map[string]string{
 		"SLURM_JOB_ID": "17", "SLURM_JOB_UID": "65534", "SLURM_JOB_GID": "65534",
 		"SLURM_JOB_NODELIST": "node1", "SLURMD_NODENAME": "node1",
 	}}
@@ -74,7 +76,7 @@ func (n *node) ask(opts map[string]string) {
 }
 
 func (n *node) env() Env {
-	return Env{Getenv: func(k string) string { return n.vars[k] }, Stderr: &n.said}
+	return Env{Getenv: func(k string) string { return n.vars[k] }, Stderr: &n.said, Syslog: n.syslog}
 }
 
 func (n *node) prolog() int { return Prolog(n.t.Context(), n.env(), n.site) }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -148,7 +149,7 @@ func (p *prolog) daemonJob(spec *Spec) job.File {
 		Version: job.Version, ID: p.job.id, Restart: p.job.restart, UID: p.job.uid, GID: p.job.gid,
 		Hosts: p.job.hosts, Self: p.job.self, Addrs: Addrs(p.site, p.job.id, p.job.restart, p.job.hosts),
 		Dirs:     job.Dirs{Store: p.place.stores(p.job.restart), Run: p.place.ctl(), Mount: p.place.mount()},
-		Capacity: spec.Capacity(), Scratch: spec.Scratch(p.site), Rate: spec.Rate(), ServeRate: spec.ServeRate(), Ahead: spec.Ahead(), VerifyReads: spec.VerifyReads(), KernelView: spec.KernelView(p.site), Debug: spec.Debug(), Seed: seed, Datasets: spec.StageIn, StageOut: spec.StageOut, Wait: spec.Wait(),
+		Capacity: spec.Capacity(), Scratch: spec.Scratch(p.site), Rate: spec.Rate(), ServeRate: spec.ServeRate(), Ahead: spec.Ahead(), VerifyReads: spec.VerifyReads(), KernelView: spec.KernelView(p.site), LogFormat: p.site.LogFormat, Debug: spec.Debug(), Seed: seed, Datasets: spec.StageIn, StageOut: spec.StageOut, Wait: spec.Wait(),
 		Created: metadata.TimeOf(p.began), WorkDir: p.job.workDir, FailureTimeout: spec.failureTimeout(p.site), Scrub: spec.Scrub(),
 	}
 }
@@ -247,7 +248,10 @@ func (p *prolog) start(rec *record) error {
 	}
 	defer log.Close()
 	if !propagates(p.site.Mount) {
-		fmt.Fprintf(log, "%s is not below a shared mount: jobs with a mount namespace of their own will not see their bivouac; run mount --make-shared on it\n", p.site.Mount)
+		l := logrus.New()
+		l.SetOutput(log)
+		l.SetFormatter(LogFormatter(p.site.LogFormat))
+		l.Warnf("%s is not below a shared mount: jobs with a mount namespace of their own will not see their bivouac; run mount --make-shared on it", p.site.Mount)
 	}
 	return p.startKeeper(log)
 }

@@ -300,6 +300,8 @@ func TestReap(t *testing.T) {
 
 func TestLeftoverIsTold(t *testing.T) {
 	n := newNode(t, wellBehaved)
+	socket, next := listenSyslog(t)
+	n.syslog = socket
 	n.pitched()
 	dir := n.place().stores(0)[0] + "/busy"
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -312,6 +314,7 @@ func TestLeftoverIsTold(t *testing.T) {
 		t.Errorf("Epilog = %d, want %d", got, exitNodeFault)
 	}
 	contains(t, "what was said", n.said.String(), "could not remove")
+	contains(t, "syslog", next(), "job 17: could not remove: ")
 	if err := unix.Unmount(dir, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -55,6 +55,9 @@ type Site struct {
 	Scratch string `yaml:"scratch" json:"scratch"`
 	// KernelView is auto or off: whether datasets may have kernel views.
 	KernelView string `yaml:"kernel_view" json:"kernel_view"`
+	// MetricsTextfile is node_exporter's directory of textfiles; "" is none.
+	MetricsTextfile string `yaml:"metrics_textfile" json:"metrics_textfile"`
+	LogFormat       string `yaml:"log_format" json:"log_format"` // text or json
 }
 
 // DefaultSite is the configuration of a site that wrote none.
@@ -62,7 +65,7 @@ func DefaultSite() Site {
 	return Site{
 		Store: []string{"/var/lib/bivouac"}, Mount: "/mnt/bivouac", Run: "/run/bivouac", Log: "/var/log/bivouac",
 		Port: 18500, Ports: 4000, StartTimeout: Seconds(time.Minute), Munge: MungeAuto,
-		FailureTimeout: Seconds(job.DefaultFailureTimeout), KernelView: "auto",
+		FailureTimeout: Seconds(job.DefaultFailureTimeout), KernelView: "auto", LogFormat: job.LogText,
 	}
 }
 
@@ -145,6 +148,12 @@ func (s *Site) validate() error {
 	}
 	if _, err := job.ParseKernelView(s.KernelView); err != nil {
 		bad("kernel_view: %q, %w", s.KernelView, err)
+	}
+	if d := s.MetricsTextfile; d != "" && (!filepath.IsAbs(d) || filepath.Clean(d) != d || d == "/") {
+		bad("metrics_textfile: %q is not a clean absolute path of a directory", d)
+	}
+	if !slices.Contains([]string{"", job.LogText, job.LogJSON}, s.LogFormat) { // "" in records of earlier versions
+		bad("log_format: %q, want text or json", s.LogFormat)
 	}
 	return errors.Join(errs...)
 }

@@ -53,22 +53,6 @@ func TestParseSiteComplains(t *testing.T) {
 	}
 }
 
-// TestExample: the configuration that is installed names every key, with its default.
-func TestExample(t *testing.T) {
-	b, err := os.ReadFile("../slurm/bivouac.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s, err := ParseSite(b); err != nil || !reflect.DeepEqual(s, DefaultSite()) {
-		t.Errorf("the example is %+v, %v, want the defaults", s, err)
-	}
-	for f := range reflect.TypeFor[Site]().Fields() {
-		if key := f.Tag.Get("yaml"); !strings.Contains("\n"+string(b), "\n"+key+":") {
-			t.Errorf("the example has no %s", key)
-		}
-	}
-}
-
 func TestLoadSite(t *testing.T) {
 	dir := t.TempDir()
 	if s, err := LoadSite(filepath.Join(dir, "none")); err != nil || !reflect.DeepEqual(s, DefaultSite()) {

@@ -93,6 +93,7 @@ func (c *child) run(until time.Time, first bool) error {
 			return fatal{err}
 		}
 		c.k.log.Info("job is ready on this node")
+		c.k.startExport()
 	}
 	return c.watch()
 }

@@ -40,6 +40,7 @@ func teardown(ctx context.Context, p place) []string {
 		bad(err)
 	}
 	leaveCgroup(p)
+	bad(p.removeTextfile())
 	if len(left) > 0 {
 		return left // keep the run directory, so that the job is found again
 	}

@@ -3,6 +3,7 @@ package pitch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
@@ -101,10 +102,19 @@ func (c *child) awaitLeave() {
 	}
 }
 
-// noteTrouble keeps the trouble in a note for the final report.
+// noteTrouble keeps the trouble in a note for the final report, and tells syslog of a lost node.
 func (c *child) noteTrouble(n daemon.Note) {
 	if n.Trouble != "" {
 		c.k.reportTrouble(n.Trouble)
+	}
+	if k := c.k; slices.Contains(k.rec.Job.Hosts, n.Lost) && k.events < len(k.rec.Job.Hosts) {
+		k.events++ // a broken daemon could send any number
+		text := fmt.Sprintf("job %s of uid %d: node %s is lost: its daemon, its machine or its network is down", k.place.job, k.rec.Job.UID, n.Lost)
+		k.exports.Go(func() { // the heartbeats are waited for meanwhile
+			if err := logEvent(k.syslog, text); err != nil {
+				k.log.WithError(err).Debug("could not write to syslog")
+			}
+		})
 	}
 }
 

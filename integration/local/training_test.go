@@ -109,6 +109,7 @@ func TestTraining(t *testing.T) {
 	if got := c.metric("0", `bivouac_plan_followed{dataset="seeded"}`); got != 0 {
 		t.Errorf("a plan without readers is followed: %v", got)
 	}
+	c.checkMonitoring(0)
 	var seeded daemon.Status
 	if err := json.Unmarshal([]byte(c.ok("report", "--json", "--dir", c.dir)), &seeded); err != nil || seeded.Datasets[1].Training == nil {
 		t.Errorf("report --json: %v, %+v", err, seeded)

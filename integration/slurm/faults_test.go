@@ -10,10 +10,16 @@ import (
 
 // Whatever dies or hangs, the job ends, the nodes stay in service and nothing is left.
 
+// The program is upgraded while the job runs: its keepers go on with the one that they were started with.
 func TestDaemonKilled(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "4")...)
 	j.holds(t, "0")
+	eventually(t, soon, "node_exporter finds the metrics of node2", func() bool {
+		out := c.on(t, "node2", "cat /var/log/bivouac_"+j.id+".prom || true")
+		return strings.Contains(out, `bivouac_daemon_up{jobid="`+j.id+`"} 1`) && strings.Contains(out, `bivouac_nodes_up{jobid="`+j.id+`"} 4`)
+	})
+	c.on(t, "node2", "cp /usr/local/bin/bivouac /usr/local/bin/.new && mv /usr/local/bin/.new /usr/local/bin/bivouac")
 	c.on(t, "node2", "kill -KILL "+j.daemon(t, "node2"))
 	j.release(t)
 	j.ends(t, "COMPLETED")

@@ -1,0 +1,168 @@
+package pitch
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+)
+
+// With metrics_textfile the keeper writes its daemon's metrics to a file that node_exporter
+// reads. The keeper lives as long as the job and is root, so this needs no port, no token and
+// no further process. The daemon is a process of the user: its answer is bounded, and only
+// samples that are named bivouac_… are taken, without its comments, so that it can neither
+// break the metrics of the node nor those of another job.
+
+const (
+	metricsEvery = 15 * time.Second
+	metricsTime  = 5 * time.Second // for the daemon's answer
+	maxMetrics   = 4 << 20         // bytes of the daemon's answer
+)
+
+// textfile is the file of the job's metrics; "" if the site wants none.
+func (p place) textfile() string {
+	if p.site.MetricsTextfile == "" {
+		return ""
+	}
+	return filepath.Join(p.site.MetricsTextfile, "bivouac_"+p.job+".prom")
+}
+
+// removeTextfile removes the file, and one that was not finished.
+func (p place) removeTextfile() error {
+	if p.textfile() == "" {
+		return nil
+	}
+	for _, f := range []string{p.textfile() + ".new", p.textfile()} {
+		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// startExport writes the metrics now and then, until stopExport.
+func (k *keeper) startExport() {
+	if k.place.textfile() == "" {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	k.exports.Go(func() {
+		t := time.NewTicker(metricsEvery)
+		defer t.Stop()
+		failed := false
+		for ctx.Err() == nil {
+			err := k.export(ctx)
+			if err != nil && !failed {
+				k.log.WithError(err).Warn("could not write the metrics of this node; trying again")
+			}
+			failed = err != nil
+			select {
+			case <-ctx.Done():
+			case <-t.C:
+			}
+		}
+	})
+	k.endExport = cancel
+}
+
+// stopExport returns when nothing is written any more.
+func (k *keeper) stopExport() {
+	k.endExport()
+	k.exports.Wait()
+}
+
+// export writes the metrics once.
+func (k *keeper) export(ctx context.Context) error {
+	var b bytes.Buffer
+	j := job.File{Dirs: job.Dirs{Run: k.place.ctl()}}
+	text, err := daemonMetrics(ctx, j.CtlSocket(), k.rec.Job.UID)
+	up := 1
+	if err != nil { // it restarts, or hangs: the watchdog sees to it
+		up = 0
+	}
+	fmt.Fprintf(&b, "bivouac_daemon_up{jobid=%q} %d\nbivouac_daemon_restarts_total{jobid=%q} %d\n", k.place.job, up, k.place.job, k.restarts.Load())
+	relabel(&b, text, k.place.job)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return replaceFile(k.place.textfile(), b.Bytes(), 0o644)
+}
+
+// daemonMetrics asks a daemon. The path of the socket is the user's: it has to lead to a process of the user.
+func daemonMetrics(ctx context.Context, socket string, uid uint32) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, metricsTime)
+	defer cancel()
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if err != nil {
+			return nil, err
+		}
+		peer, err := peerUID(conn.(*net.UnixConn))
+		if err == nil && peer != uid {
+			err = fmt.Errorf("%s belongs to uid %d, not %d: %w", socket, peer, uid, unix.EPERM)
+		}
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		return conn, nil
+	}
+	c := http.Client{
+		Transport:     &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://bivouac/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", socket, resp.Status)
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxMetrics+1))
+	if err == nil && len(b) > maxMetrics {
+		err = fmt.Errorf("%s: more than %d bytes of metrics", socket, maxMetrics)
+	}
+	return b, err
+}
+
+// sample is a line of the Prometheus text format without a time: its name, its labels and its value.
+var sample = regexp.MustCompile(`^(bivouac_[a-z0-9_]{1,100})(?:\{((?:[a-z_]{1,50}="(?:[^"\\]|\\[\\"n]){0,1000}",?)*)\})? (NaN|[+-]Inf|[-+0-9.e]{1,40})$`)
+
+// relabel writes the samples of text, each once, with the job as a further label. All other lines are left out.
+func relabel(w *bytes.Buffer, text []byte, job string) {
+	seen := make(map[string]bool)
+	in := bufio.NewScanner(bytes.NewReader(text))
+	in.Buffer(nil, maxMetrics)
+	for in.Scan() {
+		m := sample.FindSubmatch(in.Bytes())
+		if m == nil || !utf8.Valid(in.Bytes()) || bytes.Contains(m[2], []byte("jobid=")) || bytes.HasPrefix(m[1], []byte("bivouac_daemon_")) {
+			continue
+		}
+		series := fmt.Sprintf("%s{jobid=%q", m[1], job)
+		if len(m[2]) > 0 {
+			series += "," + string(bytes.TrimSuffix(m[2], []byte(",")))
+		}
+		if !seen[series] {
+			seen[series] = true
+			fmt.Fprintf(w, "%s} %s\n", series, m[3])
+		}
+	}
+}
