@@ -250,14 +250,15 @@ func (d *Daemon) openNetwork(l net.Listener) error {
 	d.calls = d.handlers()
 	var err error
 	d.peers, err = rpc.NewPeers(rpc.PeersConfig{
-		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Dial: d.cfg.Dial,
+		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Protect: d.job.Protect, Dial: d.cfg.Dial,
 		Addrs: d.addrs, Epoch: d.epoch, NewerEpoch: newerEpoch, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("peers: %w", err)
 	}
 	d.rpc, err = rpc.NewServer(rpc.ServerConfig{
-		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.calls, Inline: inline, Memory: d.cfg.Memory, InlineWhenIdle: alone,
+		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Protect: d.job.Protect,
+		Handlers: d.calls, Inline: inline, Memory: d.cfg.Memory, InlineWhenIdle: alone,
 		Stream: d.raftStream, Epoch: d.epoch, NewerEpoch: newerEpoch, Log: log,
 	})
 	if err != nil {

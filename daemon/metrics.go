@@ -94,7 +94,8 @@ func (c rpcCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	r := s.Rejected
 	for cause, n := range map[string]int64{"key": r.Key, "replay": r.Replay, "oversize": r.Oversize, "slow": r.Slow,
-		"version": r.Version, "node": r.Node, "malformed": r.Malformed, "full": r.Full, "hangup": r.Hangup} {
+		"version": r.Version, "node": r.Node, "malformed": r.Malformed, "full": r.Full, "hangup": r.Hangup,
+		"protection": r.Protection, "tampered": r.Tampered} {
 		ch <- prometheus.MustNewConstMetric(rejectedDesc, prometheus.CounterValue, float64(n), cause)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -47,6 +48,8 @@ type File struct {
 	// Scrub limits the bytes per second that this node's scrub of datasets reads; 0: 32 MiB,
 	// negative: no scrub.
 	Scrub int64 `json:"scrub,omitempty"`
+	// Protect is how the connections between daemons are protected.
+	Protect secure.Mode `json:"protect,omitzero"`
 	// KernelView is KernelViewOff, or "" for a kernel view wherever the node supports one.
 	KernelView string `json:"kernel_view,omitempty"`
 	// LogFormat is LogText or LogJSON; "" is LogText.

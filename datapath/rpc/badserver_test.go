@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
@@ -29,8 +30,8 @@ func fakeServer(t *testing.T, purpose wire.Purpose, serve func(conn net.Conn)) s
 			return
 		}
 		defer conn.Close()
-		id := newIdentity(testKey, testJob, 3)
-		if hello, err := id.acceptHandshake(conn, newNonceRing(1)); err != nil || hello.Purpose != purpose {
+		id := newIdentity(testKey, testJob, 3, secure.Plain)
+		if _, hello, err := id.acceptHandshake(conn, newNonceRing(1)); err != nil || hello.Purpose != purpose {
 			t.Errorf("handshake: %+v, %v", hello, err)
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -19,7 +20,8 @@ import (
 type clientConn struct {
 	pool     *connPool
 	conn     net.Conn
-	nonce    wire.Nonce // of its Hello
+	nonce    wire.Nonce  // of its Hello
+	poll     func() bool // reports whether the peer has closed it; nil if that cannot be seen
 	r        frameReader
 	w        *frameWriter
 	inFlight chan struct{} // a token for each outstanding call, abandoned ones included
@@ -62,6 +64,7 @@ func newClientConn(l *connPool, conn net.Conn, nonce wire.Nonce) *clientConn {
 		pool:      l,
 		conn:      conn,
 		nonce:     nonce,
+		poll:      secure.Poll(conn),
 		r:         newFrameReader(conn, size, cfg.IdleTimeout, cfg.FrameTimeout, &l.p.stats.bytesIn),
 		w:         newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut),
 		inFlight:  make(chan struct{}, cfg.MaxInFlight),

@@ -259,7 +259,7 @@ func (p *Peers) try(ctx context.Context, addr string, id metadata.NodeID, purpos
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline) // a dead connection says so when it is read
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	err = p.id.dialHandshake(conn, id, purpose, nonce)
+	protected, err := p.id.dialHandshake(conn, id, purpose, nonce)
 	if !stop() && err == nil {
 		err = os.ErrDeadlineExceeded
 	}
@@ -270,5 +270,5 @@ func (p *Peers) try(ctx context.Context, addr string, id metadata.NodeID, purpos
 		_ = conn.Close()
 		return nil, err
 	}
-	return conn, nil
+	return protected, nil
 }

@@ -4,8 +4,9 @@
 // key, and afterwards trusts none of its lengths, tags or timing.
 //
 // The protocol is package wire's; this package knows the frame and the handshake. It
-// must not know which node has what. It repeats no call except for a Retrier, and it
-// does not encrypt: whoever can read the packets of a job can read its data.
+// must not know which node has what. It repeats no call except for a Retrier. Package
+// secure protects what follows the handshake, if the job wants that: then replies are
+// sent from memory, without sendfile, and read without splice.
 //
 // # Connections
 //

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -146,8 +147,8 @@ func TestDrainRequests(t *testing.T) {
 	_, addr := startServer(t, echoes, nil)
 	shake := func(self metadata.NodeID, nonce wire.Nonce) net.Conn {
 		conn := dialRaw(t, addr)
-		id := newIdentity(testKey, testJob, self)
-		if err := id.dialHandshake(conn, 3, wire.PurposeBulk, nonce); err != nil {
+		id := newIdentity(testKey, testJob, self, secure.Plain)
+		if _, err := id.dialHandshake(conn, 3, wire.PurposeBulk, nonce); err != nil {
 			t.Fatal(err)
 		}
 		return conn

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
@@ -153,7 +154,7 @@ const joinedBody = 16 << 10
 // it can be given up.
 type frameWriter struct {
 	conn    net.Conn
-	raw     syscall.RawConn // of a TCP connection, for sendfile; else nil
+	raw     syscall.RawConn // of a TCP connection without protection, for sendfile; else nil
 	timeout time.Duration
 	bytes   *atomic.Int64
 
@@ -259,8 +260,12 @@ func (w *frameWriter) begin(h wire.Header, body []byte, data ...[]byte) (rest ne
 }
 
 // finish writes the rest of a frame after begin.
-func (w *frameWriter) finish(rest net.Buffers) error {
-	_, err := rest.WriteTo(w.conn)
+func (w *frameWriter) finish(rest net.Buffers) (err error) {
+	if c, ok := w.conn.(secure.Buffers); ok {
+		_, err = c.WriteBuffers(rest)
+	} else {
+		_, err = rest.WriteTo(w.conn)
+	}
 	clear(w.vec) // keep no memory of callers
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -33,14 +34,14 @@ func FuzzHandshake(f *testing.F) {
 	hello := wire.Append(nil, &wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3})
 	f.Add(hello)
 	f.Add(wire.Append(hello, &wire.Proof{}))
-	id := newIdentity(testKey, testJob, 3)
+	id := newIdentity(testKey, testJob, 3, secure.Plain)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		conn := &scriptConn{in: bytes.NewReader(b)}
-		if hello, err := id.acceptHandshake(conn, newNonceRing(4)); err == nil {
+		if _, hello, err := id.acceptHandshake(conn, newNonceRing(4)); err == nil {
 			t.Fatalf("let in as %+v after %x", hello, b)
 		}
 		conn = &scriptConn{in: bytes.NewReader(b)}
-		if err := id.dialHandshake(conn, 3, wire.PurposeMeta, newNonce()); err == nil {
+		if _, err := id.dialHandshake(conn, 3, wire.PurposeMeta, newNonce()); err == nil {
 			t.Fatalf("believed in a server that said %x", b)
 		}
 	})

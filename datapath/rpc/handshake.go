@@ -10,20 +10,22 @@ import (
 	"net"
 	"sync"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// identity is one side of a handshake: the key, the name of the job, its own id. The key is behind
-// a function so that no format shows it.
+// identity is one side of a handshake: the key, the name of the job, its own id, the protection of the
+// job's connections. The key is behind a function so that no format shows it.
 type identity struct {
-	key  func() Key
-	job  string
-	self metadata.NodeID
+	key     func() Key
+	job     string
+	self    metadata.NodeID
+	protect secure.Mode
 }
 
-func newIdentity(key Key, job string, self metadata.NodeID) identity {
-	return identity{key: func() Key { return key }, job: job, self: self}
+func newIdentity(key Key, job string, self metadata.NodeID, protect secure.Mode) identity {
+	return identity{key: func() Key { return key }, job: job, self: self, protect: protect}
 }
 
 // mac is the proof defined by package wire.
@@ -45,78 +47,122 @@ func newNonce() (n wire.Nonce) {
 	return n
 }
 
-// dialHandshake is the dialing side of a handshake, with an unused nonce. The caller sets the
-// deadline.
-func (id *identity) dialHandshake(conn net.Conn, to metadata.NodeID, purpose wire.Purpose, nonce wire.Nonce) error {
-	hello := wire.Append(nil, &wire.Hello{Purpose: purpose, From: id.self, To: to, Nonce: nonce})
-	if _, err := conn.Write(hello); err != nil {
-		return err
-	}
-	var b [wire.ChallengeSize]byte
-	if _, err := io.ReadFull(conn, b[:wire.ChallengeHead]); err != nil {
-		return hangup(err)
-	}
-	if err := wire.CheckChallengeHead(b[:wire.ChallengeHead]); err != nil {
-		return err
-	}
-	if _, err := io.ReadFull(conn, b[wire.ChallengeHead:]); err != nil {
-		return hangup(err)
-	}
-	var ch wire.Challenge
-	if err := wire.Parse(b[:], &ch); err != nil {
-		return err
-	}
-	if !sameMAC(ch.MAC, id.mac(wire.LabelServer, hello, &ch.Nonce)) {
-		return errKey
-	}
-	proof := wire.Proof{MAC: id.mac(wire.LabelClient, hello, &ch.Nonce)}
-	if _, err := conn.Write(wire.Append(nil, &proof)); err != nil {
-		return err
-	}
-	if _, err := io.ReadFull(conn, b[:wire.VerdictSize]); err != nil {
-		return hangup(err)
-	}
-	var v wire.Verdict
-	if err := wire.Parse(b[:wire.VerdictSize], &v); err != nil {
-		return err
-	}
-	if !sameMAC(v.MAC, id.mac(wire.LabelAccept, hello, &ch.Nonce)) {
-		return errKey
+// secured returns conn with the protection of the job.
+func (id *identity) secured(conn net.Conn, hello []byte, server *wire.Nonce, dialled bool) (net.Conn, error) {
+	key := id.key()
+	transcript := append(append(append([]byte(nil), hello...), server[:]...), id.job...)
+	return secure.Protect(conn, id.protect, secure.Session{Key: key[:], Transcript: transcript, Client: dialled})
+}
+
+// checkProtection refuses a peer with another setting.
+func (id *identity) checkProtection(peer uint8) error {
+	if p := secure.Mode(peer); p != id.protect {
+		return fmt.Errorf("the peer has %v, this node %v: %w", p, id.protect, errProtection)
 	}
 	return nil
 }
 
-// acceptHandshake is the accepting side of a handshake. The caller sets the deadline.
-func (id *identity) acceptHandshake(conn net.Conn, seen *nonceRing) (wire.Hello, error) {
-	var b [wire.HelloSize]byte
-	var hello wire.Hello
-	if _, err := io.ReadFull(conn, b[:]); err != nil {
-		return hello, hangup(err)
+// dialHandshake is the dialing side of a handshake, with an unused nonce. It returns conn, protected.
+// The caller sets the deadline.
+func (id *identity) dialHandshake(conn net.Conn, to metadata.NodeID, purpose wire.Purpose, nonce wire.Nonce) (net.Conn, error) {
+	hello := wire.Append(nil, &wire.Hello{Purpose: purpose, Protection: uint8(id.protect), From: id.self, To: to, Nonce: nonce})
+	server, err := id.prove(conn, hello)
+	if err != nil {
+		return nil, err
 	}
-	if err := wire.Parse(b[:], &hello); err != nil {
-		if errors.Is(err, wire.ErrVersion) {
-			_, _ = conn.Write(wire.Append(nil, &wire.Challenge{})[:wire.ChallengeHead]) // so that the client can report it
-		}
-		return hello, err
+	return id.secured(conn, hello, server, true)
+}
+
+// prove shakes hands as the client that sends hello, and returns the nonce of the server.
+func (id *identity) prove(conn net.Conn, hello []byte) (*wire.Nonce, error) {
+	if _, err := conn.Write(hello); err != nil {
+		return nil, err
+	}
+	var b [wire.ChallengeSize]byte
+	if _, err := io.ReadFull(conn, b[:wire.ChallengeHead]); err != nil {
+		return nil, hangup(err)
+	}
+	protection, err := wire.CheckChallengeHead(b[:wire.ChallengeHead])
+	if err == nil {
+		err = id.checkProtection(protection)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.ReadFull(conn, b[wire.ChallengeHead:]); err != nil {
+		return nil, hangup(err)
+	}
+	var ch wire.Challenge
+	if err := wire.Parse(b[:], &ch); err != nil {
+		return nil, err
+	}
+	if !sameMAC(ch.MAC, id.mac(wire.LabelServer, hello, &ch.Nonce)) {
+		return nil, errKey
+	}
+	proof := wire.Proof{MAC: id.mac(wire.LabelClient, hello, &ch.Nonce)}
+	if _, err := conn.Write(wire.Append(nil, &proof)); err != nil {
+		return nil, err
+	}
+	if _, err := io.ReadFull(conn, b[:wire.VerdictSize]); err != nil {
+		return nil, hangup(err)
+	}
+	var v wire.Verdict
+	if err := wire.Parse(b[:wire.VerdictSize], &v); err != nil {
+		return nil, err
+	}
+	if !sameMAC(v.MAC, id.mac(wire.LabelAccept, hello, &ch.Nonce)) {
+		return nil, errKey
+	}
+	return &ch.Nonce, nil
+}
+
+// acceptHandshake is the accepting side of a handshake. It returns conn, protected. The caller sets the
+// deadline.
+func (id *identity) acceptHandshake(conn net.Conn, seen *nonceRing) (net.Conn, wire.Hello, error) {
+	var b [wire.HelloSize]byte
+	hello, server, err := id.challenge(conn, b[:], seen)
+	if err != nil {
+		return nil, hello, err
+	}
+	v := wire.Verdict{MAC: id.mac(wire.LabelAccept, b[:], server)}
+	if _, err := conn.Write(wire.Append(nil, &v)); err != nil {
+		return nil, hello, err
+	}
+	conn, err = id.secured(conn, b[:], server, false)
+	return conn, hello, err
+}
+
+// challenge reads the Hello of a client into b, lets it prove that it has the key, and returns the
+// nonce for that.
+func (id *identity) challenge(conn net.Conn, b []byte, seen *nonceRing) (hello wire.Hello, _ *wire.Nonce, err error) {
+	if _, err := io.ReadFull(conn, b); err != nil {
+		return hello, nil, hangup(err)
+	}
+	ch := wire.Challenge{Protection: uint8(id.protect), Nonce: newNonce()}
+	if err = wire.Parse(b, &hello); err == nil {
+		err = id.checkProtection(hello.Protection)
+	}
+	if errors.Is(err, wire.ErrVersion) || errors.Is(err, errProtection) {
+		_, _ = conn.Write(wire.Append(nil, &ch)[:wire.ChallengeHead]) // so that the client can report it
+	}
+	if err != nil {
+		return hello, nil, err
 	}
 	if hello.To != id.self {
-		return hello, fmt.Errorf("node %d wants node %d: %w", hello.From, hello.To, errOtherNode)
+		return hello, nil, fmt.Errorf("node %d wants node %d: %w", hello.From, hello.To, errOtherNode)
 	}
 	if seen.has(hello.Nonce) {
-		return hello, errReplay
+		return hello, nil, errReplay
 	}
-	ch := wire.Challenge{Nonce: newNonce()}
-	ch.MAC = id.mac(wire.LabelServer, b[:], &ch.Nonce)
+	ch.MAC = id.mac(wire.LabelServer, b, &ch.Nonce)
 	if _, err := conn.Write(wire.Append(nil, &ch)); err != nil {
-		return hello, err
+		return hello, nil, err
 	}
-	if err := id.checkProof(conn, b[:], &ch.Nonce); err != nil {
-		return hello, err
+	if err := id.checkProof(conn, b, &ch.Nonce); err != nil {
+		return hello, nil, err
 	}
 	seen.add(hello.Nonce)
-	v := wire.Verdict{MAC: id.mac(wire.LabelAccept, b[:], &ch.Nonce)}
-	_, err := conn.Write(wire.Append(nil, &v))
-	return hello, err
+	return hello, &ch.Nonce, nil
 }
 
 // checkProof reads the client's proof. A client that hangs up on our proof has another key.

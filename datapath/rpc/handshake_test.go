@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -33,8 +34,8 @@ func dialRaw(t *testing.T, addr string) net.Conn {
 func dialShaken(t *testing.T, addr string, purpose wire.Purpose) net.Conn {
 	t.Helper()
 	conn := dialRaw(t, addr)
-	id := newIdentity(testKey, testJob, 1)
-	if err := id.dialHandshake(conn, 3, purpose, newNonce()); err != nil {
+	id := newIdentity(testKey, testJob, 1, secure.Plain)
+	if _, err := id.dialHandshake(conn, 3, purpose, newNonce()); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -113,8 +114,8 @@ func TestReplayIsCut(t *testing.T) {
 		t.Run(fmt.Sprintf("remember=%v", remember), func(t *testing.T) {
 			s, addr := startServer(t, echoes, nil)
 			rec := &recorder{Conn: dialRaw(t, addr)}
-			id := newIdentity(testKey, testJob, 1)
-			if err := id.dialHandshake(rec, 3, wire.PurposeMeta, newNonce()); err != nil {
+			id := newIdentity(testKey, testJob, 1, secure.Plain)
+			if _, err := id.dialHandshake(rec, 3, wire.PurposeMeta, newNonce()); err != nil {
 				t.Fatal(err)
 			}
 			_, _ = rec.Write(lookup(1))
@@ -179,7 +180,7 @@ func TestVersionIsCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer, err := io.ReadAll(conn)
-	if err != nil || len(answer) != wire.ChallengeHead || wire.CheckChallengeHead(answer) != nil {
+	if _, herr := wire.CheckChallengeHead(answer); err != nil || herr != nil {
 		t.Errorf("answer is %x, %v, want the head of a challenge", answer, err)
 	}
 	eventually(t, "count of versions", func() bool { return s.Stats().Rejected.Version == 1 })
@@ -270,16 +271,16 @@ func TestHandshakeOverPipe(t *testing.T) {
 		if !sameKey {
 			key[0]++
 		}
-		client, server := newIdentity(key, testJob, NoNode), newIdentity(testKey, testJob, 3)
+		client, server := newIdentity(key, testJob, NoNode, secure.Plain), newIdentity(testKey, testJob, 3, secure.Plain)
 		answered := make(chan error, 1)
 		go func() {
-			hello, err := server.acceptHandshake(b, newNonceRing(1))
+			_, hello, err := server.acceptHandshake(b, newNonceRing(1))
 			if err == nil && (hello.From != NoNode || hello.Purpose != wire.PurposeBulk) {
 				err = fmt.Errorf("hello is %+v", hello)
 			}
 			answered <- err
 		}()
-		err := client.dialHandshake(a, 3, wire.PurposeBulk, newNonce())
+		_, err := client.dialHandshake(a, 3, wire.PurposeBulk, newNonce())
 		_ = a.Close()
 		serverErr := <-answered
 		_ = b.Close()

@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/valyala/bytebufferpool"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -24,6 +25,8 @@ type PeersConfig struct {
 	Key  Key
 	Job  string          // as the servers have it
 	Self metadata.NodeID // or NoNode
+	// Protect is how connections are protected, as the servers have it.
+	Protect secure.Mode
 
 	Dial Dialer // TCP
 	// Addrs returns the candidate addresses of a node. They are tried in order until
@@ -125,7 +128,7 @@ func NewPeers(cfg PeersConfig) (*Peers, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	p := &Peers{id: newIdentity(cfg.Key, cfg.Job, cfg.Self), nodes: make(map[metadata.NodeID]*peer)}
+	p := &Peers{id: newIdentity(cfg.Key, cfg.Job, cfg.Self, cfg.Protect), nodes: make(map[metadata.NodeID]*peer)}
 	cfg.Key = Key{}
 	p.cfg = cfg
 	p.ctx, p.cancel = context.WithCancel(context.Background())

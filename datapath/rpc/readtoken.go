@@ -5,8 +5,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
@@ -57,15 +55,7 @@ func (c *clientConn) peerClosed() bool {
 	c.mu.Lock()
 	look := c.tokenFree && time.Since(c.lastReply) > pollAfter
 	c.mu.Unlock()
-	if !look {
-		return false
-	}
-	ended := false
-	err := c.w.raw.Control(func(fd uintptr) {
-		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		ended = err == nil && n == 0 || err != nil && err != unix.EAGAIN && err != unix.EINTR
-	})
-	return ended || err != nil
+	return look && c.poll()
 }
 
 // wakeReader gives the read token to serve if it is unused.
@@ -180,7 +170,7 @@ func (c *clientConn) awaitToken() error {
 
 // canPoll reports whether the connection can be polled for its end. Of others serve always has the
 // read token.
-func (c *clientConn) canPoll() bool { return c.w.raw != nil }
+func (c *clientConn) canPoll() bool { return c.poll != nil }
 
 // idleToken releases the read token of serve if the latest calls were alone.
 func (c *clientConn) idleToken() bool {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -150,8 +151,8 @@ func TestRecollectRequests(t *testing.T) {
 	s.closedReplies.add(nonce, old)
 	ask := func(self metadata.NodeID, body []byte) (wire.CachedReplyResp, error) {
 		conn := dialRaw(t, addr)
-		id := newIdentity(testKey, testJob, self)
-		if err := id.dialHandshake(conn, 3, wire.PurposeMeta, newNonce()); err != nil {
+		id := newIdentity(testKey, testJob, self, secure.Plain)
+		if _, err := id.dialHandshake(conn, 3, wire.PurposeMeta, newNonce()); err != nil {
 			t.Fatal(err)
 		}
 		h := wire.Header{Op: wire.OpCachedReply, Tag: 9}

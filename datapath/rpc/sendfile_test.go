@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -187,22 +188,22 @@ func TestParts(t *testing.T) {
 // the next call works.
 func TestShrunkPart(t *testing.T) {
 	f := tempFile(t, 1000)
-	n := int64(2000)
+	var n atomic.Int64
 	h := map[wire.Op]Handler{wire.OpReadMany: func(_ context.Context, _ *Request, resp *Response) error {
-		resp.Parts = []Part{{Data: []byte("first")}, {File: f, Len: n}}
+		resp.Parts = []Part{{Data: []byte("first")}, {File: f, Len: n.Load()}}
 		resp.Body = &wire.ReadManyResp{}
 		return nil
 	}}
 	_, addr := startServer(t, h, nil)
 	for name, p := range map[string]*Peers{"sendfile": startPeers(t, addr, nil), "pipe": pipePeers(t, h)} {
-		n = 2000
+		n.Store(2000)
 		do := func() error {
 			return p.To(3).Do(context.Background(), &Call{Op: wire.OpReadMany, Body: &wire.ReadManyReq{}, Reply: &wire.ReadManyResp{}, Into: make([]byte, wire.MaxMany)})
 		}
 		if err := do(); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EIO) {
 			t.Errorf("%s: %v, want ECONNRESET or EIO", name, err)
 		}
-		n = 1000
+		n.Store(1000)
 		if err := do(); err != nil {
 			t.Errorf("%s: after the cut: %v", name, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/datapath/retry"
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -23,6 +24,8 @@ type ServerConfig struct {
 	Key  Key
 	Job  string // job id, restart count and component: peers with another one are refused
 	Self metadata.NodeID
+	// Protect is how connections are protected; peers with another setting are refused.
+	Protect secure.Mode
 
 	Handlers map[wire.Op]Handler
 	// Inline reports which ops the reading goroutine answers: small ones that seldom block. Their
@@ -157,7 +160,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	}
 	cfg.setDefaults()
 	s := &Server{
-		id:        newIdentity(cfg.Key, cfg.Job, cfg.Self),
+		id:        newIdentity(cfg.Key, cfg.Job, cfg.Self, cfg.Protect),
 		seen:      newNonceRing(remembered),
 		listeners: make(map[net.Listener]struct{}),
 		conns:     make(map[net.Conn]struct{}),
@@ -268,13 +271,13 @@ func (s *Server) forget(conn net.Conn) {
 }
 
 // serveConn serves a connection until it ends.
-func (s *Server) serveConn(conn net.Conn) {
-	defer s.forget(conn)
-	keepAlive(conn)
-	hello, err := s.handshake(conn)
+func (s *Server) serveConn(accepted net.Conn) {
+	defer s.forget(accepted)
+	keepAlive(accepted)
+	conn, hello, err := s.handshake(accepted)
 	if err != nil {
-		_ = conn.Close()
-		s.logCut(conn, hello.From, "handshake", err)
+		_ = accepted.Close()
+		s.logCut(accepted, hello.From, "handshake", err)
 		return
 	}
 	if hello.Purpose == wire.PurposeStream {
@@ -289,17 +292,18 @@ func (s *Server) serveConn(conn net.Conn) {
 	s.logCut(conn, hello.From, "connection", err)
 }
 
-func (s *Server) handshake(conn net.Conn) (wire.Hello, error) {
+// handshake returns the connection with its protection.
+func (s *Server) handshake(conn net.Conn) (net.Conn, wire.Hello, error) {
 	_ = conn.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)) // a dead connection says so when it is read
-	hello, err := s.id.acceptHandshake(conn, s.seen)
+	conn, hello, err := s.id.acceptHandshake(conn, s.seen)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errSlow
 	}
 	if err != nil {
-		return hello, err
+		return nil, hello, err
 	}
 	s.stats.accepted.Add(1)
-	return hello, conn.SetDeadline(time.Time{})
+	return conn, hello, conn.SetDeadline(time.Time{})
 }
 
 // logCut counts and logs why a connection ended.

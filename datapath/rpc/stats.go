@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
@@ -27,15 +28,17 @@ type ServerStats struct {
 
 // Rejected counts the connections that a server closed, by cause.
 type Rejected struct {
-	Key       int64 `json:"key"`       // the peer has not the job's key, or another job's name
-	Replay    int64 `json:"replay"`    // a handshake that was seen before
-	Oversize  int64 `json:"oversize"`  // a frame larger than allowed
-	Slow      int64 `json:"slow"`      // handshake or frame not complete in time, or replies not taken
-	Version   int64 `json:"version"`   // another version of the protocol
-	Node      int64 `json:"node"`      // the peer wanted another node
-	Malformed int64 `json:"malformed"` // not our protocol, or a damaged frame
-	Full      int64 `json:"full"`      // too many connections
-	Hangup    int64 `json:"hangup"`    // the peer left before it said hello
+	Key        int64 `json:"key"`        // the peer has not the job's key, or another job's name
+	Replay     int64 `json:"replay"`     // a handshake that was seen before
+	Oversize   int64 `json:"oversize"`   // a frame larger than allowed
+	Slow       int64 `json:"slow"`       // handshake or frame not complete in time, or replies not taken
+	Version    int64 `json:"version"`    // another version of the protocol
+	Node       int64 `json:"node"`       // the peer wanted another node
+	Malformed  int64 `json:"malformed"`  // not our protocol, or a damaged frame
+	Full       int64 `json:"full"`       // too many connections
+	Hangup     int64 `json:"hangup"`     // the peer left before it said hello
+	Protection int64 `json:"protection"` // the peer has another encrypt or auth
+	Tampered   int64 `json:"tampered"`   // what came is not what the peer sent
 }
 
 type serverStats struct {
@@ -45,6 +48,7 @@ type serverStats struct {
 	key, replay, oversize, slow       atomic.Int64
 	version, node, malformed          atomic.Int64
 	full, hangup                      atomic.Int64
+	protection, tampered              atomic.Int64
 }
 
 // reject counts a connection that was closed for err; false if err is no violation: either side
@@ -65,6 +69,10 @@ func (s *serverStats) reject(err error) bool {
 		s.node.Add(1)
 	case errors.Is(err, wire.ErrMalformed), errors.Is(err, errNotAsked):
 		s.malformed.Add(1)
+	case errors.Is(err, errProtection):
+		s.protection.Add(1)
+	case errors.Is(err, secure.ErrTampered):
+		s.tampered.Add(1)
 	case errors.Is(err, errHangup):
 		s.hangup.Add(1)
 	default:
@@ -87,7 +95,7 @@ func (s *serverStats) snapshot() ServerStats {
 		Rejected: Rejected{
 			Key: s.key.Load(), Replay: s.replay.Load(), Oversize: s.oversize.Load(), Slow: s.slow.Load(),
 			Version: s.version.Load(), Node: s.node.Load(), Malformed: s.malformed.Load(), Full: s.full.Load(),
-			Hangup: s.hangup.Load(),
+			Hangup: s.hangup.Load(), Protection: s.protection.Load(), Tampered: s.tampered.Load(),
 		},
 	}
 }

@@ -19,14 +19,15 @@
 //	     4   2  version
 //	     6   1  purpose: 1 metadata, 2 bulk, 3 stream, 4 between homes, and
 //	           heartbeats
-//	     7   1  zero
+//	     7   1  protection: 0 none, 1 a MAC per record, 2 TLS
 //	     8   2  node id of C; 0xffff: a client outside the job
 //	    10   2  node id of the S that C wants
 //	    12  32  nonce of C, random
 //	S → C  Challenge  72 bytes
 //	     0   4  "BVch"
 //	     4   2  version
-//	     6   2  zero
+//	     6   1  protection of S
+//	     7   1  zero
 //	     8  32  nonce of S, random
 //	    40  32  mac("bivouac-server-1")
 //	C → S  Proof      36 bytes
@@ -39,8 +40,12 @@
 // mac(label) is HMAC-SHA-256 under the job key over label (16 bytes), the
 // Hello as it was sent (44), the nonce of S (32) and the job's name (the
 // rest). Either side closes the connection at the first violation.
-// An S that speaks another version sends only the first 8 bytes of its
-// Challenge, so that C can report it, and closes.
+// An S that speaks another version or has another protection sends only the
+// first 8 bytes of its Challenge, so that C can report it, and closes.
+//
+// With protection, all that follows the Verdict is in the records of package
+// secure, whose keys are derived from the job key, the Hello as it was sent, the
+// nonce of S and the job's name.
 //
 // After a Verdict on purpose 3 another protocol (Raft) uses the connection. On
 // the others C sends requests and S sends replies, as frames.

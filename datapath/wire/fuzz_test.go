@@ -78,7 +78,7 @@ func makeHeader(body, data uint32, op, status uint16, tag uint32, epoch uint64, 
 func FuzzChallengeHead(f *testing.F) {
 	f.Add(Append(nil, &Challenge{})[:ChallengeHead])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		err := CheckChallengeHead(b)
+		_, err := CheckChallengeHead(b)
 		rest := make([]byte, ChallengeSize-ChallengeHead)
 		if whole := Parse(append(bytes.Clone(b), rest...), new(Challenge)); (whole == nil) != (err == nil) {
 			t.Fatalf("head %x: %v, whole: %v", b, err, whole)

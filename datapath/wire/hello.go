@@ -55,10 +55,11 @@ type MAC [MACSize]byte
 
 // Hello opens a handshake.
 type Hello struct {
-	Purpose Purpose
-	From    metadata.NodeID
-	To      metadata.NodeID
-	Nonce   Nonce
+	Purpose    Purpose
+	Protection uint8 // of the connection after the handshake: a mode of package secure
+	From       metadata.NodeID
+	To         metadata.NodeID
+	Nonce      Nonce
 }
 
 func (m *Hello) fields(c *codec) {
@@ -66,7 +67,7 @@ func (m *Hello) fields(c *codec) {
 	c.version()
 	u8(c, &m.Purpose)
 	c.fail(c.encoding || m.Purpose >= PurposeMeta && m.Purpose <= PurposePeer)
-	c.literal("\x00")
+	u8(c, &m.Protection)
 	u16(c, &m.From)
 	u16(c, &m.To)
 	c.fixed(m.Nonce[:])
@@ -83,27 +84,35 @@ func (c *codec) version() {
 
 // Challenge is the answer to a Hello.
 type Challenge struct {
-	Nonce Nonce
-	MAC   MAC
+	Protection uint8
+	Nonce      Nonce
+	MAC        MAC
 }
 
 func (m *Challenge) fields(c *codec) {
-	challengeHead{}.fields(c)
+	h := challengeHead{m.Protection}
+	h.fields(c)
+	m.Protection = h.protection
 	c.fixed(m.Nonce[:])
 	c.fixed(m.MAC[:])
 }
 
-type challengeHead struct{}
+type challengeHead struct{ protection uint8 }
 
-func (challengeHead) fields(c *codec) {
+func (m *challengeHead) fields(c *codec) {
 	c.literal(magicChallenge)
 	c.version()
-	c.literal("\x00\x00")
+	u8(c, &m.protection)
+	c.literal("\x00")
 }
 
-// CheckChallengeHead checks the first ChallengeHead bytes of a Challenge:
+// CheckChallengeHead checks the first ChallengeHead bytes of a Challenge, and returns its protection:
 // ErrVersion or ErrMalformed.
-func CheckChallengeHead(b []byte) error { return Parse(b, challengeHead{}) }
+func CheckChallengeHead(b []byte) (protection uint8, err error) {
+	var h challengeHead
+	err = Parse(b, &h)
+	return h.protection, err
+}
 
 // Proof is the client's proof that it has the key.
 type Proof struct{ MAC MAC }

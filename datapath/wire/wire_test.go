@@ -214,8 +214,8 @@ func TestGolden(t *testing.T) {
 		{&EntriesResp{}, "00000000"},
 		{&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Entry: 1500 * time.Microsecond, Attr: time.Second}}, attr + "01000000" + "e8030000"},
 		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "01000000" + "1000000000000000" + "01000000" + "64"},
-		{&Hello{Purpose: PurposeStream, From: 1, To: 2, Nonce: Nonce{9}},
-			hex.EncodeToString([]byte("BVhi")) + "0400" + "03" + "00" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+		{&Hello{Purpose: PurposeStream, Protection: 2, From: 1, To: 2, Nonce: Nonce{9}},
+			hex.EncodeToString([]byte("BVhi")) + "0500" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
 		if got := hex.EncodeToString(Append(nil, c.m)); got != c.want {
 			t.Errorf("%T = %s, want %s", c.m, got, c.want)

@@ -9,13 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/deploy/local"
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
 func upCmd() *cobra.Command {
 	var cfg local.Config
-	var capacity, scratch, rate, serveRate, ahead, view string
+	var capacity, scratch, rate, serveRate, ahead, view, encrypt, auth string
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "up --dir D",
@@ -51,6 +52,9 @@ job scripts use, for a shell. Stop it with: bivouac down --dir D`,
 			if cfg.KernelView, err = job.ParseKernelView(view); err != nil {
 				return fmt.Errorf("--kernel-view %s: %w", view, err)
 			}
+			if cfg.Protect, err = secure.Parse(encrypt, auth); err != nil {
+				return fmt.Errorf("--%w", err)
+			}
 			s, err := local.Up(c.Context(), cfg)
 			if err != nil {
 				return err
@@ -74,6 +78,8 @@ job scripts use, for a shell. Stop it with: bivouac down --dir D`,
 	c.Flags().StringVar(&ahead, "ahead", "", "memory on each node for prefetched files, for each dataset with an access plan; 0: no prefetch (default: a share of the memory)")
 	c.Flags().BoolVar(&cfg.VerifyReads, "verify-reads", false, "compare each piece of a dataset with its checksum before its first read")
 	c.Flags().StringVar(&view, "kernel-view", "auto", "auto or off: let the kernel read small local files directly, where it can")
+	c.Flags().StringVar(&encrypt, "encrypt", "", "tls: encrypt and authenticate what daemons send each other (default: neither)")
+	c.Flags().StringVar(&auth, "auth", "", "frames: authenticate what daemons send each other, without encryption (default: no)")
 	c.Flags().BoolVar(&cfg.Debug, "debug", false, "log every request of the mounts")
 	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed for placing files on nodes")
 	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "time limit until all nodes are ready")

@@ -21,6 +21,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -36,10 +37,11 @@ type Config struct {
 	// Rate, ServeRate and Ahead are daemon.Job's.
 	Rate, ServeRate int64
 	Ahead           int64
-	VerifyReads     bool   // daemon.Job's
-	KernelView      string // daemon.Job's
-	Debug           bool   // daemon.Job's
-	Seed            uint64 // of placement
+	VerifyReads     bool        // daemon.Job's
+	KernelView      string      // daemon.Job's
+	Protect         secure.Mode // daemon.Job's
+	Debug           bool        // daemon.Job's
+	Seed            uint64      // of placement
 	Datasets        []job.Dataset
 	StageOut        []job.StageOut
 	Timeout         time.Duration // to come up; one minute
@@ -166,7 +168,7 @@ func (l *launch) job(i int) *job.File {
 	home := filepath.Join(hidden(l.cfg.Dir), "node"+strconv.Itoa(i))
 	j := &job.File{
 		Version: job.Version, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
-		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Scratch: l.cfg.Scratch, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, Ahead: l.cfg.Ahead, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
+		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Scratch: l.cfg.Scratch, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, Ahead: l.cfg.Ahead, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Protect: l.cfg.Protect, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
 		Datasets: l.cfg.Datasets, StageOut: l.cfg.StageOut,
 		FailureTimeout: int(l.cfg.FailureTimeout / time.Second),
 		StartTimeout:   int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),

@@ -24,6 +24,8 @@ var OptionKeys = []stagein.Key{
 	{Name: "verify", Values: "reads", Default: "off",
 		Meaning: "compare each piece of a dataset with its checksum before its first read, local or remote; costs processor time"},
 	{Name: "kernel-view", Values: "auto|off", Default: "auto", Meaning: "let the kernel read small local files without the daemon (Linux 6.5 or later)"},
+	{Name: "encrypt", Values: "tls", Default: "the site's: off", Meaning: "daemons encrypt and authenticate what they send each other; costs processor time"},
+	{Name: "auth", Values: "frames", Default: "the site's: off", Meaning: "they authenticate it, without encryption; costs less"},
 	{Name: "seed", Values: "N", Default: "derived from the job ID", Meaning: "seed for placing files on nodes"},
 	{Name: "failure-timeout", Values: "TIME", Default: "the site's: 15s", Meaning: "a node that is silent for this long is declared lost; 2s to 45s"},
 	{Name: "start-timeout", Values: "TIME", Default: "the site's", Meaning: "time limit until the filesystem is up; at most the site's start_timeout"},
@@ -48,6 +50,8 @@ var siteKeys = map[string]stagein.Key{
 	"kernel_view":      {Values: "auto|off", Meaning: "off: no job gets kernel views"},
 	"metrics_textfile": {Values: "DIR", Default: "none", Meaning: "node_exporter's textfile directory: each job's metrics are written to it every 15 s"},
 	"log_format":       {Values: "text|json", Meaning: "of the jobs' logs"},
+	"encrypt":          {Values: "tls", Default: "off", Meaning: "daemons of all jobs encrypt and authenticate what they send each other"},
+	"auth":             {Values: "frames", Default: "off", Meaning: "they authenticate it, without encryption; jobs can choose encrypt=tls"},
 }
 
 // SiteKeys documents the keys of the site's configuration, in the order of Site, with DefaultSite's values.

@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/datapath/secure"
 )
 
 // SitePath is where a site's configuration is looked for.
@@ -58,6 +59,9 @@ type Site struct {
 	// MetricsTextfile is node_exporter's directory of textfiles; "" is none.
 	MetricsTextfile string `yaml:"metrics_textfile" json:"metrics_textfile"`
 	LogFormat       string `yaml:"log_format" json:"log_format"` // text or json
+	// Encrypt (tls) and Auth (frames) protect the connections of all jobs; a job can ask for more.
+	Encrypt string `yaml:"encrypt" json:"encrypt"`
+	Auth    string `yaml:"auth" json:"auth"`
 }
 
 // DefaultSite is the configuration of a site that wrote none.
@@ -154,6 +158,9 @@ func (s *Site) validate() error {
 	}
 	if !slices.Contains([]string{"", job.LogText, job.LogJSON}, s.LogFormat) { // "" in records of earlier versions
 		bad("log_format: %q, want text or json", s.LogFormat)
+	}
+	if _, err := secure.Parse(s.Encrypt, s.Auth); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

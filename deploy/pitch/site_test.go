@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/datapath/secure"
 )
 
 func TestParseSite(t *testing.T) {
@@ -43,6 +44,8 @@ func TestParseSiteComplains(t *testing.T) {
 		"memory: 1X":                       {"1X"},
 		"memory: 1M":                       {"too little"},
 		"kernel_view: on":                  {"kernel_view", "auto or off"},
+		"encrypt: ssl":                     {"encrypt", "want tls"},
+		"auth: tls":                        {"auth", "want frames"},
 	} {
 		_, err := ParseSite([]byte(in))
 		for _, w := range wants {
@@ -108,6 +111,26 @@ func TestState(t *testing.T) {
 	for _, bad := range []string{"", "0", "1/2", "..", "12345678901", "a"} {
 		if _, err := ReadState(site, bad); err == nil || errors.Is(err, os.ErrNotExist) {
 			t.Errorf("ReadState(%q) = %v, want a refusal", bad, err)
+		}
+	}
+}
+
+// TestProtect: the site's protection holds for all jobs, and a job can ask for more.
+func TestProtect(t *testing.T) {
+	tls, frames := map[string]string{"encrypt": "tls"}, map[string]string{"auth": "frames"}
+	for _, c := range []struct {
+		site Site
+		opts map[string]string
+		want secure.Mode
+	}{
+		{Site{}, nil, secure.Plain}, {Site{}, tls, secure.TLS}, {Site{}, frames, secure.Frames},
+		{Site{Encrypt: "tls"}, nil, secure.TLS}, {Site{Encrypt: "tls"}, frames, secure.TLS},
+		{Site{Auth: "frames"}, nil, secure.Frames}, {Site{Auth: "frames"}, tls, secure.TLS},
+		{Site{Auth: "frames", Encrypt: "tls"}, nil, secure.TLS},
+	} {
+		spec := Spec{V: SpecVersion, Opts: c.opts}
+		if got := spec.Protect(c.site); got != c.want || spec.validate() != nil {
+			t.Errorf("site %+v, job %v: %v, want %v; %v", c.site, c.opts, got, c.want, spec.validate())
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -169,8 +170,10 @@ var knownOptions = map[string]func(string) error{
 		_, err := job.ParseAhead(v, ParseSize)
 		return err
 	},
-	"verify": only("reads"),
-	"log":    only("debug"),
+	"verify":  only("reads"),
+	"log":     only("debug"),
+	"encrypt": only("tls"),
+	"auth":    only("frames"),
 	"kernel-view": func(v string) error {
 		_, err := job.ParseKernelView(v)
 		return err
@@ -295,6 +298,13 @@ func (s *Spec) KernelView(site Site) string {
 	}
 	v, _ := job.ParseKernelView(s.Opts["kernel-view"]) // validate has checked it
 	return v
+}
+
+// Protect is how the job's connections are protected: as the site demands, or better.
+func (s *Spec) Protect(site Site) secure.Mode {
+	all, _ := secure.Parse(site.Encrypt, site.Auth) // validate has checked both
+	own, _ := secure.Parse(s.Opts["encrypt"], s.Opts["auth"])
+	return max(all, own)
 }
 
 // Debug reports whether every request of the mount is logged.

@@ -29,6 +29,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/fsclient/remote"
@@ -48,8 +49,11 @@ type Config struct {
 	Window   int64
 	// Rate and ServeRate are daemon.Job's.
 	Rate, ServeRate int64
-	VerifyReads     bool // daemon.Job's
+	VerifyReads     bool        // daemon.Job's
+	Protect         secure.Mode // daemon.Job's
 	Memory          int64
+	// Tamper is Cluster.Tamper's, for all nodes from the start.
+	Tamper func(to int, conn net.Conn) net.Conn
 	// Disk is where a node keeps file data; nil is the machine.
 	Disk func(node int) chunkstore.FS
 	// Store is the store directories of a node; nil is one of the test's.
@@ -109,6 +113,9 @@ func Start(t testing.TB, cfg Config) *Cluster {
 		cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 4 * time.Second, Sweep: 20 * time.Millisecond}
 	}
 	c := &Cluster{cfg: cfg, links: &links{cut: make(map[int]bool), conns: make(map[int][]net.Conn), tamper: make(map[int]func(int, net.Conn) net.Conn)}}
+	for i := range cfg.Nodes {
+		c.links.tamper[i] = cfg.Tamper
+	}
 	copy(c.Key[:], "a job key for tests, 32 bytes long")
 	listeners := make([]net.Listener, cfg.Nodes)
 	for i := range listeners {
@@ -141,7 +148,7 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	cfg := c.cfg
 	j := &job.File{
 		Version: job.Version, ID: "test", UID: 1000, GID: 1000, Self: metadata.NodeID(i), Capacity: cfg.Capacity,
-		Rate: cfg.Rate, ServeRate: cfg.ServeRate, VerifyReads: cfg.VerifyReads,
+		Rate: cfg.Rate, ServeRate: cfg.ServeRate, VerifyReads: cfg.VerifyReads, Protect: cfg.Protect,
 		Seed: 7, Datasets: cfg.Datasets, StageOut: cfg.StageOut, WorkDir: cfg.WorkDir,
 		Dirs: job.Dirs{Store: []string{filepath.Join(dir, "store")}, Run: filepath.Join(dir, "run"), Mount: filepath.Join(dir, "mount")},
 	}
