@@ -87,6 +87,7 @@ var floors = map[string]int{
 	"deploy/pitch":            21,
 	"deploy/docs/site":        1,
 	"deploy/bivouac":          22,
+	"integration/leaktest":    1,
 	"integration/slowpfs":     21,
 	"integration/slowpfs/cmd": 22,
 	"integration/netcluster":  22,
@@ -118,6 +119,7 @@ var rooms = map[string][]string{
 	module + "/daemon/node/nodetest":  nil,
 	module + "/stagein/stageintest":   {"stagein/jobtest"}, // tests only
 	module + "/stagein/jobtest":       nil,
+	module + "/integration/leaktest":  nil,
 }
 
 // topLevel is what may stand beside the dot-files and documents.

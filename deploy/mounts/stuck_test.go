@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/integration/leaktest"
 )
 
 // TestMain lets the test binary be a helper that hangs in its own mount.
@@ -19,7 +21,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "stuck" {
 		os.Exit(stuckHelper())
 	}
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 // stuckHelper sends its connection a request that is never answered.

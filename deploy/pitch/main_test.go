@@ -18,6 +18,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/integration/leaktest"
 )
 
 // TestMain lets the test binary be the keeper, which is the real one, the
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 			os.Exit(fakeDaemon(os.Args[3]))
 		}
 	}
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 // How a fake daemon behaves; a test says so by the seed of its job.
