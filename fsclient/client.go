@@ -163,6 +163,9 @@ func (c *Client) Close() {
 // holder is this client, as the homes of its open files know it.
 func (c *Client) holder() metadata.Holder { return metadata.Holder{Node: c.cfg.Self, Run: c.cfg.Run} }
 
+// Epoch is that of this node's map.
+func (c *Client) Epoch() metadata.Epoch { return c.nodes.Map().Epoch }
+
 // Datasets is the datasets that can be seen.
 func (c *Client) Datasets() []cluster.Dataset { return c.sealed.datasets() }
 

@@ -142,7 +142,7 @@ func newFile(c *Client, ino metadata.Ino) *File {
 func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error) {
 	f.mu.Lock()
 	o := metadata.Opening{Ticket: f.ticket, Maps: maps && !f.maps}
-	atHome, gen := f.atHome, f.gen
+	atHome := f.atHome
 	f.mu.Unlock()
 	if atHome && !o.Maps {
 		return f.refresh(ctx)
@@ -164,7 +164,7 @@ func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error)
 	f.mu.Lock()
 	f.atHome = true
 	f.holds(h)
-	if f.gen == gen {
+	if h.Attr.Ctime >= f.attr.Ctime { // else a later answer has overtaken it
 		f.attr = h.Attr
 	}
 	known := f.known()
@@ -224,7 +224,7 @@ func (f *File) begin(ctx context.Context, a metadata.Attr) error {
 	defer f.mu.Unlock()
 	if f.order == nil {
 		f.order = order
-		if f.gen == 0 {
+		if f.attr.Mode == 0 || a.Ctime >= f.attr.Ctime {
 			f.attr = a
 		}
 	}
@@ -296,7 +296,7 @@ func (f *File) refresh(ctx context.Context) (metadata.Attr, error) {
 		return metadata.Attr{}, err
 	}
 	f.mu.Lock()
-	dirty, unsettled, gen := f.dirty, f.app.Unsettled(), f.gen
+	dirty, unsettled := f.dirty, f.app.Unsettled()
 	f.mu.Unlock()
 	switch {
 	case unsettled: // the answer has the attributes
@@ -320,7 +320,7 @@ func (f *File) refresh(ctx context.Context) (metadata.Attr, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.gen == gen || a.Ctime >= f.attr.Ctime { // else a later answer has overtaken it
+	if a.Ctime >= f.attr.Ctime { // else a later answer has overtaken it
 		f.attr = a
 	}
 	return f.known(), nil

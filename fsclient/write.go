@@ -42,7 +42,21 @@ func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, publis
 	a, order := f.attr, f.order
 	f.mu.Unlock()
 	n, nodes, err := f.c.data.Write(ctx, &a, order, p, off)
+	if n == 0 && err != nil {
+		f.torn()
+	}
 	return n, f.wrote(nodes, n, off, err), err
+}
+
+// torn notes that bytes may have changed in a write that failed: the home gives the file a new
+// version.
+func (f *File) torn() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gen++
+	if !f.dirty {
+		f.dirty, f.published = true, f.c.cfg.Now()
+	}
 }
 
 // wrote notes a write, and reports whether the home should hear of it.
@@ -233,7 +247,9 @@ func (f *File) lockSize(ctx context.Context) error {
 func (f *File) settle(a metadata.Attr, gen uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.attr = a
+	if a.Ctime >= f.attr.Ctime {
+		f.attr = a
+	}
 	f.published = f.c.cfg.Now()
 	if f.gen == gen {
 		f.dirty, f.end = false, 0

@@ -10,6 +10,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/pagecache"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -94,10 +95,33 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 		// write. The kernel drops the pages of readers before the write.
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	}
+	if !f.Ino().Sealed() {
+		s.keepPages(h, out)
+	}
 	if h.writer == nil && f.Ino().Sealed() {
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH // FLUSH of other files ends locks
 	}
 	out.Fh = s.handles.add(h)
+}
+
+// keepPages makes the kernel keep the pages of a live file that has not changed since they were read.
+func (s *fsys) keepPages(h *handle, out *fuse.OpenOut) {
+	v := pagecache.Version{Epoch: s.client.Epoch(), Ctime: h.file.Attr().Ctime}
+	if s.cached.Fresh(h.file.Ino(), v) {
+		out.OpenFlags |= fuse.FOPEN_KEEP_CACHE
+		return
+	}
+	h.drops.Store(&v)
+}
+
+// confirmDrop notes that the kernel uses h: the open that has dropped pages is over.
+func (s *fsys) confirmDrop(h *handle) {
+	if h.drops.Load() == nil {
+		return
+	}
+	if v := h.drops.Swap(nil); v != nil {
+		s.cached.Dropped(h.file.Ino(), *v)
+	}
 }
 
 // Create creates a file and opens it. The kernel has found no such name, but another
@@ -184,6 +208,7 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 			return err
 		}
 		buf = buf[:min(len(buf), int(in.Size))]
+		s.confirmDrop(h)
 		if h.direct {
 			if err := h.file.Refresh(ctx); err != nil {
 				return stale(err)
@@ -324,6 +349,7 @@ func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		if err != nil || h.file == nil {
 			return err
 		}
+		s.confirmDrop(h)
 		if h.writer != nil { // the next holder of a lock must see it
 			err = h.writer.Flush(ctx)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/pagecache"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -26,6 +27,7 @@ type fsys struct {
 	pipes     pipes
 	reads     reads
 	creations creations
+	cached    pagecache.Table
 	stats     opCounters
 
 	server      atomic.Pointer[fuse.Server] // since Init

@@ -3,22 +3,25 @@ package mount
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/pagecache"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // handle is an open file or directory: one of file, content and dir is set.
 type handle struct {
 	file       *fsclient.File
-	writer     *fsclient.Writer // of file; nil if it is only read
-	syncer     *fsclient.Writer // of file: writer, or one for fsync of a reader
-	appends    bool             // of file: opened with O_APPEND
-	direct     bool             // of file: the kernel caches no pages, and checks no attributes before a read
-	kernelSize *kernelSize      // of file: nil in a dataset
-	backing    *backing         // of file, if it has passthrough
+	writer     *fsclient.Writer                  // of file; nil if it is only read
+	syncer     *fsclient.Writer                  // of file: writer, or one for fsync of a reader
+	appends    bool                              // of file: opened with O_APPEND
+	direct     bool                              // of file: the kernel caches no pages, and checks no attributes before a read
+	kernelSize *kernelSize                       // of file: nil in a dataset
+	backing    *backing                          // of file, if it has passthrough
+	drops      atomic.Pointer[pagecache.Version] // of file: pages are dropped while it is opened, which no request has confirmed
 	locks      lockOwners
 	content    []byte
 	dir        *cursor

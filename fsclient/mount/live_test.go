@@ -60,6 +60,7 @@ func TestLive(t *testing.T) {
 	}{
 		{"CloseToOpen", testCloseToOpen},
 		{"OpenFileSeesWrites", testOpenFileSeesWrites},
+		{"ChangedThere", testChangedThere},
 		{"WritesBeforeAttributes", testWritesBeforeAttributes},
 		{"TimeSetBack", testTimeSetBack},
 		{"Append", testAppend},

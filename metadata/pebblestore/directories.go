@@ -136,7 +136,8 @@ func (t *step) relink(n *inode, delta int) error {
 	case links > math.MaxInt32:
 		return fmt.Errorf("inode %v: %w", n.Ino, syscall.EMLINK)
 	}
-	n.Nlink, n.Ctime = uint32(links), t.now
+	n.Nlink = uint32(links)
+	t.changed(n)
 	if links == 0 {
 		t.orphan(n)
 	}

@@ -67,11 +67,15 @@ func (s *Store) Setattr(_ context.Context, ino metadata.Ino, c metadata.Change) 
 		if err := change(n, c, t.now); err != nil {
 			return fmt.Errorf("change of inode %v: %w", ino, err)
 		}
-		n.Ctime = t.now
+		t.changed(n)
 		t.put(n)
 		return nil
 	})
 }
+
+// changed sets the st_ctime of n. It is always later than the one before, also if the clock was set back
+// or the inode was changed by others in between: it is the version by which caches know what they have.
+func (t *step) changed(n *inode) { n.Ctime = max(t.now, n.Ctime+1) }
 
 // later returns now, or a moment after was if the clock has not advanced: caches detect a change by
 // the times.

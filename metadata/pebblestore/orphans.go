@@ -93,7 +93,8 @@ func (s *Store) MarkOrphan(ino metadata.Ino, ctime metadata.Time) error {
 				return fmt.Errorf("inode %v has changed: %w", ino, syscall.EAGAIN)
 			}
 			if !n.isDir() {
-				n.Nlink, n.Ctime = 0, t.now
+				n.Nlink = 0
+				t.changed(n)
 				t.orphan(n)
 				t.put(n)
 				return nil

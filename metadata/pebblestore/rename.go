@@ -233,7 +233,7 @@ func (t *step) moved(ino, dir metadata.Ino, name string) error {
 	if err != nil {
 		return err
 	}
-	n.Ctime = t.now
+	t.changed(n)
 	if n.isDir() {
 		n.parent, n.text = dir, name
 	}

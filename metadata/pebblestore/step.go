@@ -230,7 +230,7 @@ func (t *step) unlink(n *inode) {
 	if n.Nlink > 0 {
 		n.Nlink--
 	}
-	n.Ctime = t.now
+	t.changed(n)
 	if n.Nlink == 0 {
 		t.orphan(n)
 	}

@@ -324,4 +324,25 @@ func TestClockThatStands(t *testing.T) {
 	if a, err = s.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.MtimeNow}); err != nil || a.Mtime != metadata.TimeOf(at) {
 		t.Errorf("a clock that was set back: %v, %v, want %v", a.Mtime, err, metadata.TimeOf(at))
 	}
+	changes := map[string]func() error{
+		"link": func() error { _, err := s.Link(ctx, a.Ino, metadata.RootIno, "g"); return err },
+		"rename": func() error {
+			_, err := s.Rename(ctx, metadata.Rename{Dir: metadata.RootIno, Name: "g", NewDir: metadata.RootIno, NewName: "h"})
+			return err
+		},
+		"unlink": func() error { _, err := s.Unlink(ctx, metadata.RootIno, "h"); return err },
+		"xattr":  func() error { return s.Setxattr(ctx, a.Ino, metadata.Xattr{Name: "user.a"}) },
+		"write": func() error {
+			_, err := s.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.GrowSize, Size: 20})
+			return err
+		},
+	}
+	for _, what := range []string{"link", "rename", "unlink", "xattr", "write"} {
+		err := changes[what]()
+		b, aerr := s.Getattr(ctx, a.Ino)
+		if err != nil || aerr != nil || b.Ctime <= back.Ctime {
+			t.Errorf("%s with a clock that was set back: ctime %v, %v, %v, want later than %v", what, b.Ctime, err, aerr, back.Ctime)
+		}
+		back = b
+	}
 }

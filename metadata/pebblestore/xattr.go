@@ -52,7 +52,7 @@ func (s *Store) Setxattr(_ context.Context, ino metadata.Ino, x metadata.Xattr) 
 			return fmt.Errorf("attribute %q of inode %v: names of %d bytes: %w", x.Name, ino, n.xattrs, syscall.ENOSPC)
 		}
 		t.note(t.b.Set(xattrKey(ino, x.Name), x.Value, nil))
-		n.Ctime = t.now
+		t.changed(n)
 		t.put(n)
 		return nil
 	})
@@ -96,7 +96,7 @@ func (s *Store) Removexattr(_ context.Context, ino metadata.Ino, name string) er
 		}
 		t.note(t.b.Delete(xattrKey(ino, name), nil))
 		n.xattrs -= min(n.xattrs, uint32(len(name)+1))
-		n.Ctime = t.now
+		t.changed(n)
 		t.put(n)
 		return nil
 	})

@@ -1,0 +1,196 @@
+package mount_test
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tempFile is a file without a name.
+func tempFile() (*os.File, error) {
+	f, err := os.CreateTemp("", "kept")
+	if err == nil {
+		err = os.Remove(f.Name())
+	}
+	return f, err
+}
+
+// readers are the ways to read the size first bytes of a file that was just opened. All but the first
+// take pages of the kernel without asking whether they are valid.
+func readers() map[string]func(f *os.File, size int) ([]byte, error) {
+	return map[string]func(f *os.File, size int) ([]byte, error){
+		"read": func(f *os.File, size int) ([]byte, error) {
+			p := make([]byte, size)
+			n, err := io.ReadFull(f, p)
+			return p[:n], err
+		},
+		"mmap": func(f *os.File, size int) ([]byte, error) {
+			m, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+			if err != nil {
+				return nil, err
+			}
+			out, err := tempFile()
+			if err != nil {
+				return nil, err
+			}
+			defer out.Close()
+			n, err := unix.Pwrite(int(out.Fd()), m, 0) // a fault in Go code would stop the garbage collector
+			if err != nil || n != size {
+				return nil, err
+			}
+			p := make([]byte, size)
+			if _, err := out.ReadAt(p, 0); err != nil {
+				return nil, err
+			}
+			return p, unix.Munmap(m)
+		},
+		"sendfile": func(f *os.File, size int) ([]byte, error) {
+			out, err := tempFile()
+			if err != nil {
+				return nil, err
+			}
+			defer out.Close()
+			for sent := 0; sent < size; {
+				n, err := unix.Sendfile(int(out.Fd()), int(f.Fd()), nil, size-sent)
+				if err != nil || n == 0 {
+					return nil, err
+				}
+				sent += n
+			}
+			p := make([]byte, size)
+			_, err = out.ReadAt(p, 0)
+			return p, err
+		},
+	}
+}
+
+// wantRead opens a file and reads it in one way.
+func wantRead(t *testing.T, how, path string, want []byte) {
+	t.Helper()
+	f, err := os.Open(path)
+	check(t, err)
+	defer f.Close()
+	if got, err := readers()[how](f, len(want)); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s: %d bytes that begin with %x, %v, want %d with %x", how, len(got), got[:min(4, len(got))], err, len(want), want[:4])
+	}
+}
+
+// TestPagesAreKept: the pages of a file that has not changed are read once, for all that open it.
+func TestPagesAreKept(t *testing.T) {
+	j := newJob(t)
+	want := bytes.Repeat([]byte{7}, 200_000)
+	check(t, os.WriteFile(j.scratch(1, "f"), want, 0o644))
+	wantRead(t, "read", j.scratch(0, "f"), want)
+	before := j.mounts[0].Stats().Calls["read"]
+	for how := range readers() {
+		wantRead(t, how, j.scratch(0, "f"), want)
+	}
+	if n := j.mounts[0].Stats().Calls["read"] - before; n != 0 {
+		t.Errorf("%d reads by later opens, want none", n)
+	}
+}
+
+// testChangedThere: every change of a file there is seen here by the next open, in every way of reading,
+// although the pages are kept while there is none.
+func testChangedThere(t *testing.T, a, b string) {
+	const size = 20_000
+	old := time.Unix(1e9, 123456789)
+	want := make([]byte, size)
+	write := func(c byte) error {
+		f, err := os.OpenFile(a+"/f", os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		for i := 5000; i < 15_000; i++ {
+			want[i] = c
+		}
+		_, err = f.WriteAt(want[5000:15_000], 5000)
+		return err
+	}
+	changes := []struct {
+		what string
+		do   func(f *os.File) error
+	}{
+		{"write", func(*os.File) error { return write(1) }},
+		{"write with the time set back", func(*os.File) error {
+			if err := write(2); err != nil {
+				return err
+			}
+			return os.Chtimes(a+"/f", old, old)
+		}},
+		{"another with the same time", func(*os.File) error {
+			if err := write(3); err != nil {
+				return err
+			}
+			return os.Chtimes(a+"/f", old, old)
+		}},
+		{"hole", func(f *os.File) error {
+			clear(want[4096:8192])
+			return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4096, 4096)
+		}},
+		{"truncate and write", func(f *os.File) error {
+			if err := f.Truncate(1); err != nil {
+				return err
+			}
+			return write(4)
+		}},
+		{"mapping", func(f *os.File) error {
+			m, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			if err != nil {
+				return err
+			}
+			in, err := tempFile()
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			want[9000] = 5
+			if _, err := in.Write(want[9000:9001]); err != nil {
+				return err
+			}
+			if _, err := unix.Pread(int(in.Fd()), m[9000:9001], 0); err != nil { // see above
+				return err
+			}
+			return unix.Munmap(m)
+		}},
+		{"append", func(*os.File) error {
+			f, err := os.OpenFile(a+"/f", os.O_WRONLY|os.O_APPEND, 0)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			more := bytes.Repeat([]byte{6}, 3000)
+			want = append(want, more...)
+			_, err = f.Write(more)
+			return err
+		}},
+	}
+	check(t, os.WriteFile(a+"/f", want, 0o644))
+	for _, c := range changes {
+		for how := range readers() {
+			wantRead(t, how, b+"/f", want) // so that its pages are here
+			f, err := os.OpenFile(a+"/f", os.O_RDWR, 0)
+			check(t, err)
+			check(t, c.do(f))
+			check(t, f.Close())
+			switch c.what { // rests
+			case "truncate and write":
+				want = append(append(want[:1:1], make([]byte, 4999)...), want[5000:15_000]...)
+			}
+			var st syscall.Stat_t
+			check(t, syscall.Lstat(a+"/f", &st))
+			if st.Size != int64(len(want)) {
+				t.Fatalf("after %s: %d bytes, want %d", c.what, st.Size, len(want))
+			}
+			wantRead(t, how, b+"/f", want)
+		}
+		check(t, os.WriteFile(a+"/f", make([]byte, size), 0o644))
+		want = make([]byte, size)
+	}
+}
