@@ -49,9 +49,15 @@ var siteKeys = map[string]stagein.Key{
 	"scratch":          {Values: "SIZE|PERCENT", Default: "10%, at most 64G", Meaning: "space on each node that datasets leave to scratch; jobs can choose"},
 	"kernel_view":      {Values: "auto|off", Meaning: "off: no job gets kernel views"},
 	"metrics_textfile": {Values: "DIR", Default: "none", Meaning: "node_exporter's textfile directory: each job's metrics are written to it every 15 s"},
-	"log_format":       {Values: "text|json", Meaning: "of the jobs' logs"},
+	"log_format":       {Values: "text|json", Meaning: "format of the jobs' logs"},
 	"encrypt":          {Values: "tls", Default: "off", Meaning: "daemons of all jobs encrypt and authenticate what they send each other"},
-	"auth":             {Values: "frames", Default: "off", Meaning: "they authenticate it, without encryption; jobs can choose encrypt=tls"},
+	"auth":             {Values: "frames", Default: "off", Meaning: "daemons of all jobs authenticate what they send each other, without encryption; jobs can choose encrypt=tls"},
+}
+
+// KeeperMetrics documents the metrics that a keeper adds to those of its daemon; Values is the unit.
+var KeeperMetrics = []stagein.Key{
+	{Name: "bivouac_daemon_up", Values: "number", Meaning: "1 if the daemon answers its keeper, else 0."},
+	{Name: "bivouac_daemon_restarts_total", Values: "restarts", Meaning: "Restarts of the daemon by its keeper."},
 }
 
 // SiteKeys documents the keys of the site's configuration, in the order of Site, with DefaultSite's values.

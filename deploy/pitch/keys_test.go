@@ -1,6 +1,7 @@
 package pitch
 
 import (
+	"bytes"
 	"os"
 	"reflect"
 	"strings"
@@ -38,6 +39,19 @@ func TestKeys(t *testing.T) {
 	}
 	if len(site) != len(siteKeys) {
 		t.Errorf("%d keys are documented, the site has %d", len(siteKeys), len(site))
+	}
+}
+
+// TestKeeperMetrics: the metrics that are documented are written.
+func TestKeeperMetrics(t *testing.T) {
+	b, err := os.ReadFile("textfile.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range KeeperMetrics {
+		if !bytes.Contains(b, []byte(m.Name+"{")) {
+			t.Errorf("nothing writes %s", m.Name)
+		}
 	}
 }
 
