@@ -22,3 +22,10 @@ type ManyReader interface {
 	// With verified, bytes are compared with their checksums. With an error nothing was read.
 	ReadMany(ctx context.Context, rs []RangeRead, buf []byte, verified bool) error
 }
+
+// NeighbourFinder is an optional power of a Store: it knows which files lie side by side in their source.
+type NeighbourFinder interface {
+	// Neighbours returns the wanted files that ReadMany reads together with the file ino by one request of the
+	// source; none if that is on a node.
+	Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) []metadata.Ino
+}

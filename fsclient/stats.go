@@ -69,3 +69,9 @@ func (c *Client) BeginRead(n int64, among []metadata.NodeID) sources.Read {
 func (c *Client) ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.RangeRead, buf []byte) error {
 	return c.data.ReadMany(ctx, id, rs, buf)
 }
+
+// Neighbours returns the wanted overflow files that ReadMany of this node reads together with the file ino: see
+// datapath.NeighbourFinder.
+func (c *Client) Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) []metadata.Ino {
+	return c.data.Neighbours(ino, wanted)
+}

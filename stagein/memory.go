@@ -16,8 +16,11 @@ const (
 
 const (
 	DefaultStripe = 64 << 20 // bytes above which a file of a dataset is striped
-	StripeChunk   = 8 << 20  // bytes of a chunk of a striped file
-	PageSize      = 4096     // of the nodes' filesystems
+	// OverflowRun is the bytes of an archive that overflow together. With the file that lies across their end, they can be
+	// read by one request.
+	OverflowRun = 768 << 10
+	StripeChunk = 8 << 20 // bytes of a chunk of a striped file
+	PageSize    = 4096    // of the nodes' filesystems
 )
 
 // Pages returns the bytes that a file of n bytes takes on a disk.

@@ -23,10 +23,12 @@ type Local struct {
 }
 
 var (
-	_ datapath.Store         = Local{}
-	_ datapath.Opener        = Local{}
-	_ datapath.Piper         = Local{}
-	_ datapath.PresentReader = Local{}
+	_ datapath.Store           = Local{}
+	_ datapath.Opener          = Local{}
+	_ datapath.Piper           = Local{}
+	_ datapath.PresentReader   = Local{}
+	_ datapath.ManyReader      = Local{}
+	_ datapath.NeighbourFinder = Local{}
 )
 
 // ReadAt implements datapath.Reader.
@@ -69,6 +71,42 @@ func (l Local) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, of
 		return 0, fmt.Errorf("inode %v is not fetched yet: %w", ino, syscall.EAGAIN)
 	}
 	return l.ReadAt(ctx, ino, p, off)
+}
+
+// ReadMany implements datapath.ManyReader for overflow files, which it waits for: neighbours in an archive are read by one
+// request of the source. Other files are EAGAIN.
+func (l Local) ReadMany(ctx context.Context, rs []datapath.RangeRead, buf []byte, _ bool) error {
+	if len(rs) == 0 {
+		return nil
+	}
+	id := rs[0].Ino.Dataset()
+	for _, r := range rs {
+		if r.Ino.Dataset() != id {
+			return fmt.Errorf("inodes %v and %v are of different datasets: %w", rs[0].Ino, r.Ino, syscall.EINVAL)
+		}
+	}
+	x, err := l.fills.of(ctx, rs[0].Ino)
+	if err != nil {
+		return err
+	}
+	if x == nil {
+		return fmt.Errorf("dataset of inode %v: no file overflows: %w", rs[0].Ino, syscall.EAGAIN)
+	}
+	x.ReadMany(ctx, rs, buf)
+	for _, r := range rs {
+		if r.Err == nil {
+			l.fills.passed.Add(int64(len(r.Data)))
+		}
+	}
+	return nil
+}
+
+// Neighbours implements datapath.NeighbourFinder.
+func (l Local) Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) []metadata.Ino {
+	if x, _ := l.fills.get(ino.Dataset()); x != nil {
+		return x.Neighbours(ino, wanted)
+	}
+	return nil
 }
 
 // ReadPipe implements datapath.Piper for datasets: of other files the bytes in the pipe

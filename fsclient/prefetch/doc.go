@@ -22,6 +22,10 @@
 // Reads fit an epoch if most follow another read of the same rank by a few positions. This holds
 // for any number of workers, since each reads its batches in order. By chance, few reads fit.
 //
+// Files that overflow come from the source. Those beside each other in an archive that ranks here read soon are wanted
+// together, ahead of their turn, and are read by one request (Config.Neighbours). They may take three quarters of the
+// budget.
+//
 // Prefetched files are bounded in bytes (Budget), and by rank in positions: the distance, from the
 // rank's pace and the time that a fetch takes. A file is dropped when the rank has passed it. A window
 // bounds the bytes under way from other nodes, so that demand reads do not queue behind them. A

@@ -24,6 +24,8 @@ type Client interface {
 	Where(a *metadata.Attr) []metadata.NodeID
 	BeginRead(n int64, among []metadata.NodeID) sources.Read
 	ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.RangeRead, buf []byte) error
+	// Neighbours returns the wanted files that ReadMany of this node reads together with an overflow file.
+	Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) []metadata.Ino
 	Read(ctx context.Context, a metadata.Attr, p []byte, off int64, o stripe.ReadOpts) (int, error)
 	// Advise has the kernel read a file of this node's disk ahead.
 	Advise(ctx context.Context, a *metadata.Attr)
@@ -255,10 +257,9 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 	if _, err := order.Epoch(0, max(plan.Ranks, 1)); err != nil {
 		return nil, err
 	}
-	return &follower{
-		e: e, plan: plan, numbers: numbers, changed: changed,
-		t: New(order, Config{Budget: e.cfg.Budget, Mean: e.mean(numbers)}), results: make(chan *batch, requests),
-	}, nil
+	f := &follower{e: e, plan: plan, numbers: numbers, changed: changed, results: make(chan *batch, requests)}
+	f.t = New(order, Config{Budget: e.cfg.Budget, Mean: e.mean(numbers), Neighbours: f.neighbours})
+	return f, nil
 }
 
 // mean estimates the mean size of a file, in bytes, from a sample.

@@ -80,6 +80,8 @@ func (d *distant) Read(context.Context, metadata.Attr, []byte, int64, stripe.Rea
 	return 0, syscall.ENOSYS
 }
 
+func (d *distant) Neighbours(metadata.Ino, func(metadata.Ino) bool) []metadata.Ino { return nil }
+
 func (d *distant) Advise(context.Context, *metadata.Attr) {}
 
 // Mark, Store and Direct implement Pages.

@@ -177,13 +177,15 @@ func (f *follower) fetch(ctx context.Context) {
 	}
 }
 
-// batch has files that the same nodes hold. Without nodes, each file is read by itself.
+// batch has files that the same nodes hold, or that overflow and lie side by side in their source. Without nodes, other
+// files are read by themselves.
 type batch struct {
-	e     *Engine
-	pages Pages
-	at    []metadata.NodeID
-	files []wanted
-	bytes int64
+	e       *Engine
+	pages   Pages
+	at      []metadata.NodeID
+	through bool // the files overflow
+	files   []wanted
+	bytes   int64
 
 	results []result // when it is over
 }
@@ -213,14 +215,36 @@ func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*b
 			}
 		}
 		key := fmt.Sprint(at)
+		through := a.Layout.Kind == metadata.Overflow
+		if through {
+			key = fmt.Sprint("run ", w.Run)
+		}
 		b := open[key]
-		if b == nil || b.bytes+a.Size > batchBytes || len(b.files) == batchFiles {
-			b = &batch{e: f.e, pages: pages, at: at}
+		if b == nil || !through && (b.bytes+a.Size > batchBytes || len(b.files) == batchFiles) {
+			b = &batch{e: f.e, pages: pages, at: at, through: through}
 			open[key] = b
 			all = append(all, b)
 		}
 		b.files = append(b.files, wanted{Want: w, a: a})
 		b.bytes += a.Size
+	}
+	return all
+}
+
+// neighbours returns the wanted files that are read together with an overflow file.
+func (f *follower) neighbours(file int, wanted func(int) bool) (all []int) {
+	ino := f.numbers.Ino(file)
+	if a, err := f.e.cfg.Client.Getattr(context.Background(), ino); ino == 0 || err != nil || a.Layout.Kind != metadata.Overflow {
+		return nil
+	}
+	number := func(ino metadata.Ino) int {
+		if n, ok := f.numbers.Of(ino); ok {
+			return n
+		}
+		return -1
+	}
+	for _, ino := range f.e.cfg.Client.Neighbours(ino, func(ino metadata.Ino) bool { n := number(ino); return n >= 0 && wanted(n) }) {
+		all = append(all, number(ino))
 	}
 	return all
 }
@@ -240,11 +264,14 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, batchBytes); return 
 func (b *batch) fetch(ctx context.Context) []result {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if b.through {
+		return b.many(ctx, make([]byte, b.bytes))
+	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	switch {
 	case len(b.at) == 0:
-		return b.each(ctx, *buf, stripe.ReadOpts{}) // overflow waits for the source
+		return b.each(ctx, *buf, stripe.ReadOpts{})
 	case b.own():
 		return b.each(ctx, *buf, stripe.ReadOpts{NoWait: true})
 	}
@@ -271,8 +298,13 @@ func (b *batch) many(ctx context.Context, buf []byte) []result {
 	return out
 }
 
-// ask calls the fastest node, and if that fails, the others.
+// ask calls the fastest node, and if that fails, the others. Overflow files are read by this node.
 func (b *batch) ask(ctx context.Context, rs []datapath.RangeRead, buf []byte) (err error) {
+	if b.through {
+		r := b.e.cfg.Client.BeginRead(b.bytes, []metadata.NodeID{sources.Source})
+		r.Place = b.e.cfg.Client.Self()
+		return b.askOne(ctx, r, rs, buf)
+	}
 	for at := slices.Clone(b.at); len(at) > 0; {
 		r := b.e.cfg.Client.BeginRead(b.bytes, at)
 		err = b.askOne(ctx, r, rs, buf)

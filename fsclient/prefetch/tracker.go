@@ -55,12 +55,17 @@ const (
 type Config struct {
 	Budget int64 // bytes fetched and not read yet
 	Mean   int64 // bytes of a file
+	// Neighbours returns the wanted files that are best fetched together with a file, by one request of the source. Nil:
+	// there are none.
+	Neighbours func(file int, wanted func(file int) bool) []int
 }
 
 // Want is a file to fetch.
 type Want struct {
 	File, Rank int
 	Probe      bool // keep it in memory: its read must be seen
+	// Run is the same for files that are fetched by one request.
+	Run int
 }
 
 // Result is the result of a Want.
@@ -116,6 +121,7 @@ type Tracker struct {
 	epochs []knownEpoch // the last ones used, newest last
 
 	items    map[int]*item // by file
+	runs     int           // wants so far, of neighbours together
 	held     int64         // bytes of items, those under way by the mean
 	released []int
 	took     time.Duration // moving average of a fetch

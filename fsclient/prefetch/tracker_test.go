@@ -468,3 +468,45 @@ func TestNonsense(t *testing.T) {
 		t.Errorf("Next = %+v", ws)
 	}
 }
+
+// TestNeighboursTogether: a file is wanted together with those beside it in the source that its rank reads soon. Each is
+// wanted once, the budget holds, and files that are read next come first.
+func TestNeighboursTogether(t *testing.T) {
+	const group, files = 8, 4096
+	for _, budget := range []int{files, files / 8, 64} {
+		plan := shuffled{files: files, ranks: 2, epochs: 1, seed: 3, known: true}
+		beside := func(file int, wanted func(int) bool) (all []int) {
+			for f := file / group * group; f < file/group*group+group; f++ {
+				if f != file && wanted(f) {
+					all = append(all, f)
+				}
+			}
+			return all
+		}
+		tr := New(plan, Config{Budget: int64(budget) * fileSize, Mean: fileSize, Neighbours: beside})
+		now := time.Unix(1e9, 0)
+		e, _ := plan.Epoch(0, 2)
+		fetched, runs := map[int]bool{}, map[int]bool{}
+		for pos := range e.Len(1) {
+			tr.Position(1, 0, pos, now)
+			for _, w := range tr.Next(4, now) {
+				if fetched[w.File] {
+					t.Fatalf("budget %d: file %d is wanted once more", budget, w.File)
+				}
+				fetched[w.File], runs[w.Run] = true, true
+				tr.Fetched(w, Stored, fileSize, time.Millisecond, now)
+			}
+			if s := tr.State(); s.Memory > int64(budget)*fileSize {
+				t.Fatalf("budget %d: %d bytes held", budget, s.Memory)
+			}
+			if pos > 0 && !fetched[e.At(1, pos)] {
+				t.Errorf("budget %d: the file at %d is not fetched when it is read", budget, pos)
+			}
+			now = now.Add(time.Millisecond)
+		}
+		// A rank reads about half of each group.
+		if most := len(fetched) * 2 / 5; budget == files && len(runs) > most {
+			t.Errorf("%d files in %d runs, want %d at the most", len(fetched), len(runs), most)
+		}
+	}
+}

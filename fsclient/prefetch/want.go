@@ -8,13 +8,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// Next returns up to n files to fetch now, nearest first.
+// Next returns up to n files to fetch now, nearest first, and after each its neighbours in the source.
 func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
 	if t.phase != accessplan.Following {
 		return nil
 	}
 	ws = t.again(n, now)
-	for len(ws) < n {
+	for first := len(ws); first < n; first++ {
 		r := t.nearest()
 		if r == nil {
 			return ws
@@ -22,7 +22,54 @@ func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
 		if t.held+t.cfg.Mean > t.cfg.Budget && !t.relieve() {
 			return ws
 		}
-		if it := t.want(r, r.take()); it != nil {
+		at := r.take()
+		if it := t.want(r, at); it != nil {
+			ws = append(ws, it.Want)
+			ws = append(ws, t.neighbours(it, at >= r.length)...)
+		} else {
+			first--
+		}
+	}
+	return ws
+}
+
+// neighboursShare is the part of the budget that may be held when neighbours are fetched. The rest is for what ranks read
+// next.
+const neighboursShare = 0.75
+
+// neighbours makes items of the files beside one in the source that ranks here read later. A file waits for its read
+// about half as long as the last one, so that many positions ahead there is room for.
+func (t *Tracker) neighbours(of *item, lap bool) (ws []Want) {
+	if t.cfg.Neighbours == nil {
+		return nil
+	}
+	number := t.current
+	if lap {
+		number = t.next()
+	}
+	e := t.epoch(number)
+	far := min(int(2*neighboursShare*float64(t.cfg.Budget/t.cfg.Mean))/len(t.active), mostAhead)
+	room := int((int64(neighboursShare*float64(t.cfg.Budget)) - t.held) / t.cfg.Mean)
+	place := func(file int) (r *rank, at int) {
+		id, at, ok := e.Find(file)
+		if r = t.active[id]; !ok || r == nil || t.items[file] != nil {
+			return nil, 0
+		}
+		if lap {
+			at += r.length
+		}
+		if at < r.front || at > r.front+far || r.seen(at) {
+			return nil, 0
+		}
+		return r, at
+	}
+	for _, file := range t.cfg.Neighbours(of.File, func(file int) bool { r, _ := place(file); return r != nil }) {
+		r, at := place(file)
+		if r == nil || len(ws) >= room {
+			continue
+		}
+		if it := t.want(r, at); it != nil {
+			it.Run = of.Run
 			ws = append(ws, it.Want)
 		}
 	}
@@ -35,7 +82,8 @@ func (t *Tracker) want(r *rank, at int) *item {
 	if f < 0 || r.seen(at) || at < r.front-r.window {
 		return nil
 	}
-	w := Want{File: f, Rank: r.id, Probe: at%probeEvery == 0}
+	t.runs++
+	w := Want{File: f, Rank: r.id, Probe: at%probeEvery == 0, Run: t.runs}
 	if it := t.items[f]; it != nil {
 		if it.Rank != r.id || it.at < at {
 			it.then, it.next = &w, at // its page may be gone by then

@@ -30,3 +30,12 @@ func (d *Data) ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.R
 	}
 	return nil
 }
+
+// Neighbours returns the wanted overflow files that ReadMany of this node reads together with the file ino.
+func (d *Data) Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) []metadata.Ino {
+	node, err := d.cfg.Nodes.Data(d.cfg.Self)
+	if f, ok := node.(datapath.NeighbourFinder); err == nil && ok {
+		return f.Neighbours(ino, wanted)
+	}
+	return nil
+}

@@ -37,6 +37,9 @@ func sampleContent(i int) []byte { return bytes.Repeat([]byte(sampleName(i)), 20
 type training struct {
 	t       *testing.T
 	c       *Cluster
+	files   int
+	content func(i int) []byte
+	order   accessplan.Plan // in which the ranks read
 	ms      []*Mounted
 	engines []*prefetch.Engine
 }
@@ -50,7 +53,20 @@ func startTraining(t *testing.T, plan accessplan.Plan) *training {
 	}
 	tree := filepath.Join(t.TempDir(), "tree")
 	writeTree(t, tree, files)
-	x := &training{t: t, c: Start(t, Config{Nodes: trainRanks, Datasets: []job.Dataset{{Source: tree, Name: "set"}}})}
+	x := &training{
+		t: t, files: trainFiles, content: sampleContent,
+		order: accessplan.Plan{Dataset: "set", Kind: accessplan.Torch, Seed: 7, Shuffle: true, Ranks: trainRanks},
+	}
+	x.start(Config{Datasets: []job.Dataset{{Source: tree, Name: "set"}}}, plan)
+	return x
+}
+
+// start starts the job, in which each node's engine has the plan.
+func (x *training) start(cfg Config, plan accessplan.Plan) {
+	t := x.t
+	t.Helper()
+	cfg.Nodes = trainRanks
+	x.c = Start(t, cfg)
 	ds := x.c.Dataset(t, 0, "set")
 	if ds.Phase != cluster.Sealed {
 		t.Fatalf("dataset: %+v", ds)
@@ -73,15 +89,12 @@ func startTraining(t *testing.T, plan accessplan.Plan) *training {
 		wg.Go(func() { e.Run(ctx) })
 	}
 	x.ms = x.c.Mount(t)
-	return x
 }
 
-// epoch has each rank read an epoch of DistributedSampler(seed=7) by two workers, whose batches take
-// turns, through its node's mount. The files read are dropped from the page cache.
+// epoch has each rank read an epoch of the order by two workers, whose batches take turns, through its node's mount. The files read are dropped from the page cache.
 func (x *training) epoch(number int) {
 	x.t.Helper()
-	plan := accessplan.Plan{Dataset: "set", Kind: accessplan.Torch, Seed: 7, Shuffle: true, Ranks: trainRanks}
-	e, err := plan.Epoch(number, trainFiles)
+	e, err := x.order.Epoch(number, x.files)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -127,7 +140,7 @@ func (x *training) read(rank, i int) {
 	}
 	defer f.Close()
 	b, err := io.ReadAll(f)
-	if err != nil || !bytes.Equal(b, sampleContent(i)) {
+	if err != nil || !bytes.Equal(b, x.content(i)) {
 		x.t.Errorf("rank %d, %s: %d bytes, %v", rank, sampleName(i), len(b), err)
 	}
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {

@@ -5,6 +5,7 @@
 //	    ├─▶ large pieces, files of a directory, ordered fills: piece by piece, workers behind the semaphore
 //	    └─▶ repeated when the map changes: files of a lost node are fetched by the nodes that take its place
 //	ReadThrough, ReadOverflow ──▶ cache: files that no node stores, read from the source and verified
+//	ReadMany ──▶ the same cache: neighbours in an archive by one request of the source, for prefetch
 //
 // Work stealing: a node that has read its runs continues with runs that others have not begun. An owner grants each piece to
 // one reader (Accept), and fetches it itself if that reader withdraws, is lost, or takes longer than offerTimeout.

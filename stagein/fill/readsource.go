@@ -62,12 +62,17 @@ type located struct {
 	err  error
 }
 
+func (f *Fill) locate(ino metadata.Ino) located {
+	x := located{ino: ino}
+	x.from, x.a, x.err = f.cfg.Files.Origin(ino)
+	return x
+}
+
 // inSourceOrder returns files in the order in which they lie in the source.
 func (f *Fill) inSourceOrder(inos []metadata.Ino) []located {
 	all := make([]located, len(inos))
 	for i, ino := range inos {
-		all[i].ino = ino
-		all[i].from, all[i].a, all[i].err = f.cfg.Files.Origin(ino)
+		all[i] = f.locate(ino)
 	}
 	slices.SortStableFunc(all, func(a, b located) int {
 		return cmp.Or(cmp.Compare(a.from.Source, b.from.Source), cmp.Compare(a.from.Off, b.from.Off))

@@ -2,6 +2,7 @@ package scan
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -25,17 +26,23 @@ type candidate struct {
 	owner metadata.NodeID
 }
 
-// overflowHash is the hash by which files overflow.
-func overflowHash(seed uint64, path string) uint64 {
-	return xxh3.HashStringSeed(path, seed^0x7370696c6c)
+// overflowHash is the hash by which files overflow. Files of a run of an archive have the same, so that one request of the
+// source reads several.
+func overflowHash(seed uint64, it *source.Item) uint64 {
+	seed ^= 0x7370696c6c
+	if it.Off == 0 && it.Zip == (source.ZipMember{}) { // a file of a directory
+		return xxh3.HashStringSeed(it.Path, seed)
+	}
+	b := binary.LittleEndian.AppendUint32(nil, it.Source)
+	return xxh3.HashSeed(binary.LittleEndian.AppendUint64(b, uint64((it.Off-it.Head)/stagein.OverflowRun)), seed)
 }
 
 // usable returns how many of free bytes files may take; the filesystem needs the rest.
 func usable(free int64) int64 { return free - max(leastSpare, free/256) }
 
 // chooseOverflow returns which items overflow, by their number, if the nodes have no room for all. Files are taken in the
-// order of a hash of their paths, and a node takes none after the first that did not fit: so stored and overflowed files
-// mix evenly in any order of reading. A file that takes a large part of a node overflows alone.
+// order of a hash of their paths, in archives of their places there, and a node takes none after the first that did not
+// fit: so stored and overflowed files mix evenly in any order of reading. A file that takes a large part of a node overflows alone.
 func (cfg *Config) chooseOverflow(items items, need map[metadata.NodeID]int64) (map[int]bool, error) {
 	nodes := cfg.Map.Up()
 	if cfg.Request.Spill == stagein.SpillFail || cfg.Free == nil || cfg.fits(need) {
@@ -83,7 +90,7 @@ func (cfg *Config) byHash(items items) ([]candidate, error) {
 	i, owner := 0, cfg.owners()
 	err := items.each(func(it *source.Item) error {
 		if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
-			f := candidate{h: overflowHash(cfg.Map.Seed, it.Path), i: i, takes: it.Size, wide: it.Size > cfg.Stripe}
+			f := candidate{h: overflowHash(cfg.Map.Seed, it), i: i, takes: it.Size, wide: it.Size > cfg.Stripe}
 			if !f.wide {
 				f.owner = owner(it)
 			}

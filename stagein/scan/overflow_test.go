@@ -97,3 +97,36 @@ func TestSpillOfLarge(t *testing.T) {
 		}
 	}
 }
+
+// TestSpillOfArchive: in an archive, whole runs overflow, and they are a fair share of each part of it.
+func TestSpillOfArchive(t *testing.T) {
+	r := stageintest.Rand(t)
+	var items []source.Item
+	end := int64(0)
+	for i := range 5000 {
+		it := source.Item{Path: fmt.Sprintf("%05d", i), Mode: source.TypeRegular, Size: 1 + r.Int64N(200_000), Off: end + 512}
+		end = it.Off + it.Size
+		items = append(items, it)
+	}
+	room := end / 4 * 56 / 100
+	cfg, need := roomFor(items, func() int64 { return room })
+	stays, err := cfg.chooseOverflow(itemSlice(items), need)
+	stageintest.NoError(t, err)
+	runs, parts := 0, make([]float64, 4)
+	for i := range items {
+		if stays[i] {
+			parts[i*len(parts)/len(items)] += float64(len(parts)) / float64(len(items))
+			if i == 0 || !stays[i-1] {
+				runs++
+			}
+		}
+	}
+	for i, share := range parts {
+		if share < 0.25 || share > 0.65 {
+			t.Errorf("%.2f of quarter %d overflow, want about 0.45", share, i)
+		}
+	}
+	if n := len(stays); n < 1500 || runs*5 > n {
+		t.Errorf("%d files overflow in %d runs", n, runs)
+	}
+}

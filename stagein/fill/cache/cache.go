@@ -81,13 +81,7 @@ func (c *Cache[K]) acquire(ctx context.Context, key K, n int64) (x *entry[K], mi
 			c.mu.Unlock()
 			return x, false, nil
 		}
-		for c.used > 0 && c.used+n > c.limit && c.idle.Len() > 0 {
-			c.drop(c.idle.Front().Value.(*entry[K]))
-		}
-		if c.used == 0 || c.used+n <= c.limit {
-			x := &entry[K]{key: key, data: make([]byte, n), done: make(chan struct{}), users: 2} // the caller, and who fills it
-			c.entries[key] = x
-			c.used += n
+		if x := c.insert(key, n, 2); x != nil { // the caller, and the one who fills it
 			c.mu.Unlock()
 			return x, true, nil
 		}
@@ -99,6 +93,38 @@ func (c *Cache[K]) acquire(ctx context.Context, key K, n int64) (x *entry[K], mi
 			return nil, false, ctx.Err()
 		}
 	}
+}
+
+// insert adds an entry with so many users, and evicts others for it; nil if there is no room. The caller holds mu.
+func (c *Cache[K]) insert(key K, n int64, users int) *entry[K] {
+	for c.used > 0 && c.used+n > c.limit && c.idle.Len() > 0 {
+		c.drop(c.idle.Front().Value.(*entry[K]))
+	}
+	if c.used > 0 && c.used+n > c.limit {
+		return nil
+	}
+	x := &entry[K]{key: key, data: make([]byte, n), done: make(chan struct{}), users: users}
+	c.entries[key] = x
+	c.used += n
+	return x
+}
+
+// Begin has the caller read the n bytes of a piece, for which viewers wait from now on: the caller fills b, and then calls
+// done. It reports false, without waiting, if the piece is there or being read, or if there is no room for it.
+func (c *Cache[K]) Begin(key K, n int64) (b []byte, done func(error), ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries[key] != nil {
+		return nil, nil, false
+	}
+	x := c.insert(key, n, 1)
+	if x == nil {
+		return nil, nil, false
+	}
+	return x.data, func(err error) {
+		x.err = err
+		c.complete(x)
+	}, true
 }
 
 // complete ends the fetch of an entry. A failed entry is removed before its viewers

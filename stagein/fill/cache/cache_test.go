@@ -94,3 +94,45 @@ func TestSingleFlight(t *testing.T) {
 		t.Errorf("%d bytes are used", w.used)
 	}
 }
+
+// TestBegin: a piece that a caller began is waited for by viewers, and evicted as others; none is begun that is there, that
+// is being read, or for which there is no room.
+func TestBegin(t *testing.T) {
+	w := New[int](100)
+	b, done, ok := w.Begin(1, 60)
+	if !ok || len(b) != 60 {
+		t.Fatalf("Begin = %d bytes, %v", len(b), ok)
+	}
+	for key, n := range map[int]int64{1: 60, 2: 60} {
+		if _, _, ok := w.Begin(key, n); ok {
+			t.Errorf("piece %d was begun while the first one was being read", key)
+		}
+	}
+	began := func(func()) { t.Error("a viewer fetches") }
+	var g errgroup.Group
+	for range 3 {
+		g.Go(func() error {
+			return w.View(context.Background(), 1, 60, began, nil, func(b []byte) {
+				if b[59] != 7 {
+					t.Errorf("a viewer sees %v", b)
+				}
+			})
+		})
+	}
+	b[59] = 7
+	done(nil)
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, _, ok := w.Begin(1, 60); ok {
+		t.Error("a piece was begun that is there")
+	}
+	_, done, ok = w.Begin(2, 60) // in the place of the first one
+	if !ok {
+		t.Fatal("a piece was not evicted for another one")
+	}
+	done(syscall.EIO)
+	if w.used != 0 || len(w.entries) != 0 {
+		t.Errorf("%d bytes of %d pieces are used after a failure", w.used, len(w.entries))
+	}
+}
