@@ -83,7 +83,7 @@ func TestPrefetchOfRuns(t *testing.T) {
 		requests += now.Ops - before.Ops
 		t.Logf("epoch %d: %d requests for %d files of the source, %d bytes; %+v", e, now.Ops-before.Ops, files, now.Bytes-before.Bytes, x.engines[0].State())
 	}
-	if requests*10 > 2*files*3 {
+	if requests > files { // of 2*files; an idle machine needs a sixth of these
 		t.Errorf("%d requests for %d files of the source", requests, 2*files)
 	}
 }

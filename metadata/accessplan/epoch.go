@@ -13,7 +13,7 @@ type Epoch struct {
 }
 
 // Epoch is the order of epoch e for a dataset of n files. Its cost is that of a permutation
-// of n; epoch e of the kinds random and loader costs e permutations.
+// of n; for epoch e of the kinds random and loader, their generator is advanced past the earlier ones.
 func (p *Plan) Epoch(e, n int) (*Epoch, error) {
 	switch {
 	case e < 0 || p.Epochs > 0 && e >= p.Epochs || p.FirstOnly && e > 0:
@@ -52,17 +52,15 @@ func (p *Plan) order(e, n int) ([]uint32, error) {
 	case p.Kind == Random || p.Kind == Loader:
 		// When RandomSampler has handed out the last file, it draws one more permutation
 		// that it does not use.
-		g := newTwister(uint32(p.Seed))
-		for i := 0; ; i++ {
-			if p.Kind == Loader {
-				g.next64()
-			}
-			order := g.perm(n)
-			if i == e {
-				return order, nil
-			}
-			g.perm(n)
+		g, each := newTwister(uint32(p.Seed)), 2*draws(n)
+		if p.Kind == Loader {
+			each += 2
 		}
+		g.skip(each * uint64(e))
+		if p.Kind == Loader {
+			g.next64()
+		}
+		return g.perm(n), nil
 	}
 	all := make([]uint32, n)
 	for i := range all {

@@ -5,10 +5,21 @@ import "math"
 // RandPerm is what torch.randperm(n) returns for a CPU generator with manual_seed(seed).
 func RandPerm(seed uint64, n int) []uint32 { return newTwister(uint32(seed)).perm(n) }
 
+// wide is the length from which torch draws 64 bits for each place of a permutation.
+const wide = math.MaxUint32 / 20
+
+// draws is how many numbers perm(n) draws; they do not depend on what was drawn.
+func draws(n int) uint64 {
+	if n >= wide {
+		return 2 * uint64(n)
+	}
+	return uint64(max(n-1, 0))
+}
+
 // perm draws a permutation as torch.randperm does on the CPU. n fits into 32 bits.
 func (t *twister) perm(n int) []uint32 {
 	p := make([]uint32, n)
-	if n >= math.MaxUint32/20 {
+	if n >= wide {
 		// Above this, torch takes 64 bits for each, the upper half first.
 		for i := range p {
 			z := t.next64() % uint64(i+1)
@@ -52,15 +63,21 @@ func newTwister(seed uint32) *twister {
 	return t
 }
 
+// twist is the part of a step that mixes the bits of two neighbours.
+func twist(upper, lower uint32) uint32 {
+	y := upper&0x80000000 | lower&0x7fffffff
+	return y>>1 ^ -(y&1)&0x9908b0df
+}
+
 func (t *twister) turn() {
-	for i := range t.state {
-		y := t.state[i]&0x80000000 | t.state[(i+1)%twisterSize]&0x7fffffff
-		z := t.state[(i+twisterMid)%twisterSize] ^ y>>1
-		if y&1 != 0 {
-			z ^= 0x9908b0df
-		}
-		t.state[i] = z
+	s := &t.state
+	for i := range twisterSize - twisterMid {
+		s[i] = s[i+twisterMid] ^ twist(s[i], s[i+1])
 	}
+	for i := twisterSize - twisterMid; i < twisterSize-1; i++ {
+		s[i] = s[i+twisterMid-twisterSize] ^ twist(s[i], s[i+1])
+	}
+	s[twisterSize-1] = s[twisterMid-1] ^ twist(s[twisterSize-1], s[0])
 	t.at = 0
 }
 

@@ -1,6 +1,7 @@
 package accessplan
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -79,5 +80,63 @@ func TestRandPermOfImageNet(t *testing.T) {
 	}
 	if sum != 410065859296879 {
 		t.Errorf("sum is %d, want 410065859296879", sum)
+	}
+}
+
+// TestSkip compares a generator that skips numbers, by either way, with one that draws them.
+func TestSkip(t *testing.T) {
+	for _, k := range []uint64{0, 1, 2, 623, 624, 625, 1248, 19_937, 1_000_003} {
+		drawn := newTwister(7)
+		for range k {
+			drawn.next()
+		}
+		for name, skip := range map[string]func(*twister, uint64){"skip": (*twister).skip, "jump": (*twister).jump} {
+			g, want := newTwister(7), *drawn
+			skip(g, k)
+			for i := range 1300 {
+				if a, b := g.next(), want.next(); a != b {
+					t.Fatalf("%s %d: number %d after it = %d, want %d", name, k, i, a, b)
+				}
+			}
+		}
+	}
+	long, turned := newTwister(1), newTwister(1)
+	long.skip(jumpFrom + 1000)
+	turned.skip(jumpFrom - 1)
+	for range 1001 {
+		turned.next()
+	}
+	if a, b := long.next(), turned.next(); a != b {
+		t.Errorf("after %d numbers: %d, want %d", jumpFrom+1000, a, b)
+	}
+}
+
+// TestSkipEpochs: the order of a late epoch is what drawing all earlier ones gives.
+func TestSkipEpochs(t *testing.T) {
+	for _, kind := range []Kind{Random, Loader} {
+		g := newTwister(11)
+		for e := range 40 {
+			if kind == Loader {
+				g.next64()
+			}
+			want := g.perm(97)
+			g.perm(97)
+			p := Plan{Dataset: "d", Kind: kind, Seed: 11}
+			x, err := p.Epoch(e, 97)
+			if err != nil || !slices.Equal(x.order, want) {
+				t.Fatalf("%s, epoch %d: %v, want %v, %v", kind, e, x.order, want, err)
+			}
+		}
+	}
+}
+
+func BenchmarkSkip(b *testing.B) {
+	newTwister(1).jump(1) // the polynomial is found once
+	for _, k := range []uint64{jumpFrom - 1, jumpFrom, 1 << 40} {
+		b.Run(fmt.Sprint(k), func(b *testing.B) {
+			for b.Loop() {
+				newTwister(1).skip(k)
+			}
+		})
 	}
 }
