@@ -52,6 +52,16 @@ func (r *rank) follows(at int) bool {
 	return false
 }
 
+// leastBurst and mostBurst bound a burst.
+const (
+	leastBurst = 64
+	mostBurst  = 2048
+)
+
+// burst is how many more positions to fetch ahead across the end of an epoch. A loader begins an epoch by asking for some
+// batches of each worker at once, about as many as it has under way within one.
+func (r *rank) burst() int { return min(max(2*r.spread, leastBurst), mostBurst) }
+
 // first is the next position to want.
 func (r *rank) first() int {
 	if len(r.redo) > 0 {

@@ -510,3 +510,54 @@ func TestNeighboursTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestBurst: before an epoch ends, the first files of the next one are fetched, for each kind of plan, and more of them
+// than a rank reads ahead within an epoch; after the last epoch none are.
+func TestBurst(t *testing.T) {
+	const files = 2000
+	indices := make([]uint32, files)
+	for i := range indices {
+		indices[i] = uint32((i * 7) % files)
+	}
+	for _, plan := range []accessplan.Plan{
+		{Kind: accessplan.Torch, Seed: 5, Shuffle: true},
+		{Kind: accessplan.Random, Seed: 5},
+		{Kind: accessplan.Loader, Seed: 5},
+		{Kind: accessplan.List, Indices: indices},
+	} {
+		plan.Ranks, plan.Epochs = 2, 2
+		tr := New(planned{plan, files}, Config{Budget: 1 << 30, Mean: fileSize})
+		now := time.Unix(1e9, 0)
+		for number := range plan.Epochs {
+			e, err := plan.Epoch(number, files)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for pos := range e.Len(1) + 1 { // no time passes: the rank is read the least ahead
+				tr.Position(1, number, pos, now)
+				for _, w := range tr.Next(4*files, now) {
+					tr.Fetched(w, Stored, fileSize, 0, now)
+				}
+			}
+			held := map[int]bool{}
+			for f := range tr.items {
+				held[f] = true
+			}
+			next, err := plan.Epoch(number+1, files)
+			if err != nil {
+				if len(held) > probeEvery { // the last ones that were read
+					t.Errorf("%s: %d files are held after the last epoch", plan.Kind, len(held))
+				}
+				continue
+			}
+			for pos := range leastAhead*3/4 + leastBurst*3/4 {
+				if !held[next.At(1, pos)] {
+					t.Errorf("%s: the file at %d of epoch %d is not fetched before it begins", plan.Kind, pos, number+1)
+				}
+			}
+			if len(held) > 2*leastAhead+leastBurst {
+				t.Errorf("%s: %d files are held between epochs", plan.Kind, len(held))
+			}
+		}
+	}
+}

@@ -119,6 +119,9 @@ func (t *Tracker) nearest() *rank {
 			end *= 2
 		}
 		n, far := r.first(), t.distance(r)
+		if end > r.length && r.front+far >= r.length {
+			far = max(far, min(far+r.burst(), r.length/2))
+		}
 		r.filling = n < end && (n < r.front+far*3/4 || r.filling && n <= r.front+far)
 		if !r.filling {
 			continue
