@@ -81,12 +81,12 @@ func (w *warnings) nodes(was, now cluster.View) {
 	notifies := w.notifies
 	w.mu.Unlock()
 	if notifies {
-		w.d.notifier.Tell("bivouac: " + strings.Join(lines, "\nbivouac: ") + "\n")
 		for _, host := range lost {
 			if w.d.cfg.Lost != nil {
 				w.d.cfg.Lost(host)
 			}
 		}
+		w.d.notifier.Tell("bivouac: " + strings.Join(lines, "\nbivouac: ") + "\n")
 	}
 }
 

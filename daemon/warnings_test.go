@@ -1,9 +1,15 @@
 package daemon
 
 import (
+	"io"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -39,5 +45,26 @@ func TestNodeLines(t *testing.T) {
 		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+// TestLostIsTold: the keeper hears of a lost node from the node that notifies the user, and from no other.
+func TestLostIsTold(t *testing.T) {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	var lost []string
+	d := &Daemon{cfg: Config{Lost: func(host string) { lost = append(lost, host) }}, log: logrus.NewEntry(log), job: &job.File{Dirs: job.Dirs{Run: t.TempDir()}}}
+	d.notifier = stageout.NewNotifier(d, d.job)
+	up := cluster.NewMap(1, []string{"a", "b"}).WithState(0, cluster.Up, "x:1").WithState(1, cluster.Up, "x:1")
+	was, now := cluster.View{Version: 1, Map: up}, cluster.View{Version: 1, Map: up.WithState(1, cluster.Down, "")}
+	w := &warnings{d: d}
+	w.nodes(was, now)
+	if len(lost) > 0 {
+		t.Errorf("a node that does not notify says that %q is lost", lost)
+	}
+	w.answered(true)
+	w.nodes(was, now)
+	if !slices.Equal(lost, []string{"b"}) {
+		t.Errorf("lost %q, want b", lost)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -144,7 +145,26 @@ func daemonMetrics(ctx context.Context, socket string, uid uint32) ([]byte, erro
 }
 
 // sample is a line of the Prometheus text format without a time: its name, its labels and its value.
-var sample = regexp.MustCompile(`^(bivouac_[a-z0-9_]{1,100})(?:\{((?:[a-z_]{1,50}="(?:[^"\\]|\\[\\"n]){0,1000}",?)*)\})? (NaN|[+-]Inf|[-+0-9.e]{1,40})$`)
+var sample = regexp.MustCompile(`^(bivouac_[a-z0-9_]{1,100})(?:\{((?:[a-z][a-z_]{0,49}="(?:[^"\\]|\\[\\"n]){0,1000}",?)*)\})? (NaN|[+-]Inf|[-+0-9.e]{1,40})$`)
+
+// label is a label of a sample.
+var label = regexp.MustCompile(`([a-z][a-z_]*)="(?:[^"\\]|\\.)*",?`)
+
+// acceptable reports whether a reader of the text format takes the sample m, with a label jobid.
+func acceptable(m [][]byte) bool {
+	if m == nil || !utf8.Valid(m[0]) || bytes.HasPrefix(m[1], []byte("bivouac_daemon_")) {
+		return false
+	}
+	names := map[string]bool{"jobid": true}
+	for _, l := range label.FindAllSubmatch(m[2], -1) {
+		if names[string(l[1])] {
+			return false
+		}
+		names[string(l[1])] = true
+	}
+	_, err := strconv.ParseFloat(string(m[3]), 64)
+	return err == nil
+}
 
 // relabel writes the samples of text, each once, with the job as a further label. All other lines are left out.
 func relabel(w *bytes.Buffer, text []byte, job string) {
@@ -153,7 +173,7 @@ func relabel(w *bytes.Buffer, text []byte, job string) {
 	in.Buffer(nil, maxMetrics)
 	for in.Scan() {
 		m := sample.FindSubmatch(in.Bytes())
-		if m == nil || !utf8.Valid(in.Bytes()) || bytes.Contains(m[2], []byte("jobid=")) || bytes.HasPrefix(m[1], []byte("bivouac_daemon_")) {
+		if !acceptable(m) {
 			continue
 		}
 		series := fmt.Sprintf("%s{jobid=%q", m[1], job)
