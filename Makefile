@@ -12,7 +12,7 @@ BESIDE := -parallel 3
 # Decoders that are not ours and share nothing are not watched for races: they would take most of the time.
 UNWATCHED := $(foreach p,github.com/ulikunitz/xz/... github.com/klauspost/compress/... compress/bzip2 compress/flate hash/crc64,-gcflags=$(p)=-race=false)
 
-.PHONY: all build plugin python python-test dist packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage bench-train bench-faults docs man clean help
+.PHONY: all build plugin python python-test dist packages demo check lint layers unit fuzz integration slurm-test model soak huge test bench bench-stage bench-train bench-faults docs man clean help
 
 all: build plugin ## build everything
 
@@ -78,10 +78,10 @@ MODEL_SEED ?= 0
 model: ## random operations through several mounts against a model, for hours (MODEL_TIME, MODEL_SEED)
 	$(GO) test -count=1 -v -timeout 0 -run '^TestModel|^TestConcurrent' ./integration/model -args -time $(MODEL_TIME) -seed $(MODEL_SEED)
 
-CRASH_TIME ?= 10m
-CRASH_SEED ?= 0
-crash: build ## daemons killed at any moment under work, for as long as you say (CRASH_TIME, CRASH_SEED)
-	$(GO) test -count=1 -v -timeout 0 -run '^TestKills' ./integration/crash -args -time $(CRASH_TIME) -seed $(CRASH_SEED) -away 20
+SOAK_TIME ?= 10m
+SOAK_SEED ?= 0
+soak: build ## reads, appends and checkpoints under killed and stopped daemons and cut links, for as long as you say (SOAK_TIME, SOAK_SEED)
+	$(GO) test -count=1 -v -timeout 0 ./integration/soak -args -time $(SOAK_TIME) -seed $(SOAK_SEED) -away 20
 
 HUGE_ENTRIES ?= 1000000
 huge: ## a directory of a million entries through the mounts of four nodes (HUGE_ENTRIES)

@@ -94,12 +94,12 @@ var floors = map[string]int{
 	"integration/netcluster":  22,
 	"integration/testcluster": 22,
 	"integration/bench":       23,
-	"integration/crash":       23,
 	"integration/firsttime":   23,
 	"integration/local":       23,
 	"integration/model":       23,
 	"integration/posix":       23,
 	"integration/slurm":       23,
+	"integration/soak":        23,
 	"integration":             23,
 }
 

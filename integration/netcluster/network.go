@@ -79,6 +79,22 @@ func (nw *Network) link(i int, state string) error {
 	return nw.run(len(nw.holders)-1, "ip", "link", "set", "v"+strconv.Itoa(i), state)
 }
 
+// Cut takes the namespace i off the network; Mend puts it back.
+func (nw *Network) Cut(i int) error { return nw.link(i, "down") }
+
+// Mend undoes Cut.
+func (nw *Network) Mend(i int) error { return nw.link(i, "up") }
+
+// CutTo drops what namespace i sends to namespace k, and nothing that comes from there; MendTo undoes it.
+func (nw *Network) CutTo(i, k int) error {
+	return nw.run(i, "ip", "route", "add", "blackhole", nw.Host(k)+"/32")
+}
+
+// MendTo undoes CutTo.
+func (nw *Network) MendTo(i, k int) error {
+	return nw.run(i, "ip", "route", "del", "blackhole", nw.Host(k)+"/32")
+}
+
 // Limit bounds each direction of a namespace's link to so many bytes per second,
 // until it is called again. The kernel needs its token bucket filter (sch_tbf).
 func (nw *Network) Limit(i int, rate int64) error {

@@ -1,13 +1,12 @@
-// Package crash holds the test that kills: a job of four daemon processes on
-// which several workers make, move, link, write and remove, while daemons are
-// killed with SIGKILL at any moment and started again on their stores, as a
-// keeper does. Its one idea is that each worker knows what was acknowledged to
-// it: that has to be there, and what was not answered has happened as a whole or
-// not at all.
+// Package soak holds the soak test: on a job of four daemon processes, each in a network namespace, several loads make,
+// move, link, write, append, save checkpoints and read a dataset, while daemons are killed with SIGKILL and started
+// again on their stores, as a keeper does, or stopped for a while, and links are cut. Its one idea is that each load
+// knows what was acknowledged to it: that has to be there, and what was not answered has happened as a whole or not at
+// all.
 //
-// It needs root and /dev/fuse. The seed is printed; -time makes it longer, and with
-// -away some daemons stay dead until the others have given their node up.
-package crash
+// It needs root, ip and /dev/fuse. The seed is printed; -time makes it longer, and with -away some daemons stay dead
+// until the others have given their node up.
+package soak
 
 import (
 	"bufio"
@@ -16,8 +15,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	mrand "math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,12 +44,16 @@ type testJob struct {
 	key   string
 	nodes []*node
 
+	net                *netcluster.Network
+	kills, stops, cuts int // faults so far
+
 	keepers []io.Closer // each ends when it is closed
 	wg      sync.WaitGroup
 	over    atomic.Bool // it ends
 
 	broken atomic.Bool  // a daemon has ended by itself
-	turned atomic.Int64 // when a node has become ready, in nanoseconds
+	turned atomic.Int64 // when a node has become ready, or a fault has ended, in nanoseconds
+	faults atomic.Int64 // that last
 }
 
 // node is a node: its daemon lives several times.
@@ -71,13 +72,8 @@ type node struct {
 // startJob starts a job of n nodes, which ends with the test.
 func startJob(t *testing.T, n int) *testJob {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root to take dead mounts away")
-	}
-	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("needs /dev/fuse")
-	}
-	dir, err := os.MkdirTemp("", "crash") // short: a socket's path is
+	netcluster.NeedRoot(t)
+	dir, err := os.MkdirTemp("", "soak") // short: a socket's path is
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,18 +82,24 @@ func startJob(t *testing.T, n int) *testJob {
 		t.Fatal(err)
 	}
 	j := &testJob{t: t, bin: netcluster.Binary(t), key: hex.EncodeToString(key)}
+	if j.net, err = netcluster.NewNetwork(n); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(j.net.Close)
 	t.Cleanup(func() { j.end(dir) })
-	hosts, addrs := make([]string, n), make([][]string, n)
+	makeSet(t, filepath.Join(dir, "source"))
+	hosts := make([]string, n)
 	for i := range n {
-		hosts[i], addrs[i] = "node"+strconv.Itoa(i), freeAddrs(t, 3)
+		hosts[i] = "node" + strconv.Itoa(i)
 	}
 	for i := range n {
-		j.nodes = append(j.nodes, newNode(t, i, dir, hosts, addrs))
+		j.nodes = append(j.nodes, newNode(t, i, dir, hosts, j.net.Addrs()))
 	}
 	for _, x := range j.nodes {
 		j.keep(x)
 	}
 	j.settle()
+	j.staged()
 	return j
 }
 
@@ -106,11 +108,12 @@ func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string) 
 	home := filepath.Join(dir, hosts[i])
 	x := &node{id: i, file: filepath.Join(home, "job.json"), log: filepath.Join(home, "log")}
 	x.job = &job.File{
-		Version: job.Version, ID: "crash", UID: 0, GID: 0, Hosts: hosts, Self: metadata.NodeID(i), Addrs: addrs,
+		Version: job.Version, ID: "soak", UID: 0, GID: 0, Hosts: hosts, Self: metadata.NodeID(i), Addrs: addrs,
 		Dirs: job.Dirs{
 			Store: []string{filepath.Join(home, "store")}, Run: filepath.Join(home, "run"), Mount: filepath.Join(home, "mnt"),
 		},
-		Created: metadata.TimeOf(time.Now()),
+		Datasets: []job.Dataset{{Source: filepath.Join(dir, "source"), Name: setName}},
+		Created:  metadata.TimeOf(time.Now()),
 	}
 	if err := os.MkdirAll(x.job.Dirs.Mount, 0o700); err != nil {
 		t.Fatal(err)
@@ -121,25 +124,6 @@ func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string) 
 	return x
 }
 
-// freeAddrs is addresses that nobody listens at, below the ports that the
-// kernel gives to connections.
-func freeAddrs(t *testing.T, n int) []string {
-	t.Helper()
-	var as []string
-	for tries := 0; len(as) < n && tries < 1000; tries++ {
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 12000+mrand.IntN(18000)))
-		if err != nil {
-			continue
-		}
-		as = append(as, l.Addr().String())
-		_ = l.Close() // it was only tried
-	}
-	if len(as) < n {
-		t.Fatal("no free ports")
-	}
-	return as
-}
-
 // keep starts the keeper of a node and listens to it as long as the job lasts.
 func (j *testJob) keep(x *node) {
 	exe, err := os.Executable()
@@ -147,7 +131,7 @@ func (j *testJob) keep(x *node) {
 		j.t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), keeperOf+"="+x.file, programOf+"="+j.bin, fmt.Sprint(awayOf, "=", *away))
+	cmd.Env = append(os.Environ(), keeperOf+"="+x.file, programOf+"="+j.bin, fmt.Sprint(awayOf, "=", *away), wrapOf+"="+strings.Join(j.net.Wrap(x.id), " "))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -221,7 +205,7 @@ const lull = 3 * time.Second
 // moment is the deaths so far, and whether all nodes are ready, and have been for
 // a while.
 func (j *testJob) moment() (deaths int64, calm bool) {
-	calm = time.Since(time.Unix(0, j.turned.Load())) > lull
+	calm = j.faults.Load() == 0 && time.Since(time.Unix(0, j.turned.Load())) > lull
 	for _, x := range j.nodes {
 		calm = calm && x.ready.Load()
 		deaths += x.lives.Load()

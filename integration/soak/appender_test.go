@@ -1,4 +1,4 @@
-package crash
+package soak
 
 import (
 	"bytes"
@@ -6,17 +6,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// appendRounds is how often two daemons are killed together, if no -time asks
-// for more.
-const appendRounds = 4
 
 // appender appends numbered lines to one file through the mount of one node,
 // and remembers those that write and fsync have acknowledged.
@@ -24,15 +18,22 @@ type appender struct {
 	j      *testJob
 	node   int
 	rng    *rand.Rand
-	closes bool // after each line
+	closes bool          // after each line
+	pause  time.Duration // after each line: slow appenders meet a restart between two
 	f      *os.File
 	next   int
 	acked  []string
 }
 
+func newAppender(j *testJob, node int, rng *rand.Rand) *appender {
+	pause := time.Duration(1+rng.IntN(40)<<rng.IntN(4)) * time.Millisecond
+	return &appender{j: j, node: node, closes: node%2 == 1, rng: rng, pause: pause}
+}
+
 // step appends one line. An error closes the file, and the next step opens it
 // again.
 func (a *appender) step() {
+	defer time.Sleep(a.pause)
 	if a.f == nil {
 		f, err := os.OpenFile(a.j.scratch(a.node, "log"), os.O_WRONLY|os.O_APPEND, 0)
 		if err != nil {
@@ -66,66 +67,6 @@ func (a *appender) close() {
 	if a.f != nil {
 		_ = a.f.Close()
 		a.f = nil
-	}
-}
-
-// TestAppendsSurviveKills: every node appends to one file with O_APPEND and
-// fsync while two daemons at a time are killed. Each acknowledged line is in the
-// file, whole, once, and in the order in which its node wrote it.
-func TestAppendsSurviveKills(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 7))
-	j := startJob(t, 4)
-	home := rng.IntN(len(j.nodes))
-	if err := os.WriteFile(j.scratch(home, "log"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	as := make([]*appender, len(j.nodes))
-	for i := range as {
-		as[i] = &appender{j: j, node: i, closes: i%2 == 1, rng: rand.New(rand.NewPCG(seed, uint64(100+i)))}
-	}
-	var over atomic.Bool
-	var wg sync.WaitGroup
-	for _, a := range as {
-		pause := time.Duration(1+a.rng.IntN(40)<<a.rng.IntN(4)) * time.Millisecond
-		wg.Go(func() {
-			for !over.Load() {
-				a.step()
-				time.Sleep(pause) // slow appenders meet a restart between two lines
-			}
-		})
-	}
-	rounds := appendRounds
-	if *long > 30*time.Second {
-		rounds = int(*long / (5 * time.Second))
-	}
-	for range rounds {
-		time.Sleep(time.Duration(500+rng.IntN(1000)) * time.Millisecond)
-		two := rng.Perm(len(j.nodes))[:2]
-		for _, i := range two {
-			j.nodes[i].kill()
-		}
-		j.settle()
-		time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
-	}
-	time.Sleep(lull + time.Second)
-	over.Store(true)
-	wg.Wait()
-	total := 0
-	for _, a := range as {
-		a.close()
-		total += len(a.acked)
-	}
-	for _, a := range as {
-		checkLog(t, j, a, as)
-	}
-	t.Logf("%d lines acknowledged, %d rounds", total, rounds)
-	if total == 0 {
-		t.Error("nothing was acknowledged")
 	}
 }
 

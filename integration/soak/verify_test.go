@@ -1,112 +1,21 @@
-package crash
+package soak
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
-	"testing"
-	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/home"
 )
 
-var (
-	long     = flag.Duration("time", 30*time.Second, "how long TestKills kills")
-	away     = flag.Int("away", 0, "one death of so many lasts until the node is given up; 0 is none")
-	seedFlag = flag.Uint64("seed", 0, "of TestKills; 0 is any")
-)
-
-const (
-	workers = 6
-	round   = 8 * time.Second // of killing, between two looks at everything
-)
-
-// TestKills: daemons are killed at any moment, one or two at a time. What was
-// acknowledged is there, what was not answered has happened or has not, link
-// counts are right, and in the end no inode and no object is left.
-func TestKills(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("seed %d", seed)
-	j := startJob(t, 4)
-	var ws []*worker
-	for i := range workers {
-		ws = append(ws, newWorker(t, j, seed, i))
-	}
-	rng := rand.New(rand.NewPCG(seed, 1<<32))
-	kills, unanswered := 0, 0
-	for end := time.Now().Add(*long); time.Now().Before(end) && !t.Failed(); {
-		kills += j.storm(ws, rng)
-		j.settle()
-		at := rng.IntN(len(j.nodes))
-		j.whole(at, func(home.CheckResult) error { return nil })
-		for _, w := range ws {
-			unanswered += len(w.doubts)
-			w.verify(rng.IntN(len(j.nodes)))
-		}
-		j.whole(at, func(r home.CheckResult) error { return expected(r, ws) })
-	}
-	done := 0
-	for _, w := range ws {
-		done += w.done
-	}
-	t.Logf("%d kills, %d operations acknowledged, %d without an answer", kills, done, unanswered)
-	if done == 0 || kills == 0 {
-		t.Error("nothing has happened")
-	}
-	if t.Failed() {
-		return
-	}
-	for _, w := range ws {
-		if err := os.RemoveAll(j.scratch(rng.IntN(len(j.nodes)), w.root)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	j.whole(0, func(r home.CheckResult) error { return expected(r, nil) })
-	j.clean()
-}
-
-// storm lets all workers work while daemons are killed, and returns when all
-// have stopped.
-func (j *testJob) storm(ws []*worker, rng *rand.Rand) (kills int) {
-	var over atomic.Bool
-	var wg sync.WaitGroup
-	for _, w := range ws {
-		wg.Go(func() {
-			for !over.Load() {
-				w.step()
-			}
-		})
-	}
-	for end := time.Now().Add(round); time.Now().Before(end); {
-		time.Sleep(time.Duration(rng.IntN(1500)) * time.Millisecond) // the moment is the chance
-		for range 1 + rng.IntN(4)/3 {
-			if j.nodes[rng.IntN(len(j.nodes))].kill() {
-				kills++
-			}
-		}
-	}
-	j.settle()
-	time.Sleep(lull + time.Second) // when everything has to work again
-	over.Store(true)
-	wg.Wait()
-	return kills
-}
-
 // expected compares what a check has counted with what the workers know.
-func expected(r home.CheckResult, ws []*worker) error {
-	dirs, names, files := int64(1), int64(0), int64(0)
+func expected(r home.CheckResult, ws []*worker, extra tally) error {
+	dirs, names, files := 1+extra.dirs, extra.names, extra.files
 	for _, w := range ws {
 		seen := make(map[*file]bool)
 		for _, o := range w.names {
@@ -125,18 +34,20 @@ func expected(r home.CheckResult, ws []*worker) error {
 	return nil
 }
 
-// clean checks that the stores contain no leftovers.
-func (j *testJob) clean() {
-	j.t.Helper()
+// clean returns an error if the stores contain leftovers.
+func (j *testJob) clean() error {
 	for _, x := range j.nodes {
 		for _, pattern := range []string{"objects/*/*", "stage/*"} {
 			left, err := filepath.Glob(filepath.Join(x.job.Dirs.Store[0], pattern))
 			if err != nil || len(left) > 0 {
-				j.t.Errorf("node %d keeps %q (%v)", x.id, left, err)
+				return fmt.Errorf("node %d keeps %q (%w)", x.id, left[:min(len(left), 5)], errors.Join(err, errLeft))
 			}
 		}
 	}
+	return nil
 }
+
+var errLeft = errors.New("leftovers")
 
 // seen is what is at a path.
 type seen struct {

@@ -1,4 +1,4 @@
-package crash
+package soak
 
 import (
 	"bufio"
@@ -29,6 +29,7 @@ const (
 	keeperOf  = "BIVOUAC_TEST_KEEPER"
 	programOf = "BIVOUAC_TEST_PROGRAM"
 	awayOf    = "BIVOUAC_TEST_AWAY"
+	wrapOf    = "BIVOUAC_TEST_WRAP" // words before the daemon's command
 )
 
 func TestMain(m *testing.M) {
@@ -125,7 +126,8 @@ func spawn(file, program string) (*exec.Cmd, *daemon.Heartbeat, error) {
 		return nil, nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(program, "daemon", "--job-file", file)
+	words := append(strings.Fields(os.Getenv(wrapOf)), program, "daemon", "--job-file", file)
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
 	cmd.ExtraFiles = []*os.File{far} // daemon.HeartbeatFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}

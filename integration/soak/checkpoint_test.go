@@ -1,0 +1,122 @@
+package soak
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// checkpointer saves numbered checkpoints on one node, by write, fsync and rename, and loads the last on others.
+type checkpointer struct {
+	j     *testJob
+	node  int
+	rng   *rand.Rand
+	dir   string // in scratch
+	saved uint32 // the last that was acknowledged
+	tried uint32 // the last
+}
+
+func newCheckpointer(t *testing.T, j *testJob, node int, rng *rand.Rand) *checkpointer {
+	t.Helper()
+	c := &checkpointer{j: j, node: node, rng: rng, dir: fmt.Sprint("ckpt", node)}
+	if err := os.Mkdir(j.scratch(node, c.dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// checkpointOf is the content of a checkpoint. Its size differs from that of the one before.
+func checkpointOf(node int, n uint32) []byte {
+	r := rand.New(rand.NewPCG(uint64(node), uint64(n)))
+	b := binary.LittleEndian.AppendUint32(nil, n)
+	for range 8000 + r.IntN(20_000) {
+		b = binary.LittleEndian.AppendUint64(b, r.Uint64())
+	}
+	return b
+}
+
+// step saves one checkpoint and loads the last one on another node.
+func (c *checkpointer) step() {
+	c.tried++
+	n := c.tried
+	if c.attempt(fmt.Sprintf("checkpoint %d on node %d", n, c.node), func() error { return c.save(n) }) {
+		c.saved = n
+	}
+	at := (c.node + 1 + c.rng.IntN(len(c.j.nodes)-1)) % len(c.j.nodes)
+	if c.saved > 0 {
+		var b []byte
+		if c.attempt(fmt.Sprintf("load on node %d of the checkpoint of node %d", at, c.node), func() (err error) {
+			b, err = os.ReadFile(c.j.scratch(at, path.Join(c.dir, "last")))
+			return err
+		}) {
+			c.compare(at, b)
+		}
+	}
+	time.Sleep(time.Duration(c.rng.IntN(100)) * time.Millisecond) // computing
+}
+
+func (c *checkpointer) save(n uint32) error {
+	from := c.j.scratch(c.node, path.Join(c.dir, "new"))
+	f, err := os.Create(from)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(checkpointOf(c.node, n))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(from, c.j.scratch(c.node, path.Join(c.dir, "last")))
+}
+
+// attempt runs an operation, and reports whether it was acknowledged; an error without a fault is the test's.
+func (c *checkpointer) attempt(what string, op func() error) bool {
+	deaths, calm := c.j.moment()
+	err := op()
+	if err == nil {
+		return true
+	}
+	if now, still := c.j.moment(); calm && still && now == deaths && !errors.Is(err, syscall.ESTALE) {
+		c.j.t.Errorf("%s, without a fault: %v", what, err)
+	}
+	return false
+}
+
+// compare wants b to be the last acknowledged checkpoint, or one after it that was not answered, whole.
+func (c *checkpointer) compare(at int, b []byte) {
+	if len(b) < 4 {
+		c.j.t.Errorf("load on node %d: the checkpoint of node %d has %d bytes, %d is acknowledged", at, c.node, len(b), c.saved)
+		return
+	}
+	n := binary.LittleEndian.Uint32(b)
+	if n < c.saved || n > c.tried {
+		c.j.t.Errorf("load on node %d: checkpoint %d of node %d, %d is acknowledged and %d was tried", at, n, c.node, c.saved, c.tried)
+	} else if !bytes.Equal(b, checkpointOf(c.node, n)) {
+		c.j.t.Errorf("load on node %d: checkpoint %d of node %d has %d bytes, other than were written", at, n, c.node, len(b))
+	}
+}
+
+// verify loads the last checkpoint on every node.
+func (c *checkpointer) verify() {
+	c.j.t.Helper()
+	for i := range c.j.nodes {
+		b, err := os.ReadFile(c.j.scratch(i, path.Join(c.dir, "last")))
+		if errors.Is(err, os.ErrNotExist) && c.saved == 0 {
+			continue
+		}
+		if err != nil {
+			c.j.t.Errorf("load on node %d of the checkpoint of node %d: %v", i, c.node, err)
+			continue
+		}
+		c.compare(i, b)
+	}
+}

@@ -1,0 +1,65 @@
+package soak
+
+import (
+	"errors"
+	"math/rand/v2"
+	"syscall"
+	"time"
+)
+
+var errNotCalm = errors.New("there was a fault a moment ago")
+
+// fault injects one fault, and returns when it is over; a killed daemon is started again by its keeper later.
+func (j *testJob) fault(rng *rand.Rand) {
+	i := rng.IntN(len(j.nodes))
+	last := time.Duration(200+rng.IntN(2000)) * time.Millisecond
+	switch n := rng.IntN(10); {
+	case n < 5:
+		for k := range 1 + rng.IntN(3)/2 {
+			if j.nodes[(i+k)%len(j.nodes)].kill() {
+				j.kills++
+			}
+		}
+	case n < 7:
+		if j.lasting(i, last, func() error { return j.nodes[i].signal(syscall.SIGSTOP) }, func() error { return j.nodes[i].signal(syscall.SIGCONT) }) {
+			j.stops++
+		}
+	case n < 9:
+		if j.lasting(i, last, func() error { return j.net.Cut(i) }, func() error { return j.net.Mend(i) }) {
+			j.cuts++
+		}
+	default:
+		to := (i + 1 + rng.IntN(len(j.nodes)-1)) % len(j.nodes)
+		if j.lasting(i, last, func() error { return j.net.CutTo(i, to) }, func() error { return j.net.MendTo(i, to) }) {
+			j.cuts++
+		}
+	}
+}
+
+// lasting injects a fault of node i for a while. Afterwards connections need as long again to find each other.
+func (j *testJob) lasting(i int, d time.Duration, begin, end func() error) bool {
+	j.t.Helper()
+	j.faults.Add(1)
+	j.nodes[i].lives.Add(1)
+	err := begin()
+	if err == nil {
+		time.Sleep(d)
+		err = end()
+	}
+	j.turned.Store(time.Now().Add(d + time.Second).UnixNano())
+	j.faults.Add(-1)
+	if err != nil && !errors.Is(err, syscall.ESRCH) {
+		j.t.Errorf("a fault of node %d: %v", i, err)
+	}
+	return err == nil
+}
+
+// signal sends a signal to the daemon of a node; ESRCH if there is none just now.
+func (x *node) signal(s syscall.Signal) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.pid == 0 {
+		return syscall.ESRCH
+	}
+	return syscall.Kill(x.pid, s)
+}
