@@ -9,9 +9,9 @@
 //	            ├──────> route       which node; redirects of split directories
 //	            └──────> cache       attributes of datasets, space, stubs
 //
-// It caches no metadata of files, and of directories what their homes have leased to it
-// (package leases): a home recalls a lease before it acknowledges a change by another
-// node, so two nodes never disagree about a name. Beside that it keeps the state of the
+// It caches the names and attributes that their homes have leased to it (package leases): a
+// home recalls a lease before it acknowledges a change by another node, so two nodes never
+// disagree about a name. The entries of a listing come with leases. Beside that it keeps the state of the
 // files that are open here (File): how far this node has written beyond what their home
 // knows. It must not know the kernel's protocol, nor how nodes store anything.
 //

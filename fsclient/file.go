@@ -310,13 +310,12 @@ func (f *File) refresh(ctx context.Context) (metadata.Attr, error) {
 	case dirty:
 		return f.publish(ctx)
 	}
-	s, err := f.c.nodes.Home(f.ino)
-	if err != nil {
-		return metadata.Attr{}, err
-	}
-	a, err := s.Getattr(ctx, f.ino)
-	if err != nil {
-		return metadata.Attr{}, f.missed(err)
+	a, left := f.c.leases.Attr(f.ino)
+	if left <= 0 {
+		var err error
+		if a, err = f.c.getattrLive(ctx, f.ino); err != nil {
+			return metadata.Attr{}, f.missed(err)
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

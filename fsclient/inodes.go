@@ -16,17 +16,6 @@ func (c *Client) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, 
 	return a, err
 }
 
-// getattr asks the manifest, the open file or the home.
-func (c *Client) getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
-	if ino.Sealed() {
-		return c.sealed.getattr(ctx, ino)
-	}
-	if f := c.files.get(ino); f != nil {
-		return f.refresh(ctx)
-	}
-	return c.getattrLive(ctx, ino)
-}
-
 // Setattr is metadata.Inodes. Bytes that a SetSize cuts off are removed.
 func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
 	if ino.Sealed() {
@@ -36,6 +25,7 @@ func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 	if err != nil {
 		return metadata.Attr{}, err
 	}
+	defer c.changedHere(ino)
 	f := c.files.get(ino)
 	switch {
 	case ch.Set&metadata.SetSize != 0:
@@ -43,7 +33,6 @@ func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 	case f != nil:
 		return f.change(ctx, s, ch)
 	}
-	defer c.leases.Revoke(metadata.LeaseKey{Ino: ino})
 	a, err := s.Setattr(ctx, ino, ch)
 	if err == nil && isDir(a.Mode) {
 		c.leases.See(a)

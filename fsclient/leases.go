@@ -10,21 +10,24 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Directories are cached for as long as their homes have leased them. Files are not
-// cached.
+// Names and attributes are cached for as long as their homes have leased them.
 
-// Revoke drops cached directories and entries, because another node is changing them,
+// Revoke drops cached attributes and entries, because another node is changing them,
 // here and in the kernel.
 func (c *Client) Revoke(keys []metadata.LeaseKey) {
-	dirs := c.leases.Revoke(keys...)
+	inos := c.leases.Revoke(keys...)
 	if f := c.onRevoke.Load(); f != nil {
-		(*f)(dirs)
+		(*f)(inos)
 	}
 }
 
-// OnRevoke calls f with directories whose attributes must not be cached any longer. f
+// OnRevoke calls f with inodes whose attributes must not be cached any longer. f
 // must not wait for an operation of this client.
-func (c *Client) OnRevoke(f func(dirs []metadata.Ino)) { c.onRevoke.Store(&f) }
+func (c *Client) OnRevoke(f func(inos []metadata.Ino)) { c.onRevoke.Store(&f) }
+
+// changedHere drops what is cached of ino, which this node has changed, or may have. Its home
+// recalls leases from other nodes only.
+func (c *Client) changedHere(ino metadata.Ino) { c.leases.Revoke(metadata.LeaseKey{Ino: ino}) }
 
 // LookupLeased is Lookup that also returns for how long the attributes are leased: 0
 // unless they had been asked for before.
@@ -39,7 +42,7 @@ func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string
 		return e, 0, err
 	}
 	a, left, err := c.GetattrLeased(ctx, e.Ino)
-	if errors.Is(err, syscall.ENOENT) {
+	if errors.Is(err, syscall.ENOENT) || err == nil && a.Nlink == 0 {
 		c.leases.Revoke(metadata.LeaseKey{Ino: dir, Name: name})
 		e, err := c.lookupNow(ctx, dir, name)
 		return e, 0, err
@@ -80,11 +83,9 @@ func (c *Client) lookupOnce(ctx context.Context, dir metadata.Ino, name string) 
 	if err != nil {
 		return metadata.Entry{}, err
 	}
-	if isDir(e.Mode) {
-		f.Entry(dir, e, term.Entry)
-		if e.Attr != nil {
-			*e.Attr = f.Attr(*e.Attr, term.Attr)
-		}
+	f.Entry(dir, e, term.Entry)
+	if e.Attr != nil {
+		*e.Attr = f.Attr(*e.Attr, term.Attr)
 	}
 	if e.Attr != nil && e.Attr.Nlink > 0 && c.files.get(e.Ino) == nil {
 		return e, nil
@@ -111,12 +112,25 @@ func lookupLease(ctx context.Context, s metadata.NodeStore, dir metadata.Ino, na
 
 // GetattrLeased is Getattr that also returns for how long the answer is leased.
 func (c *Client) GetattrLeased(ctx context.Context, ino metadata.Ino) (metadata.Attr, time.Duration, error) {
-	if !ino.Sealed() {
-		if a, left := c.leases.Attr(ino); left > 0 {
-			return a, left, nil
-		}
+	if ino.Sealed() {
+		a, err := c.sealed.getattr(ctx, ino)
+		return a, 0, err
 	}
-	a, err := c.getattr(ctx, ino)
+	if f := c.files.get(ino); f != nil { // this node may have written what its home does not know
+		a, err := f.refresh(ctx)
+		if err != nil {
+			return a, 0, err
+		}
+		leased, left := c.leases.Attr(ino)
+		if a.Ctime != leased.Ctime || a.Size != leased.Size {
+			left = 0
+		}
+		return a, left, nil
+	}
+	if a, left := c.leases.Attr(ino); left > 0 {
+		return a, left, nil
+	}
+	a, err := c.getattrLive(ctx, ino)
 	return a, 0, err
 }
 
@@ -136,7 +150,7 @@ func (c *Client) getattrLive(ctx context.Context, ino metadata.Ino) (metadata.At
 	f := c.leases.Fetch()
 	defer f.End()
 	a, term, err := l.GetattrLease(ctx, ino, c.cfg.Self)
-	if err == nil && isDir(a.Mode) {
+	if err == nil {
 		a = f.Attr(a, term.Attr)
 	}
 	return a, err

@@ -93,9 +93,13 @@ func (l *Listing) readHome(ctx context.Context, after string, limit int) ([]meta
 		return nil, false, err
 	}
 	var es []metadata.Entry
-	if l.attrs {
+	leaser, leases := s.(metadata.Leaser)
+	switch {
+	case l.attrs:
 		es, err = s.ReadDir(ctx, l.dir, after, limit)
-	} else {
+	case leases && l.dir.Home() != l.c.cfg.Self:
+		es, err = l.readLeased(ctx, leaser, after, limit)
+	default:
 		es, err = s.ReadShard(ctx, l.dir, 0, after, limit)
 	}
 	if err != nil {
@@ -103,6 +107,24 @@ func (l *Listing) readHome(ctx context.Context, after string, limit int) ([]meta
 	}
 	l.mode = listByName
 	return es, len(es) < limit, nil
+}
+
+// readLeased reads from another node, and keeps what that leases: a listing is often followed by a
+// lookup of each entry.
+func (l *Listing) readLeased(ctx context.Context, s metadata.Leaser, after string, limit int) ([]metadata.Entry, error) {
+	f := l.c.leases.Fetch()
+	defer f.End()
+	all, err := s.ReadDirLease(ctx, l.dir, after, limit, l.c.cfg.Self)
+	es := make([]metadata.Entry, len(all))
+	for i := range all {
+		e := &all[i]
+		f.Entry(l.dir, e.Entry, e.Lease.Entry)
+		if e.Attr != nil {
+			f.Attr(*e.Attr, e.Lease.Attr)
+		}
+		es[i] = metadata.Entry{Name: e.Name, Ino: e.Ino, Mode: e.Mode}
+	}
+	return es, err
 }
 
 // readShards continues in the shard that has the entry after, and then in the next.

@@ -74,10 +74,12 @@ func (c *Client) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 	if dir.Sealed() {
 		return metadata.Entry{}, readOnly(dir)
 	}
+	defer c.leases.Revoke(metadata.LeaseKey{Ino: dir, Name: name})
 	e, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Entry, error) { return s.Unlink(ctx, dir, name) })
 	if err != nil {
 		return metadata.Entry{}, err
 	}
+	c.changedHere(e.Ino)
 	c.entryChanged(dir, e.Attr)
 	return e, nil
 }
@@ -115,6 +117,7 @@ func (c *Client) Link(ctx context.Context, ino, dir metadata.Ino, name string) (
 		return metadata.Attr{}, err
 	}
 	defer c.entryChanged(dir, nil)
+	defer c.changedHere(ino)
 	return at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Link(ctx, ino, dir, name) })
 }
 

@@ -5,25 +5,32 @@ import (
 	"time"
 )
 
-// LeaseKey names the object of a lease: the attributes of the directory Ino if Name is empty, else
-// its entry Name, if that is a directory.
+// LeaseKey names the object of a lease: the attributes of the inode Ino if Name is empty, else
+// the entry Name of the directory Ino.
 type LeaseKey struct {
 	Ino  Ino
 	Name string
 }
 
-// Lease is how long the requesting node may cache an answer about a directory, from the moment of
-// its request. Zero is not at all. Until then the home recalls it before it acknowledges a change
-// by another node.
+// Lease is how long the requesting node may cache an answer, from the moment of its request. Zero
+// is not at all. Until then the home recalls it before it acknowledges a change by another node.
 type Lease struct {
-	Entry time.Duration // for the entry
-	Attr  time.Duration // for the attributes of the directory
+	Entry time.Duration // for the entry: its inode
+	Attr  time.Duration // for the attributes
 }
 
-// Leaser grants leases on directories. Answers about other inodes come without a lease.
+// LeasedEntry is an entry with the leases on it and on its Attr.
+type LeasedEntry struct {
+	Entry
+	Lease Lease
+}
+
+// Leaser grants leases on names and inodes.
 type Leaser interface {
 	// LookupLease is Lookup for the node by.
 	LookupLease(ctx context.Context, dir Ino, name string, by NodeID) (Entry, Lease, error)
 	// GetattrLease is Getattr for the node by.
 	GetattrLease(ctx context.Context, ino Ino, by NodeID) (Attr, Lease, error)
+	// ReadDirLease is ReadDir for the node by.
+	ReadDirLease(ctx context.Context, dir Ino, after string, limit int, by NodeID) ([]LeasedEntry, error)
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// The methods of leased that change directories. Each revokes the leases on what it
-// has changed, unless its error says that nothing was changed.
+// The methods of leased that change names and inodes. Each revokes the leases on what it
+// has changed, unless its error says that nothing was changed. The client that asks forgets
+// by itself what it knows of the names and inodes that it names.
 
 // Create is metadata.Namespace.
 func (l *leased) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
@@ -34,26 +35,33 @@ func (l *leased) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.
 func (l *leased) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	e, err := l.store.Unlink(ctx, dir, name)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, attrKey(dir))
+		keys := []metadata.LeaseKey{attrKey(dir), entryKey(dir, name)}
+		if e.Ino != 0 {
+			keys = append(keys, attrKey(e.Ino))
+		}
+		l.revoke(ctx, keys...)
 	}
 	return e, err
 }
 
-// Rename is metadata.Namespace.
+// Rename is metadata.Namespace. Leases on the names are revoked also before: a node that has the
+// lease on one of them must not see it unchanged when it sees the other one changed.
 func (l *leased) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
-	moved := l.dirsOf(ctx, entryKey(r.Dir, r.Name), entryKey(r.NewDir, r.NewName))
+	names := []metadata.LeaseKey{entryKey(r.Dir, r.Name), entryKey(r.NewDir, r.NewName)}
+	keys := append(l.inosOf(ctx, names...), names...)
+	l.revoke(ctx, keys...)
 	old, err := l.store.Rename(ctx, r)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, append(moved, attrKey(r.Dir), attrKey(r.NewDir), entryKey(r.Dir, r.Name), entryKey(r.NewDir, r.NewName))...)
+		l.revoke(ctx, append(keys, attrKey(r.Dir), attrKey(r.NewDir))...)
 	}
 	return old, err
 }
 
-// dirsOf is the keys of the directories among the entries names.
-func (l *leased) dirsOf(ctx context.Context, names ...metadata.LeaseKey) []metadata.LeaseKey {
+// inosOf is the keys of the inodes that names have.
+func (l *leased) inosOf(ctx context.Context, names ...metadata.LeaseKey) []metadata.LeaseKey {
 	var keys []metadata.LeaseKey
 	for _, k := range names {
-		if e, err := l.Lookup(ctx, k.Ino, k.Name); err == nil && isDir(e.Mode) {
+		if e, err := l.Lookup(ctx, k.Ino, k.Name); err == nil {
 			keys = append(keys, attrKey(e.Ino))
 		}
 	}
@@ -74,10 +82,17 @@ func mayHaveChanged(err error) bool {
 // Setattr is metadata.Inodes.
 func (l *leased) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
 	a, err := l.store.Setattr(ctx, ino, c)
-	if mayHaveChanged(err) && (err != nil || isDir(a.Mode)) {
+	if mayHaveChanged(err) {
 		l.revoke(ctx, attrKey(ino))
 	}
 	return a, err
+}
+
+// Append is metadata.Opens. It may have set the size.
+func (l *leased) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
+	p, err := l.store.Append(ctx, by, q)
+	l.revoke(ctx, attrKey(q.Ino))
+	return p, err
 }
 
 // Setxattr is metadata.Xattrs.
@@ -109,7 +124,7 @@ func (l *leased) Mkdir(ctx context.Context, dir metadata.Ino, name string, n met
 
 // Rmdir is metadata.Directories.
 func (l *leased) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
-	gone := l.dirsOf(ctx, entryKey(dir, name))
+	gone := l.inosOf(ctx, entryKey(dir, name))
 	err := l.store.Rmdir(ctx, dir, name)
 	if mayHaveChanged(err) {
 		l.revoke(ctx, append(gone, attrKey(dir), entryKey(dir, name))...)
@@ -121,7 +136,7 @@ func (l *leased) Rmdir(ctx context.Context, dir metadata.Ino, name string) error
 func (l *leased) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	a, err := l.store.Link(ctx, ino, dir, name)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, attrKey(dir))
+		l.revoke(ctx, attrKey(dir), attrKey(ino))
 	}
 	return a, err
 }

@@ -5,8 +5,8 @@
 //	        own client                     other nodes
 //	            │ direct calls                  │ RPC (Handlers)
 //	┌───────────▼───────────────────────────────▼──────────┐
-//	│ leased    grants leases on directories; revokes them │  leases.go changes.go
-//	│           before a change is acknowledged            │
+//	│ leased    grants leases on names, inodes; revokes   │  leases.go changes.go
+//	│           them before a change is acknowledged       │
 //	├──────────────────────────────────────────────────────┤
 //	│ store     open files and locks       metadata/opens  │  opens.go locks.go
 //	│           transactions over homes    metadata/txn    │  txn.go
@@ -18,7 +18,7 @@
 //
 // # Invariants
 //
-//   - A directory changes only by a method of leased. When the method returns, no
+//   - A name or inode changes only by a method of leased. When the method returns, no
 //     other node holds a lease on what it changed.
 //   - An inode exists before its first object, and its number is never used again:
 //     an object whose home does not know the inode is a leftover.

@@ -15,10 +15,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
-// leased is a store that grants leases on its answers about directories, and
+// leased is a store that grants leases on its answers about names and inodes, and
 // revokes them from all other nodes before a change is acknowledged.
 //
-// A directory changes only by a method of leased. The context names the node that
+// Names and inodes change only by a method of leased. The context names the node that
 // asks (node.Asker); a context without one is of this node's own client.
 type leased struct {
 	*store
@@ -74,13 +74,11 @@ func (l *leased) asker(ctx context.Context) metadata.NodeID {
 	return l.self
 }
 
-func attrKey(dir metadata.Ino) metadata.LeaseKey { return metadata.LeaseKey{Ino: dir} }
+func attrKey(ino metadata.Ino) metadata.LeaseKey { return metadata.LeaseKey{Ino: ino} }
 
 func entryKey(dir metadata.Ino, name string) metadata.LeaseKey {
 	return metadata.LeaseKey{Ino: dir, Name: name}
 }
-
-func isDir(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
 
 // LookupLease is metadata.Leaser. The entry always has its Attr; attributes of an
 // inode with another home are fetched from there, and are not leased.
@@ -89,11 +87,9 @@ func (l *leased) LookupLease(ctx context.Context, dir metadata.Ino, name string,
 	if err != nil {
 		return e, metadata.Lease{}, err
 	}
-	var term metadata.Lease
-	if isDir(e.Mode) {
-		if e, term, err = l.grantEntry(ctx, dir, name, e, by); err != nil {
-			return e, metadata.Lease{}, err
-		}
+	term := l.grantEntry(dir, &e, by)
+	if l.Resharding(dir) { // must be asked after the grant: see shard.Config.Leases
+		term.Entry = 0
 	}
 	if e.Attr != nil {
 		return e, term, nil
@@ -109,35 +105,40 @@ func (l *leased) LookupLease(ctx context.Context, dir metadata.Ino, name string,
 	return e, term, nil
 }
 
-// grantEntry grants leases on e, the entry name of dir that is a directory, and looks it up
-// again: a change since the first lookup did not know of the leases.
-func (l *leased) grantEntry(ctx context.Context, dir metadata.Ino, name string, e metadata.Entry, by metadata.NodeID) (metadata.Entry, metadata.Lease, error) {
-	term := metadata.Lease{Entry: l.table.Grant(entryKey(dir, name), by)}
+// grantEntry grants leases on the entry e of dir, and on the attributes that come with it.
+func (l *leased) grantEntry(dir metadata.Ino, e *metadata.Entry, by metadata.NodeID) metadata.Lease {
+	term := metadata.Lease{Entry: l.table.Grant(entryKey(dir, e.Name), by)}
 	if e.Attr != nil {
 		term.Attr = l.table.Grant(attrKey(e.Ino), by)
 	}
-	now, err := l.Lookup(ctx, dir, name)
+	return term
+}
+
+// ReadDirLease is metadata.Leaser.
+func (l *leased) ReadDirLease(ctx context.Context, dir metadata.Ino, after string, limit int, by metadata.NodeID) ([]metadata.LeasedEntry, error) {
+	es, err := l.ReadDir(ctx, dir, after, limit)
 	if err != nil {
-		return now, metadata.Lease{}, err
+		return nil, err
 	}
-	if now.Ino != e.Ino {
-		term = metadata.Lease{}
+	all := make([]metadata.LeasedEntry, len(es))
+	for i, e := range es {
+		all[i] = metadata.LeasedEntry{Entry: e, Lease: l.grantEntry(dir, &e, by)}
 	}
-	if l.Resharding(dir) { // must be asked after the grant: see shard.Config.Leases
-		term.Entry = 0
+	if l.Resharding(dir) { // as above
+		for i := range all {
+			all[i].Lease.Entry = 0
+		}
 	}
-	return now, term, nil
+	return all, nil
 }
 
 // GetattrLease is metadata.Leaser.
 func (l *leased) GetattrLease(ctx context.Context, ino metadata.Ino, by metadata.NodeID) (metadata.Attr, metadata.Lease, error) {
 	a, err := l.Getattr(ctx, ino)
-	if err != nil || !isDir(a.Mode) {
+	if err != nil {
 		return a, metadata.Lease{}, err
 	}
-	term := metadata.Lease{Attr: l.table.Grant(attrKey(ino), by)}
-	a, err = l.Getattr(ctx, ino)
-	return a, term, err
+	return a, metadata.Lease{Attr: l.table.Grant(attrKey(ino), by)}, nil
 }
 
 // revoke revokes the leases on keys, after the asker has changed what they name.
@@ -171,6 +172,7 @@ func (l *leased) revokeFrom(ctx context.Context, h leases.Holder, keys []metadat
 	if err := l.forget(ctx, h.Node, keys); err != nil {
 		<-ctx.Done()
 	}
+	l.table.Recalled(h, keys)
 }
 
 // sendRevoke has a holder forget keys.
@@ -208,9 +210,21 @@ func (s *Server) leaseHandlers() node.Handlers {
 			}
 			return &wire.LeasedAttrResp{Attr: a, Lease: t}, nil
 		}),
+		wire.OpReadDirLease: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.ReadDirReq) (node.Appender, error) {
+			if err := tooMany(q.Limit); err != nil {
+				return nil, err
+			}
+			es, err := s.ReadDirLease(ctx, q.Dir, q.After, int(q.Limit), r.Peer)
+			if err != nil {
+				return nil, err
+			}
+			return &wire.LeasedEntriesResp{Entries: es}, nil
+		}),
 		wire.OpRevoke: node.Handle(func(_ context.Context, q *wire.RevokeReq) (node.Appender, error) {
 			s.forgetHere(q.Keys)
 			return nil, nil
 		}),
 	}
 }
+
+func isDir(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }

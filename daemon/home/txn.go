@@ -47,12 +47,16 @@ type txStore struct {
 	s  *Server
 }
 
-// Prepare is metadata.Participant.
+// Prepare is metadata.Participant. Leases on what the transaction changes are revoked also before
+// it is decided, so that no node sees one of its homes changed and another one not.
 func (t txStore) Prepare(ctx context.Context, tx metadata.TxID, edits []metadata.Edit) (v metadata.Vote, err error) {
 	err = t.st.merging(ctx, func() (err error) {
 		v, err = t.Store.Prepare(ctx, tx, edits)
 		return err
 	})
+	if keys := t.Touched(tx); err == nil && len(keys) > 0 {
+		t.s.revokeFor(ctx, rpc.NoNode, keys...)
+	}
 	return v, err
 }
 

@@ -98,6 +98,7 @@
 //	recall        28   RecallReq    RecallResp
 //	remove-objects 29  InosReq      -
 //	append        30   AppendReq    PlaceResp
+//	readdir-lease 31   ReadDirReq   LeasedEntriesResp
 //	read          32   ReadReq      data
 //	write         33   WriteReq + data   -
 //	sync          34   InoReq       -
@@ -212,6 +213,7 @@
 //	Lease        4 entry, 4 attributes: milliseconds
 //	LeasedEntryResp  Entry, Lease
 //	LeasedAttrResp   Attr, Lease
+//	LeasedEntriesResp  (Entry, Lease)…
 //	RevokeReq    (8 ino, string name)…
 //	DrainReq     32 nonce…: those of the Hellos of connections
 //	CachedReplyReq  32 nonce of a connection that was drained, 4 tag

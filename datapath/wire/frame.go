@@ -20,8 +20,8 @@ const (
 	MaxMany    = MaxFrame - 64<<10 // payload of a read of many files
 )
 
-// MaxEntries is how many entries always fit in one EntriesResp.
-const MaxEntries = MaxFrame / (metadata.MaxName + entrySize + attrSize + 1)
+// MaxEntries is how many entries always fit in one EntriesResp or LeasedEntriesResp.
+const MaxEntries = MaxFrame / (metadata.MaxName + entrySize + attrSize + 1 + leaseSize)
 
 // ErrTooLarge wraps the error of a Header.Parse that met a length out of bounds.
 var ErrTooLarge = fmt.Errorf("frame is too large: %w", syscall.EMSGSIZE)

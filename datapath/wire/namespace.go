@@ -173,6 +173,17 @@ func (m *LeasedAttrResp) fields(c *codec) {
 	c.lease(&m.Lease)
 }
 
+// LeasedEntriesResp answers with the entries of a directory, at most MaxEntries, and for how long
+// each may be kept.
+type LeasedEntriesResp struct{ Entries []metadata.LeasedEntry }
+
+func (m *LeasedEntriesResp) fields(c *codec) {
+	list(c, &m.Entries, unlimited, entrySize+leaseSize, func(c *codec, e *metadata.LeasedEntry) {
+		c.entry(&e.Entry)
+		c.lease(&e.Lease)
+	})
+}
+
 // RevokeReq recalls at most MaxRevoked leases.
 type RevokeReq struct{ Keys []metadata.LeaseKey }
 

@@ -90,9 +90,10 @@ const (
 	OpShardRead   Op = 53
 )
 
-// The ops of leases on directories (metadata.Leaser). OpRevoke goes from a home
+// The ops of leases on names and inodes (metadata.Leaser). OpRevoke goes from a home
 // to those who hold one.
 const (
+	OpReadDirLease Op = 31
 	OpLookupLease  Op = 56
 	OpGetattrLease Op = 57
 	OpRevoke       Op = 58
@@ -184,7 +185,7 @@ var opNames = [MaxOp]string{
 	OpAllocate: "allocate", OpPunch: "punch", OpData: "data", OpAllocated: "allocated",
 	OpShardCreate: "shard-create", OpShardFill: "shard-fill", OpShardChange: "shard-change",
 	OpShardReport: "shard-report", OpShardRead: "shard-read",
-	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
+	OpReadDirLease: "readdir-lease", OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
 	OpDrain: "drain", OpCachedReply: "cached-reply", OpReadIfPresent: "read-if-present", OpReadMany: "read-many", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpPutPieces: "put-pieces",
 	OpReport: "report", OpPropose: "propose", OpTask: "task", OpTaskPoll: "task-poll",
 	OpTaskCancel: "task-cancel", OpStageBoundary: "stage-boundary", OpManifest: "manifest",
@@ -225,7 +226,7 @@ func (o *Op) UnmarshalText(b []byte) error {
 // repeatable, because the disk reports an error only once.
 func (o Op) Repeatable() bool {
 	switch o {
-	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease,
+	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease, OpReadDirLease,
 		OpLock, OpTestLock, OpCachedReply, OpRead, OpReadIfPresent, OpReadMany, OpReadSummed, OpSpace, OpData, OpAllocated,
 		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpPutPieces, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true

@@ -3,8 +3,7 @@
 // idea is that nothing in it needs to be invalidated: files of datasets never change,
 // the space is a second old at most, and a stub is the same for as long as a node.
 //
-// What the client keeps of live directories needs leases: see package leases. Of
-// live files it keeps nothing.
+// What the client keeps of the live realm needs leases: see package leases.
 //
 // Lock order:
 //

@@ -49,7 +49,27 @@ func freshness(a *metadata.Attr, left time.Duration) (entry, attr time.Duration)
 	case a.Mode&syscall.S_IFMT == syscall.S_IFDIR:
 		return 0, max(dirFresh, left-tickSlack)
 	}
-	return 0, 0
+	return 0, max(0, left-tickSlack)
+}
+
+// lease is for how long the kernel may rely on the attributes a, which are leased for left: not at
+// all on those of a file that is open here and may change by a mapping, or has changed since it was
+// opened. Of the latter the kernel must ask before each read: see markChanged.
+func (s *fsys) lease(a *metadata.Attr, left time.Duration) time.Duration {
+	if left > 0 && a.Mode&syscall.S_IFMT == syscall.S_IFREG && !s.handles.steady(a) {
+		return 0
+	}
+	return left
+}
+
+// lookupLease is lease for an answer to a lookup. The kernel may not have the inode yet, and then a
+// recall does not reach an answer that is on its way: of a file it gets as much time as a stat takes.
+func (s *fsys) lookupLease(a *metadata.Attr, left time.Duration) time.Duration {
+	left = s.lease(a, left)
+	if a.Mode&syscall.S_IFMT == syscall.S_IFDIR || left <= tickSlack {
+		return left
+	}
+	return dirFresh + tickSlack
 }
 
 func fillAttr(out *fuse.Attr, a *metadata.Attr) {
@@ -128,7 +148,7 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 			return err
 		}
 		s.announce(e.Attr)
-		fillLeased(out, e.Attr, left)
+		fillLeased(out, e.Attr, s.lookupLease(e.Attr, left))
 		s.fillBlocks(ctx, &out.Attr, e.Attr)
 		return nil
 	})
@@ -175,15 +195,15 @@ func (s *fsys) attr(ctx context.Context, ino metadata.Ino) (metadata.Attr, time.
 	return s.client.GetattrLeased(ctx, ino)
 }
 
-// forget makes the kernel drop cached attributes of directories.
-func (s *fsys) forget(dirs []metadata.Ino) {
+// forget makes the kernel drop cached attributes.
+func (s *fsys) forget(inos []metadata.Ino) {
 	server := s.server.Load()
 	if server == nil {
 		return // nothing is cached yet
 	}
-	for _, d := range dirs {
+	for _, ino := range inos {
 		// A negative offset leaves pages alone. An unknown inode is no error.
-		_ = server.InodeNotify(uint64(d), -1, 0)
+		_ = server.InodeNotify(uint64(ino), -1, 0)
 	}
 }
 
@@ -230,7 +250,7 @@ func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 			return stale(err)
 		}
 		s.announce(&a)
-		fillAttrOut(out, &a, left)
+		fillAttrOut(out, &a, s.lease(&a, left))
 		s.fillBlocks(ctx, &out.Attr, &a)
 		if in.Flags()&fuse.FUSE_GETATTR_FH != 0 {
 			s.markChanged(in.Fh(), &a, &out.Attr)

@@ -39,8 +39,8 @@ func (s *fsys) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 }
 
 // ReadDirPlus lists names with attributes where the kernel may cache them, that is, in
-// the sealed realm. In the live realm they would be out of date at once: measured, ls -l
-// and find -size then ask for each entry as often as without. The kernel does not choose
+// the sealed realm. In the live realm the kernel may not cache names: measured, ls -l
+// and find -size then ask for each entry as often as without; the client answers from its leases. The kernel does not choose
 // (READDIRPLUS_AUTO): find reads names before it looks at any, so it would get names
 // only, and then ask for each entry of a dataset.
 func (s *fsys) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {

@@ -45,7 +45,7 @@
 //	link, symlink
 //	names               a change is seen everywhere when the call returns;
 //	                    the kernel caches no names, nor their absence
-//	attributes          of files: exact when asked; of directories: too,      of a directory in which both nodes work at
+//	attributes          a change is seen everywhere when the call returns,    of a directory in which both nodes work at
 //	                    though the kernel caches them while they are leased   once: there up to two clock ticks old
 //	xattr               user.* of files and directories: seen everywhere      not on symbolic links, fifos and devices,
 //	                    when the call returns; 64 KiB a value, 64 KiB of      as everywhere in Linux

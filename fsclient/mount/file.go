@@ -35,6 +35,9 @@ func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 			return err
 		}
 		s.opened(f, in.Flags, out)
+		if in.Flags&syscall.O_ACCMODE == syscall.O_RDWR && !ino.Sealed() {
+			s.forget([]metadata.Ino{ino}) // the kernel does not notice that a mapping changes st_mtime
+		}
 		return nil
 	})
 }

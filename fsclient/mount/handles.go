@@ -63,6 +63,8 @@ type openedFile struct {
 	handles    int // under handles.mu
 	appending  int // under handles.mu: handles with O_APPEND
 	cached     int // under handles.mu: handles whose pages the kernel caches
+	writing    int // under handles.mu: handles that can write
+	file       *fsclient.File
 	kernelSize *kernelSize
 }
 
@@ -89,7 +91,7 @@ func (t *handles) add(h *handle) uint64 {
 func (t *handles) join(h *handle) {
 	f := t.files[h.file.Ino()]
 	if f == nil {
-		f = &openedFile{kernelSize: newKernelSize()}
+		f = &openedFile{kernelSize: newKernelSize(), file: h.file}
 		t.files[h.file.Ino()] = f
 	}
 	f.handles++
@@ -99,6 +101,9 @@ func (t *handles) join(h *handle) {
 	if !h.direct {
 		f.cached++
 	}
+	if h.writer != nil {
+		f.writing++
+	}
 	h.kernelSize = f.kernelSize
 }
 
@@ -107,6 +112,9 @@ func (t *handles) leave(h *handle) {
 	f := t.files[h.file.Ino()]
 	if f.handles--; f.handles == 0 {
 		delete(t.files, h.file.Ino())
+	}
+	if h.writer != nil {
+		f.writing--
 	}
 	if h.appends {
 		f.appending--
@@ -144,6 +152,16 @@ func (t *handles) kernelSizeOf(ino metadata.Ino) *kernelSize {
 		return f.kernelSize
 	}
 	return nil
+}
+
+// steady reports whether the file with the attributes a is not open here, or only for reading and
+// unchanged since.
+func (t *handles) steady(a *metadata.Attr) bool {
+	t.mu.RLock()
+	f := t.files[a.Ino]
+	writing := f != nil && f.writing > 0
+	t.mu.RUnlock()
+	return f == nil || !writing && !f.file.Changed(*a)
 }
 
 // growing reports whether ino has an appending handle, or had one a moment ago, or has

@@ -22,3 +22,13 @@ func (s *Store) GetattrLease(ctx context.Context, ino metadata.Ino, _ metadata.N
 	err := do(ctx, s.c, wire.OpGetattrLease, &wire.InoReq{Ino: ino}, &r)
 	return r.Attr, r.Lease, err
 }
+
+// ReadDirLease is metadata.Leaser.
+func (s *Store) ReadDirLease(ctx context.Context, dir metadata.Ino, after string, limit int, _ metadata.NodeID) ([]metadata.LeasedEntry, error) {
+	name := func(e *metadata.LeasedEntry) string { return e.Name }
+	return pages(after, limit, name, func(after string, limit uint32) ([]metadata.LeasedEntry, error) {
+		var r wire.LeasedEntriesResp
+		err := do(ctx, s.c, wire.OpReadDirLease, &wire.ReadDirReq{Dir: dir, After: after, Limit: limit}, &r)
+		return r.Entries, err
+	})
+}

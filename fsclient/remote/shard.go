@@ -40,7 +40,7 @@ func (s *Store) ReportShard(ctx context.Context, _ metadata.NodeID, r metadata.S
 
 // ReadShard is metadata.Sections. One call returns at most wire.MaxEntries.
 func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
-	return pages(after, limit, func(after string, limit uint32) ([]metadata.Entry, error) {
+	return pages(after, limit, entryName, func(after string, limit uint32) ([]metadata.Entry, error) {
 		var r wire.EntriesResp
 		q := wire.ShardReadReq{Epoch: epoch, ReadDirReq: wire.ReadDirReq{Dir: dir, After: after, Limit: limit}}
 		err := do(ctx, s.c, wire.OpShardRead, &q, &r)
@@ -49,8 +49,8 @@ func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.
 }
 
 // pages makes one listing of several calls, if limit is more than one returns.
-func pages(after string, limit int, read func(after string, limit uint32) ([]metadata.Entry, error)) ([]metadata.Entry, error) {
-	var all []metadata.Entry
+func pages[E any](after string, limit int, name func(*E) string, read func(after string, limit uint32) ([]E, error)) ([]E, error) {
+	var all []E
 	for len(all) < limit || limit <= 0 {
 		ask := min(limit-len(all), wire.MaxEntries)
 		es, err := read(after, uint32(max(ask, 0)))
@@ -65,7 +65,9 @@ func pages(after string, limit int, read func(after string, limit uint32) ([]met
 		if len(es) < ask || len(es) == 0 {
 			break
 		}
-		after = all[len(all)-1].Name
+		after = name(&all[len(all)-1])
 	}
 	return all, nil
 }
+
+func entryName(e *metadata.Entry) string { return e.Name }

@@ -95,7 +95,7 @@ func (s *Store) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry,
 
 // ReadDir is metadata.Namespace. One call returns at most wire.MaxEntries.
 func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
-	return pages(after, limit, func(after string, limit uint32) ([]metadata.Entry, error) {
+	return pages(after, limit, entryName, func(after string, limit uint32) ([]metadata.Entry, error) {
 		var r wire.EntriesResp
 		err := do(ctx, s.c, wire.OpReadDir, &wire.ReadDirReq{Dir: dir, After: after, Limit: limit}, &r)
 		return r.Entries, err

@@ -189,3 +189,160 @@ func TestNewFileIsTrue(t *testing.T) {
 		}
 	}
 }
+
+// fileChanges is what another node does to the file f of dir.
+var fileChanges = []change{
+	{"chmod", func(_, f string) error { return os.Chmod(f, 0o600) }, func(_, f string, _ os.FileInfo) error {
+		fi, err := stat(f)
+		if err == nil && fi.Mode().Perm() != 0o600 {
+			err = fmt.Errorf("mode %o, want 600", fi.Mode().Perm())
+		}
+		return err
+	}},
+	{"utimes", changes[1].do, changes[1].seen},
+	{"write", func(_, f string) error { return writeAt(f, os.O_WRONLY, "longer than it was") }, sized(18)},
+	{"append", func(_, f string) error { return writeAt(f, os.O_WRONLY|os.O_APPEND, "more") }, sized(7)},
+	{"truncate", func(_, f string) error { return os.Truncate(f, 1) }, sized(1)},
+	{"setxattr", func(_, f string) error { return syscall.Setxattr(f, "user.a", []byte("b"), 0) }, ctimeLater},
+	{"link", func(_, f string) error { return os.Link(f, f+".link") }, linked(2)},
+	{"unlink of its other name", func(_, f string) error { return errors.Join(os.Link(f, f+".link"), os.Remove(f+".link")) }, ctimeLater},
+	{"unlink", func(_, f string) error { return os.Remove(f) }, gone},
+	{"rename", func(_, f string) error { return os.Rename(f, f+".moved") }, func(dir, f string, before os.FileInfo) error {
+		return errors.Join(gone(dir, f, before), ctimeLater(dir, f+".moved", before))
+	}},
+	{"rename to another directory", func(dir, f string) error {
+		return errors.Join(os.Mkdir(filepath.Join(dir, "sub"), 0o755), os.Rename(f, filepath.Join(dir, "sub/f")))
+	}, gone},
+	{"rename over it", func(_, f string) error {
+		return errors.Join(os.WriteFile(f+".new", []byte("new one"), 0o644), os.Rename(f+".new", f))
+	}, sized(7)},
+}
+
+func writeAt(f string, flags int, text string) error {
+	w, err := os.OpenFile(f, flags, 0)
+	if err != nil {
+		return err
+	}
+	_, err = w.WriteString(text)
+	return errors.Join(err, w.Close())
+}
+
+func sized(n int64) func(_, f string, _ os.FileInfo) error {
+	return func(_, f string, _ os.FileInfo) error {
+		fi, err := stat(f)
+		if err == nil && fi.Size() != n {
+			err = fmt.Errorf("%d bytes, want %d", fi.Size(), n)
+		}
+		return err
+	}
+}
+
+func linked(n uint64) func(_, f string, _ os.FileInfo) error {
+	return func(_, f string, _ os.FileInfo) error {
+		fi, err := stat(f)
+		if err == nil && fi.Sys().(*syscall.Stat_t).Nlink != n {
+			err = fmt.Errorf("%d links, want %d", fi.Sys().(*syscall.Stat_t).Nlink, n)
+		}
+		return err
+	}
+}
+
+func ctimeLater(_, f string, before os.FileInfo) error {
+	fi, err := stat(f)
+	if err != nil {
+		return err
+	}
+	was := time.Unix(before.Sys().(*syscall.Stat_t).Ctim.Unix())
+	if now := time.Unix(fi.Sys().(*syscall.Stat_t).Ctim.Unix()); !now.After(was) {
+		err = fmt.Errorf("ctime %v, as before", now)
+	}
+	return err
+}
+
+// What a mount and its client keep of files is right at the moment when another node's change
+// returns, also for a process that has the file open.
+func TestKeptFilesAreTrue(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Config{})
+	ms := c.Mount(t, 1, 2)
+	there, here := ms[0].Scratch, ms[1].Scratch
+	var files []string
+	for i := range fileChanges {
+		dir := fmt.Sprintf("dir%d", i)
+		if err := os.Mkdir(filepath.Join(there, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, filepath.Join(dir, "f"))
+		if err := os.WriteFile(filepath.Join(there, files[i]), []byte("old"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, ch := range fileChanges {
+		t.Run(ch.name, func(t *testing.T) {
+			f, err := os.Open(filepath.Join(here, files[i]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			before := keep(t, c.Nodes[2], filepath.Join(here, files[i]))
+			if _, err := f.Stat(); err != nil { // into the kernel
+				t.Fatal(err)
+			}
+			dir := filepath.Dir(files[i])
+			if err := ch.do(filepath.Join(there, dir), filepath.Join(there, files[i])); err != nil {
+				t.Fatal(err)
+			}
+			if err := ch.seen(filepath.Join(here, dir), filepath.Join(here, files[i]), before); err != nil {
+				t.Error(err)
+			}
+			open, err := f.Stat()
+			if err != nil {
+				t.Fatal(err)
+			}
+			same, err := os.Stat(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+			if err == nil && (open.Size() != same.Size() || open.Mode() != same.Mode()) {
+				t.Errorf("fstat has %d bytes, mode %o; stat of the descriptor %d, %o", open.Size(), open.Mode(), same.Size(), same.Mode())
+			}
+		})
+	}
+}
+
+// After a listing, the attributes of the files of another node cost no call.
+func TestListedFilesCostNoCall(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Config{})
+	ms := c.Mount(t, 1, 2)
+	n := c.Nodes[2]
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	var dir string
+	for i := 0; ; i++ { // until its home is not the node that lists it
+		dir = fmt.Sprintf("d%d", i)
+		if err := os.Mkdir(filepath.Join(ms[0].Scratch, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if e, err := n.Client.Lookup(ctx, metadata.RootIno, dir); err != nil {
+			t.Fatal(err)
+		} else if e.Ino.Home() != n.Client.Self() {
+			break
+		}
+	}
+	for i := range 40 {
+		if err := os.WriteFile(filepath.Join(ms[0].Scratch, dir, fmt.Sprintf("f%d", i)), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	Eventually(t, "files that were listed cost no call", func() bool {
+		es, err := os.ReadDir(filepath.Join(ms[1].Scratch, dir))
+		if err != nil || len(es) != 40 {
+			t.Fatalf("%d entries, %v, want 40", len(es), err)
+		}
+		asked := n.Client.Stats().MetaRemote
+		for _, e := range es {
+			if fi, err := e.Info(); err != nil || fi.Size() != 1 {
+				t.Fatalf("%s: %v, %v", e.Name(), fi, err)
+			}
+		}
+		return n.Client.Stats().MetaRemote == asked
+	})
+}

@@ -2,6 +2,7 @@ package leases
 
 import (
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -9,6 +10,9 @@ import (
 
 // maxPast bounds the recalls that are remembered during fetches.
 const maxPast = 4096
+
+// maxKept bounds the entries and the attributes that are cached, each.
+const maxKept = 1 << 16
 
 // maxSeen is how many directories are remembered, at least, with their last attributes.
 const maxSeen = 8192
@@ -50,7 +54,7 @@ func NewCache(now func() time.Time) *Cache {
 	}
 }
 
-// Entry returns the leased entry name of dir, without an Attr, if it is that of a directory.
+// Entry returns the leased entry name of dir, without an Attr.
 func (c *Cache) Entry(dir metadata.Ino, name string) (metadata.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,8 +62,7 @@ func (c *Cache) Entry(dir metadata.Ino, name string) (metadata.Entry, bool) {
 	return e.value, ok && e.until.After(c.now())
 }
 
-// Attr returns the leased attributes of the directory ino and for how long; zero if there is no
-// lease.
+// Attr returns the leased attributes of ino and for how long; zero if there is no lease.
 func (c *Cache) Attr(ino metadata.Ino) (metadata.Attr, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,25 +113,37 @@ func (f Fetch) Entry(dir metadata.Ino, e metadata.Entry, term time.Duration) {
 	if f.seq < c.barren || c.past[k] > f.seq {
 		term = 0
 	}
+	if _, ok := c.entries[k]; !ok && len(c.entries) >= maxKept {
+		return
+	}
 	e.Attr = nil
 	c.entries[k] = kept[metadata.Entry]{e, f.began.Add(max(term, 0))}
 }
 
-// Attr is Entry for the attributes of a directory. It returns them with the changes of this node
-// since the request.
+// Attr is Entry for the attributes of an inode. It returns those of a directory with the changes of
+// this node since the request.
 func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	c := f.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if fl, ok := c.floors[a.Ino]; ok && fl.seq > f.seq {
-		a.Mtime, a.Ctime = max(a.Mtime, fl.time), max(a.Ctime, fl.time)
+	isDir := a.Mode&syscall.S_IFMT == syscall.S_IFDIR
+	if isDir {
+		if fl, ok := c.floors[a.Ino]; ok && fl.seq > f.seq {
+			a.Mtime, a.Ctime = max(a.Mtime, fl.time), max(a.Ctime, fl.time)
+		}
+		c.see(a)
 	}
-	c.see(a)
 	if term <= 0 || f.seq < c.barren || c.past[metadata.LeaseKey{Ino: a.Ino}] > f.seq {
 		return a
 	}
-	if have, ok := c.attrs[a.Ino]; ok { // of a younger answer, or changed here
+	have, ok := c.attrs[a.Ino]
+	switch {
+	case !ok && len(c.attrs) >= maxKept:
+		return a
+	case ok && isDir: // of a younger answer, or changed here
 		a.Mtime, a.Ctime = max(a.Mtime, have.value.Mtime), max(a.Ctime, have.value.Ctime)
+	case ok && have.value.Ctime > a.Ctime: // of a younger answer
+		return a
 	}
 	c.attrs[a.Ino] = kept[metadata.Attr]{a, f.began.Add(term)}
 	return a
@@ -163,24 +178,24 @@ func (c *Cache) Removed(ino metadata.Ino) (metadata.Attr, bool) {
 	return metadata.Attr{}, false
 }
 
-// Revoke drops recalled answers. An entry takes the attributes of its directory with it. It returns
-// the directories whose attributes must not be cached any longer.
-func (c *Cache) Revoke(keys ...metadata.LeaseKey) (dirs []metadata.Ino) {
+// Revoke drops recalled answers. An entry takes the attributes of its inode with it. It returns
+// the inodes whose attributes must not be cached any longer.
+func (c *Cache) Revoke(keys ...metadata.LeaseKey) (inos []metadata.Ino) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range keys {
 		c.forget(k)
 		if k.Name == "" {
-			dirs = append(dirs, k.Ino)
+			inos = append(inos, k.Ino)
 			continue
 		}
 		if e, ok := c.entries[k]; ok {
 			delete(c.entries, k)
 			c.forget(metadata.LeaseKey{Ino: e.value.Ino})
-			dirs = append(dirs, e.value.Ino)
+			inos = append(inos, e.value.Ino)
 		}
 	}
-	return dirs
+	return inos
 }
 
 // forget drops k, also for fetches in progress; c.mu is held.

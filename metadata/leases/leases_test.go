@@ -38,6 +38,12 @@ func TestOnlyHoldersAreTold(t *testing.T) {
 	if got := told(tell); len(got) != 1 || got[1] != 2 || !after.IsZero() {
 		t.Errorf("told %v after %v, want node 1 of two keys, at once", got, after)
 	}
+	if tell, _ := tab.Change(2, attr(20), k); told(tell)[1] != 2 {
+		t.Errorf("told %v, want node 1 once more while its recall is in flight", tell)
+	}
+	for h, keys := range tell {
+		tab.Recalled(h, keys)
+	}
 	if tell, _ := tab.Change(2, attr(20), k); len(tell) != 0 {
 		t.Errorf("told %v twice", tell)
 	}

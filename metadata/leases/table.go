@@ -7,9 +7,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Term is the length of a lease, and how long a directory changed by one node is not leased to
+// Term is the length of a lease, and how long what one node has changed is not leased to
 // others.
 const Term = time.Second
+
+// maxKnown bounds the keys with leases: further ones get none. Keys that were changed count, but are
+// always recorded.
+const maxKnown = 1 << 16
 
 // Table is the leases granted by one home.
 type Table struct {
@@ -41,14 +45,18 @@ func NewTable(now func() time.Time, after time.Time) *Table {
 	return &Table{now: now, known: make(map[metadata.LeaseKey]*record), swept: now(), strict: after}
 }
 
-// Grant grants a lease on k to the node to, and returns its term. Zero is no lease.
+// Grant grants a lease on k to the node to, for an answer that was read before, and returns its term.
+// Zero is no lease.
 func (t *Table) Grant(k metadata.LeaseKey, to metadata.NodeID) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
 	t.sweep(now)
 	r := t.known[k]
-	if r == nil {
+	switch {
+	case r == nil && len(t.known) >= maxKnown:
+		return 0
+	case r == nil:
 		r = &record{}
 		t.known[k] = r
 	}
@@ -70,9 +78,10 @@ func (t *Table) Grant(k metadata.LeaseKey, to metadata.NodeID) time.Duration {
 	return Term
 }
 
-// Change records that the node by has changed keys. It returns and removes the leases of other
-// nodes: they must be recalled, or have ended, before the change is acknowledged; and the time
-// after must have come.
+// Change records that the node by has changed keys. It returns the leases of other nodes: they must
+// be recalled, or have ended, before the change is acknowledged; and the time after must have come.
+// Each is returned by every Change until Recalled, so that no change is acknowledged while the recall
+// for another is in flight.
 func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[Holder][]metadata.LeaseKey, after time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,24 +97,38 @@ func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[
 			r.others = r.at
 		}
 		r.by, r.at = by, now
-		kept := r.holders[:0]
 		for _, h := range r.holders {
-			switch {
-			case h.Node == by:
-				kept = append(kept, h)
-			case h.Until.After(now):
-				if tell == nil {
-					tell = make(map[Holder][]metadata.LeaseKey)
-				}
-				tell[h] = append(tell[h], k)
+			if h.Node == by || !h.Until.After(now) {
+				continue
 			}
+			if tell == nil {
+				tell = make(map[Holder][]metadata.LeaseKey)
+			}
+			tell[h] = append(tell[h], k)
 		}
-		r.holders = kept
 	}
 	if t.strict.After(now) {
 		after = t.strict
 	}
 	return tell, after
+}
+
+// Recalled notes that h has dropped its leases on keys.
+func (t *Table) Recalled(h Holder, keys []metadata.LeaseKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range keys {
+		r := t.known[k]
+		if r == nil {
+			continue
+		}
+		for i := range r.holders {
+			if r.holders[i] == h {
+				r.holders = append(r.holders[:i], r.holders[i+1:]...)
+				break
+			}
+		}
+	}
 }
 
 // sweep drops expired records, once a term.

@@ -1,0 +1,319 @@
+package leases
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// plant is a fault that is built into a schedule, to see that the schedules find it.
+type plant string
+
+const (
+	noFault       plant = ""
+	lateTerm      plant = "a holder counts its term from the reply"
+	earlyAck      plant = "changes are acknowledged while a recall is in flight"
+	recalledAtAsk plant = "a second change does not wait for the recall of the first"
+	noStrict      plant = "a restarted home forgets that there may be leases"
+	noExpiry      plant = "a holder that does not answer is not waited for"
+	lateFetch     plant = "a holder starts its fetch when the reply comes"
+	noOwnDrop     plant = "a client keeps what it has changed itself"
+)
+
+// slack is how much longer than its holder the home waits.
+const slack = Term / 10
+
+// schedule is one home and its clients under a random order of events. Values are counters; the
+// invariant is that no client uses an answer that is older than the last acknowledged change.
+type schedule struct {
+	rnd     *rand.Rand
+	clock   clock
+	plant   plant
+	table   *Table
+	run     int // of the home
+	values  map[metadata.LeaseKey]uint64
+	acked   map[metadata.LeaseKey]uint64
+	clients []*client
+	events  []event // that may happen, in any order
+	used    int     // cached answers that were used
+	fault   error
+}
+
+type client struct {
+	id    metadata.NodeID
+	run   int
+	cache *Cache
+}
+
+// event happens at any time from at on.
+type event struct {
+	at time.Time
+	do func()
+}
+
+func newSchedule(seed uint64, p plant) *schedule {
+	s := &schedule{
+		rnd: rand.New(rand.NewPCG(seed, 1)), clock: *newClock(), plant: p,
+		values: make(map[metadata.LeaseKey]uint64), acked: make(map[metadata.LeaseKey]uint64),
+	}
+	s.table = NewTable(s.clock.now, time.Time{})
+	for i := range 3 {
+		s.clients = append(s.clients, &client{id: metadata.NodeID(i + 1), cache: NewCache(s.clock.now)})
+	}
+	return s
+}
+
+func (s *schedule) later(do func()) { s.after(0, do) }
+
+func (s *schedule) after(d time.Duration, do func()) {
+	s.events = append(s.events, event{s.clock.t.Add(d), do})
+}
+
+// atHome is later for a step of the home, unless it restarts before.
+func (s *schedule) atHome(do func()) {
+	run := s.run
+	s.later(func() {
+		if run == s.run {
+			do()
+		}
+	})
+}
+
+func (s *schedule) lost() bool { return s.rnd.IntN(8) == 0 }
+
+func (s *schedule) key() metadata.LeaseKey {
+	k := metadata.LeaseKey{Ino: metadata.Ino(20 + s.rnd.IntN(2))}
+	if s.rnd.IntN(2) == 0 {
+		k.Name = "f"
+	}
+	return k
+}
+
+// step makes one random thing happen.
+func (s *schedule) step() {
+	c, k := s.clients[s.rnd.IntN(len(s.clients))], s.key()
+	switch n := s.rnd.IntN(100); {
+	case n < 50:
+		s.happen()
+	case n < 65:
+		s.read(c, k)
+	case n < 75:
+		s.ask(c, k)
+	case n < 82:
+		s.change(c, k)
+	case n < 84:
+		s.clock.pass(Term + 1)
+	case n < 98:
+		s.clock.pass(time.Duration(s.rnd.IntN(int(Term / 4))))
+	case n < 99: // the client restarts
+		c.run++
+		c.cache = NewCache(s.clock.now)
+	default: // the home restarts
+		s.run++
+		strict := s.clock.t.Add(Term + slack)
+		if s.plant == noStrict {
+			strict = time.Time{}
+		}
+		s.table = NewTable(s.clock.now, strict)
+	}
+}
+
+// happen makes one of the events happen whose time has come.
+func (s *schedule) happen() {
+	var due []int
+	for i, e := range s.events {
+		if !e.at.After(s.clock.t) {
+			due = append(due, i)
+		}
+	}
+	if len(due) == 0 {
+		return
+	}
+	i := due[s.rnd.IntN(len(due))]
+	e := s.events[i]
+	s.events = append(s.events[:i], s.events[i+1:]...)
+	e.do()
+}
+
+// read uses what c has cached.
+func (s *schedule) read(c *client, k metadata.LeaseKey) {
+	var have uint64
+	if k.Name == "" {
+		a, left := c.cache.Attr(k.Ino)
+		if left <= 0 {
+			return
+		}
+		have = uint64(a.Ctime)
+	} else {
+		e, ok := c.cache.Entry(k.Ino, k.Name)
+		if !ok {
+			return
+		}
+		have = uint64(e.Ino) - 1000
+	}
+	s.used++
+	if have < s.acked[k] && s.fault == nil {
+		s.fault = fmt.Errorf("client %d uses version %d of %v after the change to %d was acknowledged", c.id, have, k, s.acked[k])
+	}
+}
+
+// ask makes c ask the home.
+func (s *schedule) ask(c *client, k metadata.LeaseKey) {
+	run, cache, fetch := c.run, c.cache, c.cache.Fetch()
+	lost, replyLost := s.lost(), s.lost()
+	fail := func() { s.later(fetch.End) }
+	if lost {
+		fail()
+		return
+	}
+	s.atHome(func() {
+		value := s.values[k]
+		s.atHome(func() {
+			term := s.table.Grant(k, c.id)
+			if replyLost {
+				fail()
+				return
+			}
+			s.later(func() {
+				if c.run != run {
+					return
+				}
+				switch s.plant {
+				case lateFetch:
+					fetch.seq = cache.seq
+				case lateTerm:
+					fetch.began = s.clock.t
+				}
+				if k.Name == "" {
+					fetch.Attr(metadata.Attr{Ino: k.Ino, Mode: 0o100644, Ctime: metadata.Time(value)}, term)
+				} else {
+					fetch.Entry(k.Ino, metadata.Entry{Name: k.Name, Ino: metadata.Ino(1000 + value)}, term)
+				}
+				fetch.End()
+			})
+		})
+	})
+}
+
+// change makes c change k at the home.
+func (s *schedule) change(c *client, k metadata.LeaseKey) {
+	run := c.run
+	if s.lost() {
+		return
+	}
+	s.atHome(func() {
+		s.values[k]++
+		version := s.values[k]
+		s.atHome(func() {
+			tell, after := s.table.Change(c.id, k)
+			open := len(tell)
+			var done func()
+			done = func() {
+				if d := after.Sub(s.clock.t); !after.IsZero() && d > 0 {
+					s.after(d, done)
+					return
+				}
+				if s.lost() {
+					return
+				}
+				s.later(func() {
+					if c.run != run {
+						return
+					}
+					if s.plant != noOwnDrop {
+						c.cache.Revoke(k)
+					}
+					s.acked[k] = max(s.acked[k], version)
+				})
+			}
+			for h, keys := range tell {
+				if s.plant == recalledAtAsk {
+					s.table.Recalled(h, keys)
+				}
+				s.recall(h, keys, func() {
+					if open--; open == 0 {
+						done()
+					}
+				})
+			}
+			if len(tell) == 0 || s.plant == earlyAck {
+				open = -1
+				done()
+			}
+		})
+	})
+}
+
+// recall recalls the leases of h, or waits for their end.
+func (s *schedule) recall(h Holder, keys []metadata.LeaseKey, done func()) {
+	c, run := s.clients[h.Node-1], s.run
+	finished := false
+	finish := func() {
+		if run != s.run || finished {
+			return
+		}
+		finished = true
+		s.table.Recalled(h, keys)
+		done()
+	}
+	wait := h.Until.Sub(s.clock.t) + slack
+	if s.plant == noExpiry {
+		wait = 0
+	}
+	s.after(wait, finish)
+	if s.lost() {
+		return
+	}
+	replyLost := s.lost()
+	s.later(func() {
+		c.cache.Revoke(keys...)
+		if !replyLost {
+			s.later(finish)
+		}
+	})
+}
+
+func runSchedule(seed uint64, p plant) (used int, fault error) {
+	s := newSchedule(seed, p)
+	for range 300 {
+		s.step()
+		if s.fault != nil {
+			break
+		}
+	}
+	return s.used, s.fault
+}
+
+// TestSchedules: whatever the order of events, whichever messages are lost, and whoever restarts, no
+// client uses an answer that is older than an acknowledged change.
+func TestSchedules(t *testing.T) {
+	used := 0
+	const seeds = 3000
+	for seed := range uint64(seeds) {
+		n, fault := runSchedule(seed, noFault)
+		if fault != nil {
+			t.Fatalf("seed %d: %v", seed, fault)
+		}
+		used += n
+	}
+	if used < seeds {
+		t.Errorf("%d cached answers were used in %d schedules: too few to show anything", used, seeds)
+	}
+}
+
+// TestSchedulesFindFaults: each fault of the protocol is found.
+func TestSchedulesFindFaults(t *testing.T) {
+	for _, p := range []plant{lateTerm, earlyAck, recalledAtAsk, noStrict, noExpiry, lateFetch, noOwnDrop} {
+		found := false
+		for seed := uint64(0); seed < 20_000 && !found; seed++ {
+			_, fault := runSchedule(seed, p)
+			found = fault != nil
+		}
+		if !found {
+			t.Errorf("%s: not found", p)
+		}
+	}
+}
