@@ -10,7 +10,8 @@
 //
 // What moves a dataset on does not wait for the next periodic report: a report with a
 // relevant change wakes the leader, and the leader broadcasts a change to the nodes outside
-// the group, which then report (Broadcast).
+// the group, which then report (Broadcast). Changes of nodes are proposed together: one
+// proposal and one epoch for all that reported ready since the last one.
 //
 // Invariants: the duties are a function of the view, the reports and the time alone. A new
 // leader starts with an empty memory, and gives every node the time of a full silence

@@ -21,10 +21,11 @@ func (l *Leader) duties(v cluster.View, since time.Time, reports map[metadata.No
 	return cs
 }
 
+// nodeDuties proposes all changes of nodes at once.
 func (l *Leader) nodeDuties(v cluster.View, since time.Time, reports map[metadata.NodeID]heard, at time.Time) []raftstore.Command {
-	var cs []raftstore.Command
+	var cs []cluster.Change
 	set := func(n cluster.Node, s cluster.State, addr string) {
-		cs = append(cs, raftstore.Command{Kind: raftstore.KindNode, Node: n.ID, State: s, Addr: addr})
+		cs = append(cs, cluster.Change{ID: n.ID, State: s, Addr: addr})
 	}
 	for _, n := range v.Map.Nodes {
 		h, known := reports[n.ID]
@@ -47,7 +48,10 @@ func (l *Leader) nodeDuties(v cluster.View, since time.Time, reports map[metadat
 			set(n, cluster.Down, "")
 		}
 	}
-	return cs
+	if len(cs) == 0 {
+		return nil
+	}
+	return []raftstore.Command{{Kind: raftstore.KindNodes, Nodes: cs}}
 }
 
 // startOver reports whether a host that has not come up by now is not waited for any

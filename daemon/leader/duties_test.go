@@ -115,8 +115,10 @@ func TestDuties(t *testing.T) {
 			var got []string
 			for _, cmd := range l.duties(v, t0.Add(-c.leads), heardOf, t0) {
 				switch cmd.Kind {
-				case "node":
-					got = append(got, fmt.Sprintf("node %d %v", cmd.Node, cmd.State))
+				case "nodes":
+					for _, n := range cmd.Nodes {
+						got = append(got, fmt.Sprintf("node %d %v", n.ID, n.State))
+					}
 				case "dataset-set":
 					got = append(got, strings.TrimSuffix(fmt.Sprintf("dataset %d %v: %s", cmd.Dataset.ID, cmd.Dataset.Phase, cmd.Dataset.Error), ": "))
 				default:

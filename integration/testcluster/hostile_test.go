@@ -74,7 +74,7 @@ func TestBuggyPeer(t *testing.T) {
 		{wire.OpManifest, `{"dataset":77,"name":"manifest"}`, syscall.ENOENT},
 		{wire.OpPropose, `{}`, syscall.EPERM},
 		{wire.OpPropose, `{"kind":"closing"}`, syscall.EPERM},
-		{wire.OpPropose, `{"kind":"node","node":1,"state":"down"}`, syscall.EPERM},
+		{wire.OpPropose, `{"kind":"nodes","nodes":[{"id":1,"state":"down"}]}`, syscall.EPERM},
 		{wire.OpPropose, `{"kind":"dataset-add","dataset":{"name":"x","source":"/x","coordinator":2}}`, syscall.EPERM},
 		{wire.OpPropose, `{"kind":"dataset-add","dataset":{"name":"../x","source":"/x","coordinator":3}}`, syscall.EINVAL},
 		{wire.OpPropose, fmt.Sprintf(`{"kind":"dataset-set","dataset":{"id":%d,"phase":"failed","coordinator":3}}`, ds.ID), 0},

@@ -50,28 +50,51 @@ func NewMap(seed uint64, hosts []string) Map {
 	return m
 }
 
+// Change is a new state and address of a node.
+type Change struct {
+	ID    metadata.NodeID `json:"id"`
+	State State           `json:"state"`
+	Addr  string          `json:"addr,omitempty"`
+}
+
 // WithState returns the map of the next epoch, in which the node id has the state s and the address
 // addr. m does not change; an unknown id returns m.
 func (m Map) WithState(id metadata.NodeID, s State, addr string) Map {
-	if int(id) >= len(m.Nodes) {
+	return m.With([]Change{{id, s, addr}})
+}
+
+// With returns the map of the next epoch, in which all changes hold. m does not change. Without
+// the change of a known node it returns m.
+func (m Map) With(changes []Change) Map {
+	next := m
+	next.Epoch++
+	next.Nodes = slices.Clone(m.Nodes)
+	changed := false
+	for _, c := range changes {
+		if int(c.ID) < len(next.Nodes) {
+			next.Nodes[c.ID].become(c, next.Epoch)
+			changed = true
+		}
+	}
+	if !changed {
 		return m
 	}
-	m.Epoch++
-	m.Nodes = slices.Clone(m.Nodes)
-	n := &m.Nodes[id]
-	n.Addr = addr
-	if n.State == s {
-		return m
+	return next
+}
+
+func (n *Node) become(c Change, epoch metadata.Epoch) {
+	n.Addr = c.Addr
+	if n.State == c.State {
+		return
 	}
 	n.Terms = slices.Clone(n.Terms)
 	if n.State == Up {
-		n.Terms[len(n.Terms)-1].To = m.Epoch
+		n.Terms[len(n.Terms)-1].To = epoch
 	}
-	if s == Up {
-		n.Terms = append(n.Terms, Term{From: m.Epoch})
+	if c.State == Up {
+		n.Terms = append(n.Terms, Term{From: epoch})
 	}
-	n.State, n.Since = s, m.Epoch
-	return m
+	n.State, n.Since = c.State, epoch
 }
 
 // Node returns the node with that id.

@@ -16,8 +16,9 @@ import (
 
 // The kinds of a Command.
 const (
-	// KindNode sets the state and the address of Node, unless it has them.
-	KindNode = "node"
+	// KindNodes sets the states and the addresses of Nodes, in one epoch. EINVAL if there is no such
+	// node; those that are as they are to be do not count.
+	KindNodes = "nodes"
 	// KindAddDataset registers Dataset in the phase Staging under a new ID. EEXIST if a dataset of
 	// that name has not ended.
 	KindAddDataset = "dataset-add"
@@ -42,11 +43,9 @@ const (
 
 // Command is a change of the View to be agreed on.
 type Command struct {
-	Kind    string          `json:"kind"`
-	Node    metadata.NodeID `json:"node,omitempty"`
-	Addr    string          `json:"addr,omitempty"`
-	State   cluster.State   `json:"state,omitempty"`
-	Dataset cluster.Dataset `json:"dataset,omitzero"`
+	Kind    string           `json:"kind"`
+	Nodes   []cluster.Change `json:"nodes,omitempty"`
+	Dataset cluster.Dataset  `json:"dataset,omitzero"`
 }
 
 // Apply is the View after c. It depends on nothing but its arguments, shares
@@ -54,8 +53,8 @@ type Command struct {
 // c changes nothing.
 func Apply(v cluster.View, c Command) (cluster.View, error) {
 	switch c.Kind {
-	case KindNode:
-		return setNode(v, c)
+	case KindNodes:
+		return setNodes(v, c.Nodes)
 	case KindAddDataset:
 		return addDataset(v, c.Dataset)
 	case KindSetDataset:
@@ -79,15 +78,21 @@ func next(v cluster.View) cluster.View {
 	return v
 }
 
-func setNode(v cluster.View, c Command) (cluster.View, error) {
-	n, ok := v.Map.Node(c.Node)
-	if !ok {
-		return v, fmt.Errorf("node %d of %d: %w", c.Node, len(v.Map.Nodes), syscall.EINVAL)
+func setNodes(v cluster.View, changes []cluster.Change) (cluster.View, error) {
+	due := make([]cluster.Change, 0, len(changes))
+	for _, c := range changes {
+		n, ok := v.Map.Node(c.ID)
+		if !ok {
+			return v, fmt.Errorf("node %d of %d: %w", c.ID, len(v.Map.Nodes), syscall.EINVAL)
+		}
+		if n.State != c.State || n.Addr != c.Addr {
+			due = append(due, c)
+		}
 	}
-	if n.State == c.State && n.Addr == c.Addr {
+	if len(due) == 0 {
 		return v, nil
 	}
-	v.Map = v.Map.WithState(c.Node, c.State, c.Addr)
+	v.Map = v.Map.With(due)
 	return next(v), nil
 }
 

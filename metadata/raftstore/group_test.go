@@ -42,7 +42,7 @@ func TestGroupOfOne(t *testing.T) {
 	if !errors.Is(err, syscall.EINVAL) || !reflect.DeepEqual(now, v) {
 		t.Errorf("Propose of no node = %+v, %v, want EINVAL and the View as it is", now, err)
 	}
-	if _, err := c.group(0).Propose(t.Context(), Command{Kind: KindNode, State: 99}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.group(0).Propose(t.Context(), Command{Kind: KindNodes, Nodes: []cluster.Change{{State: 99}}}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("Propose of no state = %v, want EINVAL", err)
 	}
 

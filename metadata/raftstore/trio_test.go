@@ -203,5 +203,5 @@ func (c *trio) await(id metadata.NodeID, want cluster.View) {
 }
 
 func up(id metadata.NodeID, addr string) Command {
-	return Command{Kind: KindNode, Node: id, State: cluster.Up, Addr: addr}
+	return Command{Kind: KindNodes, Nodes: []cluster.Change{{ID: id, State: cluster.Up, Addr: addr}}}
 }
