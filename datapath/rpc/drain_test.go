@@ -133,7 +133,7 @@ func TestNotDrained(t *testing.T) {
 func drain(t *testing.T, conn net.Conn, conns ...wire.Nonce) syscall.Errno {
 	t.Helper()
 	body := wire.Append(nil, &wire.DrainReq{Conns: conns})
-	if _, err := conn.Write(frame(wire.Header{Op: wire.OpDrain, Tag: 9, Wait: 50}, string(body), "")); err != nil {
+	if _, err := conn.Write(frame(wire.Header{Op: wire.OpDrain, Tag: 9, Wait: 10_000}, string(body), "")); err != nil {
 		t.Fatal(err)
 	}
 	h, _ := readReply(t, conn)
@@ -162,6 +162,9 @@ func TestDrainRequests(t *testing.T) {
 	}
 	own, other, late := newNonce(), newNonce(), newNonce()
 	mine, theirs := shake(1, own), shake(2, other)
+	if !answers(theirs) { // and so it is served, not only accepted
+		t.Fatal("the connection of another peer is not served")
+	}
 	if no := drain(t, mine, own, other, late); no != 0 {
 		t.Errorf("drain is %v, want no error", no)
 	}
