@@ -215,7 +215,7 @@ func (d *Daemon) openStores() error {
 	d.removePartials()
 	var err error
 	d.data, err = chunkstore.Open(chunkstore.Config{
-		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Reserve: home.Reserve, FS: d.cfg.Disk, Log: d.log.WithField("part", "data"),
+		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Reserve: home.Reserve, Sums: sumsIn(d.job, d.cfg.Memory), FS: d.cfg.Disk, Log: d.log.WithField("part", "data"),
 	})
 	if err != nil {
 		return fmt.Errorf("data store: %w", err)

@@ -36,6 +36,7 @@
 //	128 MiB   the program: code, stacks, workers, open files, garbage
 //	 99 MiB   metadata: caches and memtables of the Pebble stores
 //	256 MiB   requests and replies with file data; less if Config.Memory says so
+//	 64 MiB   checksums of scratch data; a quarter of the line above
 //	504 KiB   for each other node: connections
 //	336 MiB   for each dataset that is staged: 64 of pieces, 256 of overflow that is
 //	          read through, 16 of names that are sorted

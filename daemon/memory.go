@@ -22,6 +22,7 @@ type Memory struct {
 	Program  int64 `json:"program"`
 	Metadata int64 `json:"metadata"`
 	Serving  int64 `json:"serving"`
+	Sums     int64 `json:"sums"`
 	Peers    int64 `json:"peers"`
 	Staging  int64 `json:"staging"`
 	Mount    int64 `json:"mount"` // of the mount; the program adds it
@@ -39,6 +40,7 @@ func MemoryOf(j *job.File, serving int64) Memory {
 		Program:  programMemory,
 		Metadata: pebblestore.Memory + raftstore.Memory,
 		Serving:  serving,
+		Sums:     max(sumsIn(j, serving), 0),
 		Peers:    int64(len(j.Hosts)-1) * rpc.PeerMemory,
 		Staging:  int64(max(len(j.Datasets), 1)) * stagein.Memory,
 	}
@@ -46,7 +48,19 @@ func MemoryOf(j *job.File, serving int64) Memory {
 
 // Total is the sum.
 func (m Memory) Total() int64 {
-	return m.Program + m.Metadata + m.Serving + m.Peers + m.Staging + m.Mount
+	return m.Program + m.Metadata + m.Serving + m.Sums + m.Peers + m.Staging + m.Mount
+}
+
+// sumsIn bounds the checksums of scratch data, for chunkstore.Config.Sums: 1 MiB is for 1 GiB of
+// data, less if it is in small files.
+func sumsIn(j *job.File, serving int64) int64 {
+	if j.NoChecksums {
+		return -1
+	}
+	if serving == 0 {
+		serving = rpc.DefaultMemory
+	}
+	return serving / 4
 }
 
 // ServingIn is Config.Memory for a daemon whose total memory is limited: a quarter of the

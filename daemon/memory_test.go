@@ -18,8 +18,11 @@ func TestMemoryOf(t *testing.T) {
 	if many.Serving != 64<<20 || many.Peers != 511*rpc.PeerMemory || many.Staging != 3*stagein.Memory {
 		t.Errorf("of 512 nodes with three datasets = %+v", many)
 	}
+	if off := MemoryOf(&job.File{Hosts: make([]string, 1), NoChecksums: true}, 0); many.Sums != 16<<20 || off.Sums != 0 {
+		t.Errorf("checksums take %d bytes with 64 MiB for requests, %d if they are off", many.Sums, off.Sums)
+	}
 	many.Mount = 7
-	if got := many.Total() - (many.Program + many.Metadata + many.Serving + many.Peers + many.Staging); got != 7 {
+	if got := many.Total() - (many.Program + many.Metadata + many.Serving + many.Sums + many.Peers + many.Staging); got != 7 {
 		t.Errorf("Total has %d bytes of the mount, want 7", got)
 	}
 	for limit, want := range map[int64]int64{0: 16 << 20, 512 << 20: 128 << 20, 64 << 30: rpc.DefaultMemory} {

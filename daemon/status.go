@@ -82,6 +82,8 @@ type Status struct {
 	Swept home.Sweep `json:"swept"`
 	// Scrub has the results of this node's scrub of datasets.
 	Scrub dataset.ScrubStats `json:"scrub"`
+	// Corrupt is how many blocks of scratch data on this node's drives differed from their checksums.
+	Corrupt int64 `json:"corrupt_blocks,omitempty"`
 	// StageOut is how far this node is with its part of each stage-out.
 	StageOut []stageout.Status `json:"stage_out,omitempty"`
 }
@@ -228,7 +230,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 		s.Sources = a.Sources
 	}
 	s.Paces = Paces{d.stageRate.Stats(), d.serveRate.Stats()}
-	s.Scrub = d.datasets.Verifier.Scrubbed()
+	s.Scrub, s.Corrupt = d.datasets.Verifier.Scrubbed(), d.data.Corrupt()
 	s.StageOut, s.Swept = d.out.Status(), d.home.Swept()
 	s.Swept.Files = d.partials
 	return s

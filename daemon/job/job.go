@@ -50,6 +50,8 @@ type File struct {
 	Scrub int64 `json:"scrub,omitempty"`
 	// Protect is how the connections between daemons are protected.
 	Protect secure.Mode `json:"protect,omitzero"`
+	// NoChecksums switches the checksums of scratch data off.
+	NoChecksums bool `json:"no_checksums,omitempty"`
 	// KernelView is KernelViewOff, or "" for a kernel view wherever the node supports one.
 	KernelView string `json:"kernel_view,omitempty"`
 	// LogFormat is LogText or LogJSON; "" is LogText.

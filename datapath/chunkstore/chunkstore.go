@@ -23,6 +23,7 @@ type Config struct {
 	Capacity int64    // bytes, the quota of all directories together; 0 is the size of the disks
 	Reserve  int64    // bytes that stay free on the disk of the first directory, but for at most half of it
 	MaxOpen  int      // descriptors; 0 is 1024
+	Sums     int64    // bytes of memory for checksums of scratch objects; 0 is 64 MiB, negative none
 	FS       FS       // nil is the machine's own
 	Log      *logrus.Entry
 }
@@ -41,6 +42,9 @@ func (c *Config) validate() error {
 	if c.MaxOpen == 0 {
 		c.MaxOpen = 1024
 	}
+	if c.Sums == 0 {
+		c.Sums = 64 << 20
+	}
 	if c.FS == nil {
 		c.FS = osFS{}
 	}
@@ -58,6 +62,7 @@ type Store struct {
 	places []*place
 	table  *table
 	usage  usage
+	sums   *sums // nil: none
 	spare  atomic.Pointer[Spare]
 }
 
@@ -73,6 +78,9 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg}
 	s.usage.quota = cfg.Capacity
+	if cfg.Sums > 0 {
+		s.sums = newSums(cfg.Sums)
+	}
 	s.table = newTable(cfg.MaxOpen, s.openObject)
 	var err error
 	if s.places, err = openPlaces(cfg.FS, cfg.Dirs, cfg.Reserve); err != nil {
@@ -179,7 +187,7 @@ func (s *Store) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int6
 	p = p[:min(int64(len(p)), math.MaxInt64-off)]
 	n := 0
 	err := s.use(ctx, ino, false, func(o *object) (err error) {
-		n, err = o.file.ReadAt(p, off)
+		n, err = s.readObject(o, p, off)
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
@@ -217,7 +225,9 @@ func (s *Store) writeAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 	if n == 0 {
 		need = 0
 	}
-	return spend(ctx, ino, off, need, func(o *object) error { return writeAll(o.file, p, off) })
+	return spend(ctx, ino, off, need, func(o *object) error {
+		return s.change(o, p, off, n, func() error { return writeAll(o.file, p, off) })
+	})
 }
 
 // trySpend runs fn, which takes at most most bytes of space in the pages from off on, with ino's
@@ -328,7 +338,7 @@ func (s *Store) Truncate(ctx context.Context, ino metadata.Ino, size int64) erro
 		if err != nil || st.Size <= size {
 			return err
 		}
-		if err := o.file.Truncate(size); err != nil {
+		if err := s.cut(o, size, func() error { return o.file.Truncate(size) }); err != nil {
 			return err
 		}
 		return s.recount(o)
@@ -352,6 +362,7 @@ func (s *Store) recount(o *object) error {
 // Remove removes ino's object, if there is one.
 func (s *Store) Remove(ctx context.Context, ino metadata.Ino) error {
 	err := s.useAlone(ctx, ino, func(o *object) error {
+		s.forgetSums(o)
 		if err := s.cfg.FS.Remove(o.place.path(ino)); err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func (s *Store) Punch(ctx context.Context, ino metadata.Ino, off, n int64) error
 	err := checkRange(off, n)
 	if err == nil {
 		err = s.use(ctx, ino, false, func(o *object) error {
-			if err := o.file.Punch(off, n); err != nil {
+			if err := s.change(o, nil, off, n, func() error { return o.file.Punch(off, n) }); err != nil {
 				return err
 			}
 			return s.recount(o)

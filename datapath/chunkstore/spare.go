@@ -64,6 +64,7 @@ func (s *Store) Rename(ctx context.Context, from, to metadata.Ino) error {
 		return fmt.Errorf("object %v: rename to %v: %w", from, to, err)
 	}
 	err := s.useAlone(ctx, from, func(o *object) error {
+		s.forgetSums(o)
 		path := o.place.path(to)
 		err := s.cfg.FS.Rename(o.place.path(from), path)
 		if errors.Is(err, fs.ErrNotExist) { // the first object of its directory

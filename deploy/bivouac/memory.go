@@ -35,7 +35,7 @@ func boundMemory(job *job.File, log *logrus.Entry) daemon.Memory {
 		debug.SetMemoryLimit(m.Total())
 	}
 	log = log.WithFields(logrus.Fields{
-		"program": mib(m.Program), "metadata": mib(m.Metadata), "serving": mib(m.Serving), "peers": mib(m.Peers),
+		"program": mib(m.Program), "metadata": mib(m.Metadata), "serving": mib(m.Serving), "sums": mib(m.Sums), "peers": mib(m.Peers),
 		"staging": mib(m.Staging), "mount": mib(m.Mount), "total": mib(m.Total()), "limit": mib(debug.SetMemoryLimit(-1)), "from": from,
 	})
 	log.Info("memory, in MiB")

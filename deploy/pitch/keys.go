@@ -21,6 +21,8 @@ var OptionKeys = []stagein.Key{
 		Meaning: "memory on each node for prefetched files, for each dataset with an access plan; 0 switches prefetch off"},
 	{Name: "scrub", Values: "SIZE|off", Default: "32M",
 		Meaning: "bytes per second that each node compares with checksums in the background; corrupt files are fetched again"},
+	{Name: "checksums", Values: "on|off", Default: "on",
+		Meaning: "keep checksums of scratch data in memory on each node, and fail reads whose bytes differ; off saves processor time"},
 	{Name: "verify", Values: "reads", Default: "off",
 		Meaning: "compare each piece of a dataset with its checksum before its first read, local or remote; costs processor time"},
 	{Name: "kernel-view", Values: "auto|off", Default: "auto", Meaning: "let the kernel read small local files without the daemon (Linux 6.5 or later)"},

@@ -191,6 +191,12 @@ var knownOptions = map[string]func(string) error{
 		}
 		return perNode("a second, on each node, or off")(v)
 	},
+	"checksums": func(v string) error {
+		if v != "on" && v != "off" {
+			return errors.New("want on or off")
+		}
+		return nil
+	},
 	"failure-timeout": func(v string) error {
 		d, err := parseSeconds(v)
 		if err == nil {
@@ -342,6 +348,9 @@ func (s *Spec) failureTimeout(site Site) int {
 	}
 	return int(t / time.Second)
 }
+
+// NoChecksums switches the checksums of scratch off.
+func (s *Spec) NoChecksums() bool { return s.Opts["checksums"] == "off" }
 
 // Scrub bounds the reads of the scrub, in bytes a second; 0 is the default, -1 no scrub.
 func (s *Spec) Scrub() int64 {

@@ -43,6 +43,9 @@ func Status(w io.Writer, s daemon.Status) error {
 	if c := s.Scrub; c.Files > 0 {
 		fmt.Fprintf(w, "  scrub: %s, %s compared; %d differed and were fetched again, %d are bad\n", count(c.Files, "file"), metadata.FormatBytes(c.Bytes), c.Repaired, c.Bad)
 	}
+	if s.Corrupt > 0 {
+		fmt.Fprintf(w, "  corrupt: %s of scratch data on this node's drives; reads fail with EIO, the log has inodes and offsets\n", count(s.Corrupt, "block"))
+	}
 	if n := s.Swept; n.Objects+n.Inodes+n.Files+n.Waiting > 0 {
 		fmt.Fprintf(w, "  orphans after daemon restarts: removed %d objects, %d inodes and %d files; %d objects wait for a node that is down\n",
 			n.Objects, n.Inodes, n.Files, n.Waiting)

@@ -1,0 +1,252 @@
+package chunkstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// twin is an object as bytes, without a store: what it must hold, and which blocks are corrupt.
+type twin struct {
+	data []byte
+	bad  map[int]bool
+}
+
+func (w *twin) write(p []byte, off int) {
+	for len(w.data) < off+len(p) {
+		w.data = append(w.data, 0)
+	}
+	copy(w.data[off:], p)
+	for i := off / block; i*block < off+len(p); i++ {
+		if off <= i*block && off+len(p) >= (i+1)*block {
+			delete(w.bad, i)
+		}
+	}
+}
+
+func (w *twin) truncate(size int) {
+	w.data = w.data[:min(size, len(w.data))]
+	for i := range w.bad {
+		if i*block >= size {
+			delete(w.bad, i)
+		}
+	}
+}
+
+func (w *twin) punch(off, n int) {
+	end := min(off+n, len(w.data))
+	if off < end {
+		clear(w.data[off:end])
+	}
+	for i := range w.bad {
+		if off <= i*block && off+n >= (i+1)*block {
+			delete(w.bad, i)
+		}
+	}
+}
+
+// corrupted reports whether a read of n bytes at off meets a corrupt block.
+func (w *twin) corrupted(off, n int) bool {
+	for i := range w.bad {
+		if off < len(w.data) && i*block < min(off+n, len(w.data)) && (i+1)*block > off {
+			return true
+		}
+	}
+	return false
+}
+
+// TestSums: under random operations, and random damage to the file, a read returns the bytes that
+// were written, or EIO if and only if one of its blocks was damaged.
+func TestSums(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for round := range 20 {
+		dir := t.TempDir()
+		s := open(t, Config{Dirs: []string{dir}, MaxOpen: 1 + round%3})
+		w := &twin{bad: map[int]bool{}}
+		const span = 6 * block
+		for step := range 300 {
+			off, n := r.IntN(span), 1+r.IntN(3*block)
+			if r.IntN(3) == 0 {
+				off, n = off&^(block-1), (n+block-1)&^(block-1)
+			}
+			var err error
+			switch r.IntN(8) {
+			case 0, 1, 2:
+				p := make([]byte, n)
+				for i := range p {
+					p[i] = byte(r.Uint32())
+				}
+				err = s.WriteAt(ctx, ino, p, int64(off))
+				w.write(p, off)
+			case 3:
+				err = s.Truncate(ctx, ino, int64(off))
+				w.truncate(off)
+			case 4:
+				err = s.Punch(ctx, ino, int64(off), int64(n))
+				w.punch(off, n)
+			case 5:
+				if r.IntN(8) == 0 {
+					w.damage(t, s, r, dir)
+				}
+			default:
+				w.read(t, s, off, n, fmt.Sprintf("seed %d, round %d, step %d", seed, round, step))
+			}
+			if err != nil {
+				t.Fatalf("seed %d, round %d, step %d: %v", seed, round, step, err)
+			}
+		}
+		w.read(t, s, 0, 2*span, fmt.Sprintf("seed %d, the whole of round %d", seed, round))
+	}
+}
+
+// damage flips a bit of a block that has a checksum.
+func (w *twin) damage(t *testing.T, s *Store, r *rand.Rand, dir string) {
+	t.Helper()
+	if len(w.data) == 0 {
+		return
+	}
+	at := r.IntN(len(w.data))
+	o := s.sums.take(ino, false)
+	if o == nil {
+		return
+	}
+	has := o.at(int64(at/block)) != 0
+	s.sums.give(o)
+	if !has || w.bad[at/block] {
+		return
+	}
+	flip(t, dir, ino, int64(at))
+	w.data[at] ^= 1
+	w.bad[at/block] = true
+}
+
+// flip flips a bit of an object's file.
+func flip(t *testing.T, dir string, i metadata.Ino, at int64) {
+	t.Helper()
+	f, err := os.OpenFile((&place{dir: dir}).path(i), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 1)
+	if _, err := f.ReadAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 1
+	if _, err := f.WriteAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *twin) read(t *testing.T, s *Store, off, n int, what string) {
+	t.Helper()
+	p := make([]byte, n)
+	k, err := s.ReadAt(ctx, ino, p, int64(off))
+	want := w.data[min(off, len(w.data)):min(off+n, len(w.data))]
+	switch {
+	case w.corrupted(off, n):
+		if !errors.Is(err, syscall.EIO) {
+			t.Fatalf("%s: read of %d bytes at %d = %v, want EIO", what, n, off, err)
+		}
+	case err != nil || !bytes.Equal(p[:k], want):
+		t.Fatalf("%s: read of %d bytes at %d = %d, %v, want %d bytes that were written", what, n, off, k, err, len(want))
+	}
+}
+
+// TestSumsTogether: reads while others write and cut the same blocks never fail.
+func TestSumsTogether(t *testing.T) {
+	s := open(t, Config{})
+	var wg sync.WaitGroup
+	for k := range 6 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(k), 1))
+			for range 400 {
+				off, n := r.Int64N(3*block), 1+r.IntN(2*block)
+				var err error
+				switch r.IntN(8) {
+				case 0:
+					err = s.Truncate(ctx, ino, off)
+				case 1:
+					err = s.Punch(ctx, ino, off, int64(n))
+				case 2:
+					if k == 0 {
+						err = s.Remove(ctx, ino)
+					}
+				case 3, 4:
+					err = s.WriteAt(ctx, ino, bytes.Repeat([]byte{byte(k)}, n), off)
+				default:
+					_, err = s.ReadAt(ctx, ino, make([]byte, n), off)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := s.Corrupt(); n != 0 {
+		t.Errorf("%d blocks count as corrupt", n)
+	}
+}
+
+// TestSumsAreBounded: sums of other objects are forgotten, and then not compared.
+func TestSumsAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	const limit = 8 << 10
+	s := open(t, Config{Dirs: []string{dir}, Sums: limit})
+	for i := range metadata.Ino(100) {
+		write(t, s, ino+i, 3*block, 0)
+		if s.sums.size > limit {
+			t.Fatalf("%d bytes of sums, want at most %d", s.sums.size, limit)
+		}
+	}
+	flip(t, dir, ino, 5)
+	if _, err := s.ReadAt(ctx, ino, make([]byte, block), 0); err != nil {
+		t.Errorf("the first object is compared: %v", err)
+	}
+	flip(t, dir, ino+99, 5)
+	if _, err := s.ReadAt(ctx, ino+99, make([]byte, block), 0); !errors.Is(err, syscall.EIO) {
+		t.Errorf("the last object: %v, want EIO", err)
+	}
+	for i := range metadata.Ino(100) {
+		if err := s.Remove(ctx, ino+i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, m := len(s.sums.objects), s.sums.size; n != 0 || m != 0 {
+		t.Errorf("%d objects have %d bytes of sums after all are removed", n, m)
+	}
+}
+
+// TestNoSums: they can be switched off, datasets have none, and a restart forgets them.
+func TestNoSums(t *testing.T) {
+	for what, c := range map[string]struct {
+		sums int64
+		ino  metadata.Ino
+	}{
+		"off":       {-1, ino},
+		"a dataset": {0, metadata.SealedIno(1, 0, 1)},
+		"a restart": {0, ino + 1},
+	} {
+		dir := t.TempDir()
+		s := open(t, Config{Dirs: []string{dir}, Sums: c.sums})
+		write(t, s, c.ino, block, 0)
+		if what == "a restart" {
+			s = open(t, Config{Dirs: []string{dir}})
+		}
+		flip(t, dir, c.ino, 5)
+		if _, err := s.ReadAt(ctx, c.ino, make([]byte, block), 0); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
