@@ -71,16 +71,17 @@ type Config struct {
 
 // Daemon is a running node.
 type Daemon struct {
-	cfg   Config
-	job   *job.File
-	log   *logrus.Entry
-	home  *home.Server
-	data  *chunkstore.Store
-	peers *rpc.Peers
-	rpc   *rpc.Server
-	calls node.Handlers    // what this node answers
-	group *raftstore.Group // nil where this node is no member
-	http  *ctlServer
+	cfg     Config
+	job     *job.File
+	log     *logrus.Entry
+	home    *home.Server
+	data    *chunkstore.Store
+	peers   *rpc.Peers
+	network *network
+	rpc     *rpc.Server
+	calls   node.Handlers    // what this node answers
+	group   *raftstore.Group // nil where this node is no member
+	http    *ctlServer
 
 	ctx    context.Context // ends when the daemon stops
 	cancel context.CancelFunc
@@ -158,15 +159,18 @@ func (d *Daemon) open() error {
 	if err := d.openStores(); err != nil {
 		return err
 	}
-	l := d.cfg.Listener
-	if l == nil {
-		var err error
-		if l, err = listen(d.job.Addrs[d.job.Self]); err != nil {
+	var err error
+	if d.network, err = openRails(d.job.Network); err != nil {
+		return err
+	}
+	ls := []net.Listener{d.cfg.Listener}
+	if d.cfg.Listener == nil {
+		if ls, err = listen(d.job.Addrs[d.job.Self], d.network.rails); err != nil {
 			return err
 		}
 	}
-	if err := d.openNetwork(l); err != nil {
-		_ = l.Close()
+	if err := d.openNetwork(ls); err != nil {
+		closeAll(ls)
 		return err
 	}
 	if err := d.openControl(); err != nil {
@@ -244,7 +248,7 @@ func (d *Daemon) openDatasets() {
 	})
 }
 
-func (d *Daemon) openNetwork(l net.Listener) error {
+func (d *Daemon) openNetwork(ls []net.Listener) error {
 	log := d.log.WithField("part", "rpc")
 	newerEpoch := func(metadata.NodeID, metadata.Epoch) { d.Nudge() } // fetches the map at once
 	d.calls = d.handlers()
@@ -264,11 +268,13 @@ func (d *Daemon) openNetwork(l net.Listener) error {
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	d.Spawn(func(context.Context) {
-		if err := d.rpc.Serve(l); err != nil && d.ctx.Err() == nil {
-			log.WithError(err).Error("the listener ended")
-		}
-	})
+	for _, l := range ls {
+		d.Spawn(func(context.Context) {
+			if err := d.rpc.Serve(l); err != nil && d.ctx.Err() == nil {
+				log.WithError(err).Error("the listener ended")
+			}
+		})
+	}
 	return nil
 }
 
@@ -311,7 +317,7 @@ func (d *Daemon) addrs(id metadata.NodeID) []string {
 	if int(id) >= len(d.job.Addrs) {
 		return nil
 	}
-	return d.job.Addrs[id]
+	return d.network.spread(id, d.job.Addrs[id])
 }
 
 func (d *Daemon) epoch() metadata.Epoch { return d.View().Map.Epoch }

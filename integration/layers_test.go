@@ -24,6 +24,7 @@ var floors = map[string]int{
 	"metadata/accessplan":     1,
 	"datapath":                1,
 	"datapath/rate":           1,
+	"datapath/rails":          1,
 	"datapath/secure":         1,
 	"metadata/leases":         1,
 	"metadata/appends":        1,

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/rails"
 	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -48,6 +49,8 @@ type File struct {
 	// Scrub limits the bytes per second that this node's scrub of datasets reads; 0: 32 MiB,
 	// negative: no scrub.
 	Scrub int64 `json:"scrub,omitempty"`
+	// Network is the networks that daemons use, by CIDR or interface; none: all.
+	Network []string `json:"network,omitempty"`
 	// Protect is how the connections between daemons are protected.
 	Protect secure.Mode `json:"protect,omitzero"`
 	// NoChecksums switches the checksums of scratch data off.
@@ -186,6 +189,9 @@ func (j *File) Validate() error {
 	}
 	if j.WorkDir != "" && !filepath.IsAbs(j.WorkDir) {
 		bad("work_dir: %q is not absolute", j.WorkDir)
+	}
+	if err := rails.Check(j.Network); err != nil {
+		bad("network: %w", err)
 	}
 	if j.Capacity < 0 {
 		bad("capacity is negative")

@@ -51,7 +51,9 @@ type Config struct {
 	// port of loopback. Wrap, if given, is what stands before node i's command:
 	// together they put nodes into network namespaces.
 	Addrs [][]string
-	Wrap  func(i int) []string
+	// Network is daemon.Job's, for nodes with Addrs.
+	Network []string
+	Wrap    func(i int) []string
 }
 
 func (c *Config) setDefaults() error {
@@ -168,7 +170,7 @@ func (l *launch) job(i int) *job.File {
 	home := filepath.Join(hidden(l.cfg.Dir), "node"+strconv.Itoa(i))
 	j := &job.File{
 		Version: job.Version, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
-		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Scratch: l.cfg.Scratch, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, Ahead: l.cfg.Ahead, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Protect: l.cfg.Protect, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
+		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Scratch: l.cfg.Scratch, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, Ahead: l.cfg.Ahead, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Network: l.cfg.Network, Protect: l.cfg.Protect, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
 		Datasets: l.cfg.Datasets, StageOut: l.cfg.StageOut,
 		FailureTimeout: int(l.cfg.FailureTimeout / time.Second),
 		StartTimeout:   int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),

@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/datapath/rails"
 	"github.com/bivouacfs/bivouac/datapath/secure"
 )
 
@@ -59,6 +60,8 @@ type Site struct {
 	// MetricsTextfile is node_exporter's directory of textfiles; "" is none.
 	MetricsTextfile string `yaml:"metrics_textfile" json:"metrics_textfile"`
 	LogFormat       string `yaml:"log_format" json:"log_format"` // text or json
+	// Network is the networks that daemons use, by CIDR or interface; none: all.
+	Network []string `yaml:"network" json:"network"`
 	// Encrypt (tls) and Auth (frames) protect the connections of all jobs; a job can ask for more.
 	Encrypt string `yaml:"encrypt" json:"encrypt"`
 	Auth    string `yaml:"auth" json:"auth"`
@@ -69,7 +72,7 @@ func DefaultSite() Site {
 	return Site{
 		Store: []string{"/var/lib/bivouac"}, Mount: "/mnt/bivouac", Run: "/run/bivouac", Log: "/var/log/bivouac",
 		Port: 18500, Ports: 4000, StartTimeout: Seconds(time.Minute), Munge: MungeAuto,
-		FailureTimeout: Seconds(job.DefaultFailureTimeout), KernelView: "auto", LogFormat: job.LogText,
+		FailureTimeout: Seconds(job.DefaultFailureTimeout), KernelView: "auto", Network: []string{}, LogFormat: job.LogText,
 	}
 }
 
@@ -158,6 +161,9 @@ func (s *Site) validate() error {
 	}
 	if !slices.Contains([]string{"", job.LogText, job.LogJSON}, s.LogFormat) { // "" in records of earlier versions
 		bad("log_format: %q, want text or json", s.LogFormat)
+	}
+	if err := rails.Check(s.Network); err != nil {
+		bad("network: %w", err)
 	}
 	if _, err := secure.Parse(s.Encrypt, s.Auth); err != nil {
 		errs = append(errs, err)

@@ -44,6 +44,7 @@ func TestParseSiteComplains(t *testing.T) {
 		"memory: 1X":                       {"1X"},
 		"memory: 1M":                       {"too little"},
 		"kernel_view: on":                  {"kernel_view", "auto or off"},
+		"network: [ib0, a/b]":              {"network", "neither an interface nor a network"},
 		"encrypt: ssl":                     {"encrypt", "want tls"},
 		"auth: tls":                        {"auth", "want frames"},
 	} {

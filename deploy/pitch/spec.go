@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/datapath/rails"
 	"github.com/bivouacfs/bivouac/datapath/secure"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -170,8 +171,15 @@ var knownOptions = map[string]func(string) error{
 		_, err := job.ParseAhead(v, ParseSize)
 		return err
 	},
-	"verify":  only("reads"),
-	"log":     only("debug"),
+	"verify": only("reads"),
+	"log":    only("debug"),
+	"network": func(v string) error {
+		if v == "" {
+			return errors.New("want an interface or a CIDR")
+		}
+		_, err := rails.Parse(v)
+		return err
+	},
 	"encrypt": only("tls"),
 	"auth":    only("frames"),
 	"kernel-view": func(v string) error {
@@ -304,6 +312,14 @@ func (s *Spec) KernelView(site Site) string {
 	}
 	v, _ := job.ParseKernelView(s.Opts["kernel-view"]) // validate has checked it
 	return v
+}
+
+// Network is the networks that daemons use: the user's, else the site's.
+func (s *Spec) Network(site Site) []string {
+	if own, err := rails.Parse(s.Opts["network"]); err == nil && len(own) > 0 {
+		return own
+	}
+	return site.Network
 }
 
 // Protect is how the job's connections are protected: as the site demands, or better.

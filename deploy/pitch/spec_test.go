@@ -119,7 +119,7 @@ func TestCheckOptionsRefuses(t *testing.T) {
 		{out: "ckpt:" + d + "/new", access: deny, want: "cannot write in " + d},
 		{opts: "wait", want: "not KEY=VALUE"},
 		{opts: "wait=soon", want: "manifest, all or none"},
-		{opts: "colour=red", want: "auth, capacity, checksums, encrypt, failure-timeout, kernel-view, log, rate, scratch, scrub, seed, serve-rate, start-timeout, verify, wait"},
+		{opts: "colour=red", want: "auth, capacity, checksums, encrypt, failure-timeout, kernel-view, log, network, rate, scratch, scrub, seed, serve-rate, start-timeout, verify, wait"},
 		{opts: "verify=writes", want: "want reads"},
 		{opts: "log=info", want: "want debug"},
 		{opts: "capacity=lots", want: "no size"},

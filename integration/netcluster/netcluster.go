@@ -69,10 +69,13 @@ func Start(t testing.TB, n int, datasets ...job.Dataset) *Cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(nw.Close)
-	cfg := local.Config{
-		Dir: filepath.Join(t.TempDir(), "job"), Nodes: n, Program: Binary(t), Addrs: nw.Addrs(), Wrap: nw.Wrap,
-		Datasets: datasets,
-	}
+	return startOn(t, nw, local.Config{Nodes: n, Datasets: datasets})
+}
+
+// startOn starts a job on a network.
+func startOn(t testing.TB, nw *Network, cfg local.Config) *Cluster {
+	t.Helper()
+	cfg.Dir, cfg.Program, cfg.Addrs, cfg.Wrap = filepath.Join(t.TempDir(), "job"), Binary(t), nw.Addrs(), nw.Wrap
 	s, err := local.Up(context.Background(), cfg)
 	if err != nil {
 		t.Fatalf("up: %v", err)

@@ -49,6 +49,24 @@ func (nw *Network) make(n int) error {
 	return err
 }
 
+// SecondRail adds a bridge with a link to each namespace, on which they have addresses too.
+func (nw *Network) SecondRail() error {
+	n := len(nw.holders) - 1
+	err := errors.Join(nw.run(n, "ip", "link", "add", "br1", "type", "bridge"), nw.run(n, "ip", "link", "set", "br1", "up"))
+	for i := range n {
+		v := "w" + strconv.Itoa(i)
+		err = errors.Join(err,
+			nw.run(n, "ip", "link", "add", v, "type", "veth", "peer", "name", "eth1", "netns", nw.pid(i)),
+			nw.run(n, "ip", "link", "set", v, "master", "br1", "up"),
+			nw.run(i, "ip", "addr", "add", nw.SecondHost(i)+"/24", "dev", "eth1"),
+			nw.run(i, "ip", "link", "set", "eth1", "up"))
+	}
+	return err
+}
+
+// SecondHost is the address of a namespace on the second rail.
+func (nw *Network) SecondHost(i int) string { return "10.92.0." + strconv.Itoa(10+i) }
+
 // Close removes the namespaces without other processes.
 func (nw *Network) Close() {
 	for _, h := range nw.holders {
