@@ -84,11 +84,11 @@ func (l layouts) set(ctx context.Context, ino metadata.Ino, x metadata.Xattr) er
 	if ch.Set == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, closeWait)
+	closes, cancel := context.WithTimeout(ctx, closeWait) // the calls may take longer
 	defer cancel()
 	for {
 		err := l.setOnce(ctx, ino, ch)
-		if !errors.Is(err, syscall.EBUSY) || !l.closedSoon(ctx, ino) {
+		if !errors.Is(err, syscall.EBUSY) || !l.closedSoon(closes, ino) {
 			return err
 		}
 	}
