@@ -140,6 +140,28 @@ func TestLossIsReported(t *testing.T) {
 	}
 }
 
+// TestLossThatACloseReports: the close can be that of a child, so the next sync reports the loss too.
+func TestLossThatACloseReports(t *testing.T) {
+	_, b, f := newBuffer(t, plenty)
+	writer := b.Reporter()
+	b.WrittenThrough(0)
+	f.set(syscall.EIO, nil)
+	write(t, b, writer, []byte("lost"), 0, 4)
+	if err := b.Drain(context.Background()); err != nil {
+		t.Errorf("Drain = %v, want only the error of the wait", err)
+	}
+	for i, want := range []error{syscall.EIO, nil} {
+		if err := writer.Take(); !errors.Is(err, want) {
+			t.Errorf("close %d = %v, want %v", i, err, want)
+		}
+	}
+	for i, want := range []error{syscall.EIO, nil} {
+		if err := writer.TakeAll(false); !errors.Is(err, want) {
+			t.Errorf("sync %d = %v, want %v", i, err, want)
+		}
+	}
+}
+
 // TestNoRoom: nothing is buffered for a node with little space.
 func TestNoRoom(t *testing.T) {
 	_, b, _ := newBuffer(t, spaceEach)

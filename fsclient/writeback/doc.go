@@ -15,7 +15,8 @@
 //   - Whatever depends on buffered bytes drains the Buffer first: reads, attributes,
 //     sizes, writes through, Flush, Sync, and the end of any lock on this node.
 //   - A batch that fails is reported by the next calls of the descriptors that wrote
-//     it, once each, and by Sync to every descriptor that was open then (Reporter).
+//     it, once each, and by Sync to every descriptor that was open then, also if a
+//     close has reported it before (Reporter).
 //   - Buffered bytes find room: a client claims at most mayClaim of the free space
 //     that a node has reported, and only if the node keeps more than all clients of
 //     the job can have buffered and claimed. On a node with less, writes go through,

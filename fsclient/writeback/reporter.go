@@ -1,13 +1,14 @@
 package writeback
 
 // Reporter reports what became of the buffered writes of one descriptor. Each error
-// is reported once, by a later call of the descriptor, but for two cases in which the
-// kernel may not pass it on (BeforeWrite, TakeAll).
+// is reported once, by a later call of the descriptor, but for cases in which the
+// kernel or another process may not pass it on (BeforeWrite, Take, TakeAll).
 type Reporter struct {
 	b     *Buffer
 	err   error  // under b.mu: to be reported
 	part  int64  // under b.mu: where the rest of the last write begins, if it may have been the first part of a larger one; nowhere if not
 	rest  bool   // under b.mu: the last write began there
+	shown error  // under b.mu: what Take has taken since the last TakeAll
 	known uint64 // under b.mu: how many losses were reported, or are err
 }
 
@@ -40,12 +41,16 @@ func (r *Reporter) BeforeWrite(off int64, n int) error {
 	return err
 }
 
-// Take takes the error to report.
+// Take takes the error to report by a close. TakeAll reports it again: the close may be
+// that of a child, which closes its copy of the descriptor when it begins another
+// program and drops the error, while the parent goes on writing.
 func (r *Reporter) Take() error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	err := r.err
-	r.err = nil
+	if r.err = nil; err != nil {
+		r.shown = err
+	}
 	return err
 }
 
@@ -56,10 +61,13 @@ func (r *Reporter) TakeAll(write bool) error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	err := r.err
+	if err == nil {
+		err = r.shown
+	}
 	if err == nil && r.known < r.b.losses {
 		err = r.b.lost
 	}
-	r.err, r.known = nil, r.b.losses
+	r.err, r.shown, r.known = nil, nil, r.b.losses
 	if err != nil && write && r.rest {
 		r.err, r.part = err, nowhere
 	}
