@@ -25,12 +25,12 @@ func (j *testJob) fault(rng *rand.Rand) {
 			j.stops++
 		}
 	case n < 9:
-		if j.lasting(i, last, func() error { return j.net.Cut(i) }, func() error { return j.net.Mend(i) }) {
+		if j.lasting(i, last, func() error { return j.net.do("cut", i) }, func() error { return j.net.do("mend", i) }) {
 			j.cuts++
 		}
 	default:
 		to := (i + 1 + rng.IntN(len(j.nodes)-1)) % len(j.nodes)
-		if j.lasting(i, last, func() error { return j.net.CutTo(i, to) }, func() error { return j.net.MendTo(i, to) }) {
+		if j.lasting(i, last, func() error { return j.net.do("cut-to", i, to) }, func() error { return j.net.do("mend-to", i, to) }) {
 			j.cuts++
 		}
 	}

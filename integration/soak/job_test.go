@@ -44,7 +44,7 @@ type testJob struct {
 	key   string
 	nodes []*node
 
-	net                *netcluster.Network
+	net                *network
 	kills, stops, cuts int // faults so far
 
 	keepers []io.Closer // each ends when it is closed
@@ -82,10 +82,7 @@ func startJob(t *testing.T, n int) *testJob {
 		t.Fatal(err)
 	}
 	j := &testJob{t: t, bin: netcluster.Binary(t), key: hex.EncodeToString(key)}
-	if j.net, err = netcluster.NewNetwork(n); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(j.net.Close)
+	j.net = startNetwork(t, n) // and so it ends last
 	t.Cleanup(func() { j.end(dir) })
 	makeSet(t, filepath.Join(dir, "source"))
 	hosts := make([]string, n)
@@ -93,7 +90,7 @@ func startJob(t *testing.T, n int) *testJob {
 		hosts[i] = "node" + strconv.Itoa(i)
 	}
 	for i := range n {
-		j.nodes = append(j.nodes, newNode(t, i, dir, hosts, j.net.Addrs()))
+		j.nodes = append(j.nodes, newNode(t, i, dir, hosts, j.net.Addrs))
 	}
 	for _, x := range j.nodes {
 		j.keep(x)
@@ -131,7 +128,7 @@ func (j *testJob) keep(x *node) {
 		j.t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), keeperOf+"="+x.file, programOf+"="+j.bin, fmt.Sprint(awayOf, "=", *away), wrapOf+"="+strings.Join(j.net.Wrap(x.id), " "))
+	cmd.Env = append(os.Environ(), keeperOf+"="+x.file, programOf+"="+j.bin, fmt.Sprint(awayOf, "=", *away), wrapOf+"="+strings.Join(j.net.Wraps[x.id], " "))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

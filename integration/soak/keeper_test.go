@@ -40,6 +40,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if nodes := os.Getenv(networkOf); nodes != "" {
+		if err := serveNetwork(nodes); err != nil {
+			fmt.Fprintln(os.Stderr, "network:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(m.Run())
 }
 
