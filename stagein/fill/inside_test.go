@@ -42,3 +42,16 @@ func TestReachable(t *testing.T) {
 		}
 	}
 }
+
+// TestCutShortIsNotMissing: files that a pass did not come to are not reported as missing, for there is no reason.
+func TestCutShortIsNotMissing(t *testing.T) {
+	ino := metadata.SealedIno(3, 0, 1)
+	f := &Fill{present: newPieceSet(), overflow: newOverflow(), unfetched: []PieceID{{Ino: ino}}}
+	if n, why := f.Missing(); n != 0 || why != nil {
+		t.Errorf("Missing() = %d, %v, want 0 without a reason", n, why)
+	}
+	f.lack = io.ErrUnexpectedEOF
+	if n, why := f.Missing(); n != 1 || why == nil {
+		t.Errorf("Missing() = %d, %v, want 1 and the reason", n, why)
+	}
+}

@@ -246,7 +246,7 @@ func (f *Fill) viewOverflow(ctx context.Context, a *metadata.Attr, x *extent, se
 }
 
 // Missing counts the files that this node owns, could not fetch when it last tried, and does not have yet, and returns
-// the reason for one of these.
+// the reason for one of these. A pass that was cut short has no reason, and counts for nothing.
 func (f *Fill) Missing() (n int64, why error) {
 	f.mu.Lock()
 	all, why := f.unfetched, f.lack
@@ -257,7 +257,7 @@ func (f *Fill) Missing() (n int64, why error) {
 			files[p.Ino] = struct{}{}
 		}
 	}
-	if len(files) == 0 {
+	if len(files) == 0 || why == nil {
 		return 0, nil
 	}
 	return int64(len(files)), why
