@@ -38,8 +38,12 @@ func TestReplicas(t *testing.T) {
 	}
 	all("0", "1", "2")
 	for _, node := range []string{"0", "1", "2"} {
-		if s := c.status(node); s.Traffic.ReadRemote > 0 || s.Datasets[0].Copies == nil || s.Datasets[0].Copies.Files != 80 {
-			t.Errorf("node %s: %+v, replicas %+v", node, s.Traffic, s.Datasets[0].Copies)
+		eventually(t, "node "+node+" has heard of all replicas", func() bool {
+			copies := c.status(node).Datasets[0].Copies
+			return copies != nil && copies.Files == 80
+		})
+		if s := c.status(node); s.Traffic.ReadRemote > 0 {
+			t.Errorf("node %s: %+v", node, s.Traffic)
 		}
 	}
 	if out := c.ok("status", "--dir", c.dir); !strings.Contains(out, "small: replicas=all: 80 of 80 files, ") {
