@@ -176,9 +176,16 @@ func TestAppendDies(t *testing.T) {
 		t.Errorf("size %d, %v while an append is under way", got.Size, err)
 	}
 	c.Cut(3)
+	var got metadata.Attr
+	var err error
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("size %d, %v; nodes: %+v", got.Size, err, c.Nodes[0].View().Map.Nodes)
+		}
+	})
 	Eventually(t, "all is seen when the node is given up", func() bool {
 		_ = f.Flush(ctx) // it waits for a while
-		got, err := c.Nodes[1].Client.Getattr(ctx, a.Ino)
+		got, err = c.Nodes[1].Client.Getattr(ctx, a.Ino)
 		return err == nil && got.Size == 105
 	})
 	closeFile(t, f)
