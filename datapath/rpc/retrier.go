@@ -51,7 +51,7 @@ func (p *Retrier) retryLoop(ctx context.Context, c *Call, err error) error {
 	until, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
 	for b := retry.New(firstPause, longestPause, 0); retryable(c, err); {
-		if errors.Is(err, syscall.ECONNRESET) && !isReplyLookup(err) {
+		if errors.Is(err, syscall.ECONNRESET) && !isReplyLookup(err) && !c.Op.Reads() {
 			lost = err
 		}
 		if !b.Wait(until) {

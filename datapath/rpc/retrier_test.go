@@ -64,6 +64,18 @@ func TestPatient(t *testing.T) {
 	}
 }
 
+// TestLastAnswer: an attempt that was lost has no effect if it only read, so that the answer to the next one counts. Of others
+// the error says that the first may have taken effect.
+func TestLastAnswer(t *testing.T) {
+	for op, want := range map[wire.Op]syscall.Errno{wire.OpLookupLease: syscall.ENOENT, wire.OpSetattr: syscall.ECONNRESET} {
+		s := &script{answers: []error{unanswered(syscall.ECONNRESET), said(syscall.ENOENT)}}
+		err := NewRetrier(s, hopeful).Do(context.Background(), &Call{Op: op})
+		if got, _ := StatusOf(err); got != want {
+			t.Errorf("%v = %v, want %v", op, err, want)
+		}
+	}
+}
+
 // Retries end when the node is given up. The error still says whether an attempt may have taken
 // effect.
 func TestPatientGivesUp(t *testing.T) {

@@ -221,17 +221,25 @@ func (o *Op) UnmarshalText(b []byte) error {
 	return fmt.Errorf("%q is no operation", b)
 }
 
+// Reads reports whether a request only reads: an attempt whose reply was lost has no effect.
+func (o Op) Reads() bool {
+	switch o {
+	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease, OpReadDirLease,
+		OpTestLock, OpCachedReply, OpRead, OpReadIfPresent, OpReadMany, OpReadSummed, OpSpace, OpData, OpAllocated:
+		return true
+	}
+	return false
+}
+
 // Repeatable reports whether a request whose reply was lost may be made again once
 // the first one runs no more: it only reads, or is idempotent. Sync is not
 // repeatable, because the disk reports an error only once.
 func (o Op) Repeatable() bool {
 	switch o {
-	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease, OpReadDirLease,
-		OpLock, OpTestLock, OpCachedReply, OpRead, OpReadIfPresent, OpReadMany, OpReadSummed, OpSpace, OpData, OpAllocated,
-		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpPutPieces, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
+	case OpLock, OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpPutPieces, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true
 	}
-	return false
+	return o.Reads()
 }
 
 // Purpose returns which connections carry the op. Large bodies then cannot delay
