@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
@@ -11,18 +12,33 @@ import (
 // setPlan makes the order that the user gave the dataset's access plan, unless it has one. Without
 // it, only prefetch is missing.
 func (c *Coordinator) setPlan(ctx context.Context) {
-	if ds, known := c.s.cfg.Node.View().Dataset(c.ds.ID); c.s.cfg.SetPlan == nil || known && ds.Plan != "" {
+	p, ok, err := c.accessPlan()
+	if c.s.cfg.SetPlan == nil || !ok {
 		return
 	}
-	p, ok, err := c.accessPlan()
-	if ok && err == nil {
-		ctx, cancel := context.WithTimeout(ctx, registryTime)
-		defer cancel()
-		_, err = c.s.cfg.SetPlan(ctx, p)
+	if err == nil {
+		err = c.propose(ctx, p)
 	}
 	if err != nil && ctx.Err() == nil {
 		c.log().WithError(err).WithField("order", c.req.Fill.String()).Warn("access plan not set: nothing is prefetched until you set one with bivouac plan set")
 	}
+}
+
+// propose sets the plan, unless the dataset has one. It waits until this node knows the dataset: the leader may have registered
+// it a moment ago.
+func (c *Coordinator) propose(ctx context.Context, p accessplan.Plan) error {
+	ctx, cancel := context.WithTimeout(ctx, registryTime)
+	defer cancel()
+	var ds cluster.Dataset
+	err := c.s.cfg.Node.Until(ctx, func(v cluster.View) (known bool) {
+		ds, known = v.Dataset(c.ds.ID)
+		return known
+	})
+	if err != nil || ds.Plan != "" {
+		return err
+	}
+	_, err = c.s.cfg.SetPlan(ctx, p)
+	return err
 }
 
 // accessPlan is the plan that order= stands for; false if it does not give the order of the reads.

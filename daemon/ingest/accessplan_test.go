@@ -34,12 +34,20 @@ func TestOrderSetsPlan(t *testing.T) {
 		s := f.nodes[0].stager
 		s.cfg.SetPlan = func(_ context.Context, p accessplan.Plan) (string, error) {
 			got = append(got, p.Digest())
+			if _, known := f.registry.View().Dataset(1); !known {
+				t.Errorf("%s: the plan is set before this node knows the dataset", name)
+			}
 			if tt.fails {
 				return "", errors.Join(errors.New("no leader"), syscall.ETIMEDOUT)
 			}
 			return p.Digest(), p.Check()
 		}
 		c := s.newCoordinator(cluster.Dataset{ID: 1, Name: "set"}, stagein.Request{Options: stagein.Options{Fill: tt.order}})
+		f.registry.Change(func(v cluster.View) cluster.View { v.Datasets = nil; return v })
+		go f.registry.Change(func(v cluster.View) cluster.View {
+			v.Datasets = []cluster.Dataset{{ID: 1, Name: "set"}}
+			return v
+		})
 		c.setPlan(t.Context())
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: set the plans %q, want %q", name, got, tt.want)
