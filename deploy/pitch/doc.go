@@ -7,7 +7,8 @@
 // It never accesses the mount: a stat there can hang with the daemon. It follows no symbolic link below a directory that the user owns. From
 // the network it reads one bounded credential, when the job key is fetched;
 // from the user a bounded spec, checked twice; from the daemon, which runs as
-// the user, the notes on the heartbeat connection and, with metrics_textfile, metrics: bounded, and only samples. It does not know what a daemon serves.
+// the user, the notes on the heartbeat connection and, with metrics_textfile, metrics: bounded,
+// and only samples. It does not know what a daemon serves.
 //
 // # On a node
 //

@@ -27,8 +27,8 @@ var OptionKeys = []stagein.Key{
 		Meaning: "compare each piece of a dataset with its checksum before its first read, local or remote; costs processor time"},
 	{Name: "kernel-view", Values: "auto|off", Default: "auto", Meaning: "let the kernel read small local files without the daemon (Linux 6.5 or later)"},
 	{Name: "network", Values: "NET+NET", Default: "the site's: all", Meaning: "networks that daemons listen on and connect by, each an interface or a CIDR; connections are spread over them"},
-	{Name: "encrypt", Values: "tls", Default: "the site's: off", Meaning: "daemons encrypt and authenticate what they send each other; costs processor time"},
-	{Name: "auth", Values: "frames", Default: "the site's: off", Meaning: "they authenticate it, without encryption; costs less"},
+	{Name: "encrypt", Values: "tls", Default: "the site's: off", Meaning: "encrypt and authenticate the traffic between daemons; costs processor time"},
+	{Name: "auth", Values: "frames", Default: "the site's: off", Meaning: "authenticate the traffic between daemons without encryption; costs less"},
 	{Name: "seed", Values: "N", Default: "derived from the job ID", Meaning: "seed for placing files on nodes"},
 	{Name: "failure-timeout", Values: "TIME", Default: "the site's: 15s", Meaning: "a node that is silent for this long is declared lost; 2s to 45s"},
 	{Name: "start-timeout", Values: "TIME", Default: "the site's", Meaning: "time limit until the filesystem is up; at most the site's start_timeout"},
@@ -54,8 +54,8 @@ var siteKeys = map[string]stagein.Key{
 	"metrics_textfile": {Values: "DIR", Default: "none", Meaning: "node_exporter's textfile directory: each job's metrics are written to it every 15 s"},
 	"log_format":       {Values: "text|json", Meaning: "format of the jobs' logs"},
 	"network":          {Values: "LIST", Default: "all", Meaning: "networks that daemons listen on and connect by, each an interface or a CIDR; jobs can choose"},
-	"encrypt":          {Values: "tls", Default: "off", Meaning: "daemons of all jobs encrypt and authenticate what they send each other"},
-	"auth":             {Values: "frames", Default: "off", Meaning: "daemons of all jobs authenticate what they send each other, without encryption; jobs can choose encrypt=tls"},
+	"encrypt":          {Values: "tls", Default: "off", Meaning: "encrypt and authenticate the traffic between daemons of all jobs"},
+	"auth":             {Values: "frames", Default: "off", Meaning: "authenticate the traffic between daemons of all jobs without encryption; jobs can choose encrypt=tls"},
 }
 
 // KeeperMetrics documents the metrics that a keeper adds to those of its daemon; Values is the unit.

@@ -50,7 +50,7 @@ func TestMapOneNode(t *testing.T) {
 	step("node 3 has started again", on(1), 8, true)
 }
 
-// TestMapRestored: a home that starts again grants nothing before it knows who has what.
+// TestMapRestored: a restarted home grants no mapping until a Recall has restored the grants of all nodes.
 func TestMapRestored(t *testing.T) {
 	f := serve(t, newWorld())
 	ino := create(t, f, on(1), 1)

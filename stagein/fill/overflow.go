@@ -251,13 +251,16 @@ func (f *Fill) Missing() (n int64, why error) {
 	f.mu.Lock()
 	all, why := f.unfetched, f.lack
 	f.mu.Unlock()
+	if why == nil {
+		return 0, nil
+	}
 	files := make(map[metadata.Ino]struct{})
 	for _, p := range all {
 		if !f.present.has(p) && !f.overflow.has(p) {
 			files[p.Ino] = struct{}{}
 		}
 	}
-	if len(files) == 0 || why == nil {
+	if len(files) == 0 {
 		return 0, nil
 	}
 	return int64(len(files)), why
