@@ -38,11 +38,12 @@ func newWalk(t *testing.T) *walk {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs /dev/fuse")
 	}
+	bin := netcluster.Binary(t)
 	home, err := os.MkdirTemp("", "first") // short: a socket's path is
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &walk{t: t, bin: netcluster.Binary(t), home: home, camp: filepath.Join(home, "camp")}
+	w := &walk{t: t, bin: bin, home: home, camp: filepath.Join(home, "camp")}
 	t.Cleanup(func() {
 		if _, err := os.Stat(w.camp); err == nil {
 			w.run(0, "down", "--dir", w.camp)
