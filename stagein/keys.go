@@ -20,7 +20,7 @@ var Keys = []Key{
 	{"epochs", "E", "without end", "number of epochs"},
 	{"root", "DIR", "the dataset, or train below it", "directory in the dataset that the sampler reads"},
 	{"drop-last", "yes|no", "no", "yes if the sampler has drop_last=True"},
-	{"spill", "pfs|fail", "pfs", "files that do not fit: pfs reads them from the source, fail refuses the dataset. They are chosen by hash; a compressed tar always has to fit"},
+	{"overflow", "source|fail", "source", "files that do not fit: source reads them from there, fail refuses the dataset. They are chosen by hash; a compressed tar always has to fit"},
 	{"replicas", "N|all|spare", "none", "copies of each file beside its owner's, made when the dataset is ready; all: on every node; spare: as far as there is room"},
 	{"index", "auto|cache|beside|PATH|off", "auto", "where to keep the index of a large tar, for the tree of the next job: your cache directory (auto), beside the archive, or a PATH with a slash"},
 	{"on-error", "fail|skip", "fail", "skip leaves out entries that cannot be read, and the exit status is 3; of several members with one name, the last is kept"},

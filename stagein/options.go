@@ -14,14 +14,14 @@ import (
 
 // Options is how a source is taken in. It is JSON on its way to the daemon.
 type Options struct {
-	Unpack  Unpack        `json:"unpack,omitempty"`
-	List    source.Name   `json:"list,omitempty"`    // absolute path of a file that lists what is wanted
-	Include []source.Name `json:"include,omitempty"` // patterns of what is wanted
-	Exclude []source.Name `json:"exclude,omitempty"` // patterns of what is left out
-	Limit   int64         `json:"limit,omitempty"`   // the most files; 0 is all
-	OnError OnError       `json:"on_error,omitempty"`
-	Spill   Spill         `json:"spill,omitempty"`
-	Fill    Order         `json:"order,omitzero"` // of what is fetched after the manifest is published
+	Unpack   Unpack        `json:"unpack,omitempty"`
+	List     source.Name   `json:"list,omitempty"`    // absolute path of a file that lists what is wanted
+	Include  []source.Name `json:"include,omitempty"` // patterns of what is wanted
+	Exclude  []source.Name `json:"exclude,omitempty"` // patterns of what is left out
+	Limit    int64         `json:"limit,omitempty"`   // the most files; 0 is all
+	OnError  OnError       `json:"on_error,omitempty"`
+	Overflow Overflow      `json:"overflow,omitempty"`
+	Fill     Order         `json:"order,omitzero"` // of what is fetched after the manifest is published
 	// Replicas is made when the dataset is ready.
 	Replicas cluster.Replicas `json:"replicas,omitempty"`
 	Index    Index            `json:"index,omitempty"`
@@ -70,12 +70,12 @@ var optionKeys = map[string]func(o *Options, v string) error{
 		}
 		return err
 	},
-	"spill": func(o *Options, v string) error {
-		if v == "pfs" {
+	"overflow": func(o *Options, v string) error {
+		if v == "source" {
 			v = ""
 		}
-		o.Spill = Spill(v)
-		return o.Spill.check()
+		o.Overflow = Overflow(v)
+		return o.Overflow.check()
 	},
 	"index": func(o *Options, v string) error {
 		if v == "auto" {
@@ -250,7 +250,7 @@ func (o *Options) Selects() bool {
 // Validate says what is wrong with options before anything is touched.
 func (o *Options) Validate() error {
 	sel := o.sel()
-	for _, err := range []error{o.Unpack.check(), o.OnError.check(), o.Spill.check(), o.Fill.check(), o.Index.check(), o.Replicas.Check(), sel.Check()} {
+	for _, err := range []error{o.Unpack.check(), o.OnError.check(), o.Overflow.check(), o.Fill.check(), o.Index.check(), o.Replicas.Check(), sel.Check()} {
 		if err != nil {
 			return err
 		}
@@ -301,18 +301,18 @@ func (x Index) in(wd string) Index {
 	return x
 }
 
-// Spill is the option for files that do not fit on the nodes.
-type Spill string
+// Overflow is the option for files that do not fit on the nodes.
+type Overflow string
 
-// The values of Spill.
+// The values of Overflow.
 const (
-	SpillPFS  Spill = ""     // they overflow: they stay in the source and are read through
-	SpillFail Spill = "fail" // the stage-in fails before a byte is copied
+	OverflowSource Overflow = ""     // they overflow: they stay in the source and are read through
+	OverflowFail   Overflow = "fail" // the stage-in fails before a byte is copied
 )
 
-func (s Spill) check() error {
-	if s != SpillPFS && s != SpillFail {
-		return fmt.Errorf("want pfs or fail: %w", syscall.EINVAL)
+func (s Overflow) check() error {
+	if s != OverflowSource && s != OverflowFail {
+		return fmt.Errorf("want source or fail: %w", syscall.EINVAL)
 	}
 	return nil
 }

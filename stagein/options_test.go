@@ -55,7 +55,7 @@ func TestOptions(t *testing.T) {
 		"/a,index=besides":            "beside, off, or a path",
 		"/a,index=/\x00":              "beside, off, or a path",
 		"/a,replicas=some":            "a number of nodes, all, spare or none",
-		"/a,foo=1":                    "known are drop-last, epochs, exclude, include, index, limit, list, on-error, order, ranks, replicas, root, spill, unpack",
+		"/a,foo=1":                    "known are drop-last, epochs, exclude, include, index, limit, list, on-error, order, overflow, ranks, replicas, root, unpack",
 		"/a,order=seed:1,ranks=0":     "ranks must be a number from 1",
 		"/a,order=seed:1,root=..":     "root=",
 		"/a,ranks=2":                  "are for order=seed:S",

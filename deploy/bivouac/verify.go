@@ -25,7 +25,7 @@ the source again and compares it again. If a file is still damaged, the exit
 status is 1, and the file cannot be read until the source is restored. With
 --keep, verify fetches nothing.
 
-Files that do not fit on the nodes are only in the source (spill=pfs, or a node
+Files that do not fit on the nodes are only in the source (overflow=source, or a node
 was lost). Verify counts them and does not read them. With --source it reads
 each once and compares those that have a checksum: the files of a compressed
 tar. Other sources have checksums only for files that are on the nodes.

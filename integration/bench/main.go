@@ -42,10 +42,10 @@ import (
 var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, rpcFigure, listingFigure, streamFigure, writeFigure, randomFigure, memoryFigure, sumsFigure}
 
 // stageFigures is what --stage measures.
-var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageLatencyFigure, stageEpochFigure, stageFirstFigure, stageSpillFigure}
+var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageLatencyFigure, stageEpochFigure, stageFirstFigure, stageOverflowFigure}
 
 // trainFigures is what --train measures.
-var trainFigures = []figure{trainFigure, trainSpillFigure, trainCutFigure, trainRemoteFigure}
+var trainFigures = []figure{trainFigure, trainOverflowFigure, trainCutFigure, trainRemoteFigure}
 
 // faultFigures is what --faults measures.
 var faultFigures = []figure{faultKillFigure, faultLostFigure}

@@ -355,17 +355,17 @@ func stageFirst(ctx context.Context, b *bench) (err error) {
 	return err
 }
 
-var stageSpillFigure = figure{
-	name:   "stage-spill",
+var stageOverflowFigure = figure{
+	name:   "stage-overflow",
 	memory: 3 << 30,
 	about: "3 epochs of 4,000 files by one reader on each of 4 nodes, with room for 56 % of them: reads of the source, beside reading the source itself; " +
 		"what is read through stays for a while in a window of memory, which helps here",
-	run: stageSpill,
+	run: stageOverflow,
 }
 
 const epochs = 3
 
-func stageSpill(ctx context.Context, b *bench) (err error) {
+func stageOverflow(ctx context.Context, b *bench) (err error) {
 	s, err := newSite(ctx, filepath.Join(b.home, b.name), slowpfs.Limits{Latency: siteLimits.Latency})
 	if err != nil {
 		return err

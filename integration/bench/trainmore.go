@@ -14,14 +14,14 @@ import (
 	"github.com/bivouacfs/bivouac/integration/slowpfs"
 )
 
-var trainSpillFigure = figure{
+var trainOverflowFigure = figure{
 	name:   "train-overflow",
 	memory: 2 << 30,
 	about:  "the same with room for 56 % of the files; Bivouac stages a plain tar, whose other members it reads from the source; the source itself is read as a directory",
-	run:    trainSpill,
+	run:    trainOverflow,
 }
 
-func trainSpill(ctx context.Context, b *bench) (err error) {
+func trainOverflow(ctx context.Context, b *bench) (err error) {
 	sc, err := newSchool(ctx, b, 2048)
 	if err != nil {
 		return err

@@ -49,15 +49,15 @@ func (c *camp) smallTree(name string, files, size int) string {
 	return src
 }
 
-// TestCoverSpilled: of a covered dataset what the nodes have no room for is read
+// TestCoverOverflow: of a covered dataset what the nodes have no room for is read
 // from the source.
-func TestCoverSpilled(t *testing.T) {
+func TestCoverOverflow(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	const files, size = 100, 99_999
 	c := pitch(t, "2", "--capacity", "3M")
-	c.stageIn(c.smallTree("spilled", files, size))
-	c.covered("spilled")
+	c.stageIn(c.smallTree("overflowed", files, size))
+	c.covered("overflowed")
 	used := int64(0)
 	for _, n := range []string{"0", "1"} {
 		used += c.status(n).Space.Used
@@ -65,7 +65,7 @@ func TestCoverSpilled(t *testing.T) {
 	if used == 0 || used > 6<<20 {
 		t.Errorf("%d bytes are on the nodes, want some, and at most 6 MiB", used)
 	}
-	c.wantTree("spilled", files, size)
+	c.wantTree("overflowed", files, size)
 }
 
 // TestCoverFilled: the files of a covered dataset are read before they are there.

@@ -165,16 +165,16 @@ func TestFullStore(t *testing.T) {
 	}
 	src := mkdir(t, c.path("src"))
 	write(t, filepath.Join(src, "small"), []byte("small"))
-	c.fails([]string{src, "needs room for", "capacity=", "no space left on device"}, "stage-in", src+",spill=fail", "--dir", c.dir)
+	c.fails([]string{src, "needs room for", "capacity=", "no space left on device"}, "stage-in", src+",overflow=fail", "--dir", c.dir)
 	if err := os.Remove(c.node("1", "scratch", "ballast")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the space is back", func() bool { return c.status("0").Space.Used == 0 && c.status("1").Space.Used == 0 })
 	c.stageIn(src)
 	write(t, filepath.Join(src, "big"), make([]byte, 3<<20))
-	c.fails([]string{src, "needs room for", "no space left on device"}, "stage-in", src+":big,spill=fail", "--dir", c.dir)
+	c.fails([]string{src, "needs room for", "no space left on device"}, "stage-in", src+":big,overflow=fail", "--dir", c.dir)
 	write(t, c.path("big.tar"), bigTar(t))
-	c.fails([]string{c.path("big.tar"), "no space left on device"}, "stage-in", c.path("big.tar")+":tar,spill=fail", "--dir", c.dir)
+	c.fails([]string{c.path("big.tar"), "no space left on device"}, "stage-in", c.path("big.tar")+":tar,overflow=fail", "--dir", c.dir)
 	if got := names(t, c.node("1", "data")); !slices.Equal(got, []string{"src"}) {
 		t.Errorf("data has %q", got)
 	}

@@ -301,7 +301,7 @@ func TestLostNodeOfWhatCannotStay(t *testing.T) {
 	writeTar(t, src, m)
 	packOne(t, src)
 	c := Start(t, Config{Capacity: bytesOf(m)/2 + 2<<20, Datasets: []job.Dataset{{
-		Source: src, Name: "set", Options: stagein.Options{Spill: stagein.SpillFail},
+		Source: src, Name: "set", Options: stagein.Options{Overflow: stagein.OverflowFail},
 	}}})
 	ds := c.Dataset(t, 0, "set")
 	c.fillUp(t, 0)

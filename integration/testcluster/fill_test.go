@@ -508,9 +508,9 @@ func TestMoreDataThanSpace(t *testing.T) {
 	writeTree(t, src, m)
 	fsys := newCounted()
 	c := Start(t, Config{Source: fsys, Capacity: all / 4 * 56 / 100, Window: 1 << 20})
-	err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "no", Options: stagein.Options{Spill: stagein.SpillFail}})
+	err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "no", Options: stagein.Options{Overflow: stagein.OverflowFail}})
 	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "host0 needs room for") || fsys.sum() != 0 {
-		t.Errorf("with spill=fail: %v after %d bytes, want ENOSPC that names node, need and have", err, fsys.sum())
+		t.Errorf("with overflow=fail: %v after %d bytes, want ENOSPC that names node, need and have", err, fsys.sum())
 	}
 	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "set"}); err != nil {
 		t.Fatal(err)

@@ -168,17 +168,17 @@ func TestPackedMoreThanSpace(t *testing.T) {
 		m[fmt.Sprintf("f%03d", i)] = b
 	}
 	for name, c := range map[string]struct {
-		pack  func(*testing.T, string)
-		early bool
-		spill stagein.Spill
-		says  []string
+		pack     func(*testing.T, string)
+		early    bool
+		overflow stagein.Overflow
+		says     []string
 	}{
-		"of known size":       {packZstd, true, stagein.SpillPFS, []string{"needs room for", "has 2.0 MiB", "a plain tar or a zip archive", "unpack=no"}},
-		"and spill=fail":      {packZstd, true, stagein.SpillFail, []string{"needs room for", "has 2.0 MiB", "a plain tar or a zip archive"}},
-		"of unknown size":     {packStream, false, stagein.SpillPFS, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
-		"with restart points": {packMembers, false, stagein.SpillPFS, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
+		"of known size":       {packZstd, true, stagein.OverflowSource, []string{"needs room for", "has 2.0 MiB", "a plain tar or a zip archive", "unpack=no"}},
+		"and overflow=fail":   {packZstd, true, stagein.OverflowFail, []string{"needs room for", "has 2.0 MiB", "a plain tar or a zip archive"}},
+		"of unknown size":     {packStream, false, stagein.OverflowSource, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
+		"with restart points": {packMembers, false, stagein.OverflowSource, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
 		// How much several archives need is known only if each was read far enough.
-		"and several": {packStream, false, stagein.SpillPFS, []string{"2.0 MiB when the stage-in began", "unpack=no"}},
+		"and several": {packStream, false, stagein.OverflowSource, []string{"2.0 MiB when the stage-in began", "unpack=no"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := filepath.Join(t.TempDir(), "set.tar.packed")
@@ -199,7 +199,7 @@ func TestPackedMoreThanSpace(t *testing.T) {
 			fsys := newCounted()
 			tc := Start(t, Config{Source: fsys, Capacity: capacity})
 			du := watchDisks(t, tc)
-			spec := job.Dataset{Source: src, Name: "set", Options: stagein.Options{Spill: c.spill}}
+			spec := job.Dataset{Source: src, Name: "set", Options: stagein.Options{Overflow: c.overflow}}
 			if err := tc.Nodes[0].StageIn(context.Background(), spec); err == nil {
 				t.Error("it was staged")
 			}
@@ -223,9 +223,9 @@ func TestPackedMoreThanSpace(t *testing.T) {
 	}
 }
 
-// TestSpilledAtOnce: what has stayed in the source is read there also as soon as a daemon that starts again
+// TestOverflowAtOnce: what has stayed in the source is read there also as soon as a daemon that starts again
 // knows the dataset.
-func TestSpilledAtOnce(t *testing.T) {
+func TestOverflowAtOnce(t *testing.T) {
 	t.Parallel()
 	m := halfPacks(200, 60_000)
 	src := filepath.Join(t.TempDir(), "set.tar")

@@ -196,7 +196,7 @@ func TestPlanChecksRoom(t *testing.T) {
 		if err := look(cfg); err != nil {
 			t.Errorf("%s: %v, though some may stay in the source", kind, err)
 		}
-		cfg.Request.Spill = stagein.SpillFail
+		cfg.Request.Overflow = stagein.OverflowFail
 		if err := look(cfg); !stageintest.ErrorHas(err, "n2", "needs", "1 B", "capacity=") && !stageintest.ErrorHas(err, "n1", "1.0 KiB") && !stageintest.ErrorHas(err, "n2", "0 B") {
 			t.Errorf("%s: %v, want ENOSPC that names node, need and have", kind, err)
 		}

@@ -16,10 +16,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestSmallMembersSpill: a tar of small members is read in passing if there is room for its
-// pages; if not, some of them stay in the source, or spill=fail refuses it before a
+// TestSmallMembersOverflow: a tar of small members is read in passing if there is room for its
+// pages; if not, some of them stay in the source, or overflow=fail refuses it before a
 // byte is copied.
-func TestSmallMembersSpill(t *testing.T) {
+func TestSmallMembersOverflow(t *testing.T) {
 	const members, on = 3000, 4
 	fs := stageintest.NewFS()
 	data := stageintest.SmallTar(t, members)
@@ -29,30 +29,30 @@ func TestSmallMembersSpill(t *testing.T) {
 		t.Fatalf("%d bytes of tar are no less than %d on the disks", size, stored)
 	}
 	for name, c := range map[string]struct {
-		free    int64 // of each node
-		spill   stagein.Spill
-		scanned bool
-		refused string
+		free     int64 // of each node
+		overflow stagein.Overflow
+		scanned  bool
+		refused  string
 	}{
-		"room for all":              {free: stored/on + 4*leastSpare},
-		"room for the bytes alone":  {free: stored * 6 / 10 / on, scanned: true},
-		"not for the bytes":         {free: stored * 3 / 10 / on, scanned: true},
-		"spill=fail, room for all":  {free: stored/on + 4*leastSpare, spill: stagein.SpillFail},
-		"spill=fail, for the bytes": {free: stored * 6 / 10 / on, spill: stagein.SpillFail, refused: "leave spill=fail out"},
+		"room for all":                 {free: stored/on + 4*leastSpare},
+		"room for the bytes alone":     {free: stored * 6 / 10 / on, scanned: true},
+		"not for the bytes":            {free: stored * 3 / 10 / on, scanned: true},
+		"overflow=fail, room for all":  {free: stored/on + 4*leastSpare, overflow: stagein.OverflowFail},
+		"overflow=fail, for the bytes": {free: stored * 6 / 10 / on, overflow: stagein.OverflowFail, refused: "leave overflow=fail out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := &Config{
-				FS: fs, Request: stagein.Request{Source: "/src/set.tar", Name: "set", Options: stagein.Options{Spill: c.spill}}, Dataset: 3,
+				FS: fs, Request: stagein.Request{Source: "/src/set.tar", Name: "set", Options: stagein.Options{Overflow: c.overflow}}, Dataset: 3,
 				Map: stageintest.ClusterMap(on), Free: func(metadata.NodeID) (int64, bool) { return c.free, true }, Log: stageintest.QuietLog(), Scratch: &manifest.Scratch{},
 			}
 			var records bytes.Buffer
 			s, err := Run(context.Background(), cfg, &records)
 			stageintest.NoError(t, err)
 			if got := s != nil; got != c.scanned || got && !s.Origins.HasOverflow {
-				t.Fatalf("Scan gave %+v, want one with spills: %v", s, c.scanned)
+				t.Fatalf("Scan gave %+v, want one with overflows: %v", s, c.scanned)
 			}
 			if c.scanned {
-				checkSpilled(t, records.Bytes(), members, c.free)
+				checkOverflow(t, records.Bytes(), members, c.free)
 				return
 			}
 			_, err = MakePlan(context.Background(), cfg)
@@ -63,9 +63,9 @@ func TestSmallMembersSpill(t *testing.T) {
 	}
 }
 
-// checkSpilled looks whether all members are there, some in the source, and no node
+// checkOverflow looks whether all members are there, some in the source, and no node
 // has more than free.
-func checkSpilled(t *testing.T, records []byte, members int, free int64) {
+func checkOverflow(t *testing.T, records []byte, members int, free int64) {
 	t.Helper()
 	files, err := stageintest.FilesOf(records)
 	stageintest.NoError(t, err)

@@ -25,11 +25,11 @@ func TestPackedRefusedEarly(t *testing.T) {
 		}
 		t.Run(c.Name, func(t *testing.T) {
 			j := jobtest.TarJob(c.Pack(t, plain), 4)
-			for spill, advice := range map[stagein.Spill]string{stagein.SpillPFS: "unpack=no", stagein.SpillFail: "a plain tar"} {
-				j.Free, j.Opts.Spill = jobtest.HasRoom, spill
+			for overflow, advice := range map[stagein.Overflow]string{stagein.OverflowSource: "unpack=no", stagein.OverflowFail: "a plain tar"} {
+				j.Free, j.Opts.Overflow = jobtest.HasRoom, overflow
 				_, err := j.Run(context.Background())
 				if !stageintest.ErrorHas(err, "/src/a.tar", "n0 needs room for 35", "KiB and has 300.0 KiB", "1.5 MiB in all", "no space left", advice) {
-					t.Errorf("spill=%s: %v, want a refusal", spill, err)
+					t.Errorf("overflow=%s: %v, want a refusal", overflow, err)
 				}
 			}
 			if read := j.FS.Read.Load(); len(j.Target.Objects) > 0 || read > 32<<10 {

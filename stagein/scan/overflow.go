@@ -45,7 +45,7 @@ func usable(free int64) int64 { return free - max(leastSpare, free/256) }
 // fit: so stored and overflowed files mix evenly in any order of reading. A file that takes a large part of a node overflows alone.
 func (cfg *Config) chooseOverflow(items items, need map[metadata.NodeID]int64) (map[int]bool, error) {
 	nodes := cfg.Map.Up()
-	if cfg.Request.Spill == stagein.SpillFail || cfg.Free == nil || cfg.fits(need) {
+	if cfg.Request.Overflow == stagein.OverflowFail || cfg.Free == nil || cfg.fits(need) {
 		return nil, nil
 	}
 	files, err := cfg.byHash(items)

@@ -23,9 +23,9 @@ func roomFor(items []source.Item, room func() int64) (*Config, map[metadata.Node
 	return cfg, need
 }
 
-// TestSpill: what stays in the source is chosen by hash alone; the nodes are
+// TestOverflow: what stays in the source is chosen by hash alone; the nodes are
 // filled evenly, and none beyond its room.
-func TestSpill(t *testing.T) {
+func TestOverflow(t *testing.T) {
 	r := stageintest.Rand(t)
 	var items []source.Item
 	total := int64(0)
@@ -59,19 +59,19 @@ func TestSpill(t *testing.T) {
 			t.Errorf("of class %c, %.2f stay in the source, want about 0.45", c, f)
 		}
 	}
-	cfg.Request.Spill = stagein.SpillFail
+	cfg.Request.Overflow = stagein.OverflowFail
 	if got, err := cfg.chooseOverflow(itemSlice(items), need); got != nil || err != nil {
-		t.Errorf("with spill=fail, %d stay, %v", len(got), err)
+		t.Errorf("with overflow=fail, %d stay, %v", len(got), err)
 	}
-	cfg.Request.Spill, room = stagein.SpillPFS, total
+	cfg.Request.Overflow, room = stagein.OverflowSource, total
 	if got, err := cfg.chooseOverflow(itemSlice(items), need); got != nil || err != nil {
 		t.Errorf("with room for all, %d stay, %v", len(got), err)
 	}
 }
 
-// TestSpillOfLarge: a file that is too large for the nodes stays in the source, and
+// TestOverflowOfLarge: a file that is too large for the nodes stays in the source, and
 // the others are as many as there is room for.
-func TestSpillOfLarge(t *testing.T) {
+func TestOverflowOfLarge(t *testing.T) {
 	const room, small, n = 20 << 20, 60 << 10, 2000
 	items := []source.Item{{Path: "striped", Mode: source.TypeRegular, Size: 80 << 20}, {Path: "whole", Mode: source.TypeRegular, Size: 30 << 20}}
 	for i := range n {
@@ -98,8 +98,8 @@ func TestSpillOfLarge(t *testing.T) {
 	}
 }
 
-// TestSpillOfArchive: in an archive, whole runs overflow, and they are a fair share of each part of it.
-func TestSpillOfArchive(t *testing.T) {
+// TestOverflowOfArchive: in an archive, whole runs overflow, and they are a fair share of each part of it.
+func TestOverflowOfArchive(t *testing.T) {
 	r := stageintest.Rand(t)
 	var items []source.Item
 	end := int64(0)

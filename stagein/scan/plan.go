@@ -273,8 +273,8 @@ func (cfg *Config) wayOut(p *stagein.Plan) string {
 	switch {
 	case p.Kind.Packed() || p.Kind == source.Many:
 		return plainRoom
-	case cfg.Request.Spill == stagein.SpillFail:
-		return moreRoom + ", or leave spill=fail out"
+	case cfg.Request.Overflow == stagein.OverflowFail:
+		return moreRoom + ", or leave overflow=fail out"
 	}
 	return moreRoom
 }

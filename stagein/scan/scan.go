@@ -40,7 +40,7 @@ const sampled = 64
 //   - small archives, and tars of small members, unless an order was asked for or not all of them fit
 //   - anything with on-error=skip
 //
-// Where spill=fail, it refuses a source that does not fit before a byte is copied.
+// Where overflow=fail, it refuses a source that does not fit before a byte is copied.
 func Run(ctx context.Context, cfg *Config, w io.Writer) (*Scanned, error) {
 	if err := cfg.Request.Validate(); err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (cfg *Config) inTree(ctx context.Context, p *stagein.Plan, root string, bel
 
 // overflows reports whether an archive of that size does not fit and some of it may stay in the source.
 func (cfg *Config) overflows(size int64) bool {
-	return cfg.Request.Spill != stagein.SpillFail && cfg.exceeds(size)
+	return cfg.Request.Overflow != stagein.OverflowFail && cfg.exceeds(size)
 }
 
 // exceeds reports whether so many bytes do not fit.
@@ -182,8 +182,8 @@ func (cfg *Config) exceeds(size int64) bool {
 	return cfg.Free != nil && !cfg.fits(evenly(size, cfg.Map.Up()))
 }
 
-// record writes the records of items. spills: some of them overflow.
-func (cfg *Config) record(p *stagein.Plan, items items, w io.Writer) (spills bool, err error) {
+// record writes the records of items. overflows: some of them overflow.
+func (cfg *Config) record(p *stagein.Plan, items items, w io.Writer) (overflows bool, err error) {
 	nodes := cfg.Map.Up()
 	if len(nodes) == 0 {
 		return false, fmt.Errorf("%s: no node is up: %w", p.Source, syscall.EHOSTDOWN)

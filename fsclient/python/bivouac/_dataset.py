@@ -131,7 +131,7 @@ def _options(given: Dict[str, Any]) -> Dict[str, Any]:
     """The options of a stage-in as the daemon takes them."""
     out: Dict[str, Any] = {}
     for key, value in given.items():
-        if key not in ("unpack", "list", "include", "exclude", "limit", "on_error", "spill", "order", "replicas"):
+        if key not in ("unpack", "list", "include", "exclude", "limit", "on_error", "overflow", "order", "replicas"):
             raise TypeError(f"stage_in() has no option {key!r}: help(bivouac.stage_in) lists them")
         if key in ("include", "exclude"):
             value = [value] if isinstance(value, str) else list(value)
@@ -156,7 +156,7 @@ def stage_in(
     """Stages a directory, an archive or a pattern of several as the dataset name, and waits for it.
 
     wait is as of Dataset.wait, or None to return at once. options are those of "bivouac stage-in":
-    unpack="no", include=[...], exclude=[...], list=FILE, limit=N, on_error="skip", spill="fail",
+    unpack="no", include=[...], exclude=[...], list=FILE, limit=N, on_error="skip", overflow="fail",
     order="seed:42,root=train" or "list:FILE", replicas=1 or "all" or "spare".
 
     Any number of ranks may call it: the first stages the dataset, and the others wait for it. Outside
