@@ -71,7 +71,7 @@ func (d *Daemon) changeView(v cluster.View) (down []metadata.NodeID) {
 		}
 	}
 	if d.view.Map.Epoch != v.Map.Epoch {
-		d.log.WithFields(map[string]any{"epoch": v.Map.Epoch, "up": len(v.Map.Up())}).Info("map changed")
+		d.log.WithFields(map[string]any{"epoch": v.Map.Epoch, "up": len(v.Map.Up())}).Info("nodes of the job have changed")
 	}
 	d.view = v
 	close(d.changed)

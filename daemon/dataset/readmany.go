@@ -78,7 +78,7 @@ func (m *manyRead) each(do func(i int) error) {
 		if err := do(i); err != nil {
 			var known bool
 			if f.Status, known = rpc.StatusOf(err); !known {
-				m.s.log.Log().WithError(err).Warn("error without an errno")
+				m.s.log.Log().WithError(err).Warn("read failed with an error that has no errno: the reader gets EIO")
 			}
 			f.Len, m.parts[i] = 0, rpc.Part{}
 		}

@@ -203,7 +203,7 @@ func (s *Server) onPutPieces(ctx context.Context, r *rpc.Request, resp *rpc.Resp
 		if err := s.putPiece(ctx, h, b); err != nil {
 			var known bool
 			if status[i], known = rpc.StatusOf(err); !known {
-				s.log.Log().WithError(err).WithField("peer", r.Peer).Warn("error without an errno")
+				s.log.Log().WithError(err).WithField("peer", r.Peer).Warn("file of another node not stored, by an error that has no errno: the sender gets EIO")
 			}
 		}
 	})

@@ -244,7 +244,7 @@ func (c *Coordinator) readPart(ctx context.Context, plan *stagein.Plan, i int, b
 func (c *Coordinator) see(i int, t tasks.State) {
 	var r partReport
 	if _, err := t.Decode(&r); err != nil {
-		c.log().WithError(err).Warn("progress of a part cannot be read")
+		c.log().WithError(err).Warn("progress report of a part is damaged: ignored, the next one counts")
 		return
 	}
 	c.mu.Lock()
@@ -255,7 +255,7 @@ func (c *Coordinator) see(i int, t tasks.State) {
 	c.mu.Unlock()
 	if r.Boundary != nil {
 		if err := c.keepBoundary(i+1, *r.Boundary); err != nil {
-			c.log().WithError(err).Warn("boundary refused")
+			c.log().WithError(err).Warn("end of a part that does not exist was reported: ignored")
 		}
 	}
 }

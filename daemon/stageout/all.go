@@ -45,7 +45,7 @@ func (c *Copier) All(ctx context.Context, o job.StageOut) (stageout.Result, erro
 		g.Go(func() error {
 			err := c.cfg.Tasks.Run(ctx, id, q, func(s tasks.State) {
 				if _, err := s.Decode(&results[i]); err != nil {
-					c.cfg.Node.Log().WithError(err).Warn("result of a stage-out cannot be read")
+					c.cfg.Node.Log().WithError(err).Warn("result of a node's stage-out is damaged: its files are missing from the totals")
 				}
 			})
 			if ctx.Err() != nil {

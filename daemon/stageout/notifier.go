@@ -174,7 +174,7 @@ func (t *Notifier) Tell(lines string) {
 	}
 	t.n.Spawn(func(context.Context) {
 		if err := t.put(*o, lines); err != nil {
-			t.n.Log().WithError(err).WithField("text", lines).Warn("job output not written")
+			t.n.Log().WithError(err).WithField("text", lines).Warn("job output not written: these lines are only in this log")
 		}
 	})
 }

@@ -173,7 +173,7 @@ func fetchKey(ctx context.Context, m meeting) (rpc.Key, error) {
 			last = err
 			if connected {
 				refused++
-				m.log.WithError(err).WithFields(logrus.Fields{"addr": a, "refused": refused}).Warn("no job key from there")
+				m.log.WithError(err).WithFields(logrus.Fields{"addr": a, "refused": refused}).Warn("a node did not hand out the job key: trying the next one")
 			}
 		}
 		select {

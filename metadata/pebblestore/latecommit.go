@@ -17,12 +17,12 @@ func (s *transactions) commitLate(p *preparedTx) error {
 		rest := p.edits[1:]
 		err := s.editLate(p, e, rest)
 		for n := 0; err != nil && e.names() && n < maxConflictNames; n++ {
-			log.WithError(err).WithField("name", e.Name).Warn("late commit: the name is taken, the entry gets another one")
+			log.WithError(err).WithField("name", e.Name).Warn("late commit of a rename or link: its name is taken by now, so the entry gets a similar one")
 			other := edit{Edit: metadata.Edit{Kind: metadata.EditEnter, Dir: e.Dir, Name: conflictName(e.Name, n), Ino: e.Ino, Mode: e.Mode}, at: e.at}
 			err = s.editLate(p, other, rest)
 		}
 		if err != nil {
-			log.WithError(err).WithField("inode", e.Ino.String()).Error("late commit: an edit is impossible and is dropped; check the tree")
+			log.WithError(err).WithField("inode", e.Ino.String()).Error("late commit of a rename or link: one change is impossible and dropped; run bivouac check")
 		}
 		p.edits = rest
 	}

@@ -179,7 +179,7 @@ func (s *transactions) loadIntents() error {
 			err = s.txLocks.acquire(p, wants)
 		}
 		if err != nil { // retried at its Commit
-			s.cfg.Log.WithError(err).WithField("transaction", tx.String()).Error("a prepared transaction of the last run cannot take its locks")
+			s.cfg.Log.WithError(err).WithField("transaction", tx.String()).Error("prepared transaction of the last run cannot take its locks: it is tried again when its outcome is known")
 		}
 		return nil
 	})

@@ -242,6 +242,6 @@ func (c *Coordinator) delivered(tx metadata.TxID, rest []metadata.NodeID) {
 		return
 	}
 	if err := c.store.Forget(tx); err != nil {
-		c.cfg.Log.WithError(err).WithField("transaction", tx.String()).Warn("a decision that all know is not forgotten")
+		c.cfg.Log.WithError(err).WithField("transaction", tx.String()).Warn("record of a finished transaction not removed: it only takes space")
 	}
 }

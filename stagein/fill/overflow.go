@@ -291,7 +291,7 @@ func (f *Fill) outcome(p PieceID, err error) error {
 	case stagein.IsFull(err) && f.moveToOverflow(p):
 		return ErrOverflow
 	case errors.As(err, &store) && !stagein.IsFull(err):
-		f.cfg.Log.WithError(err).WithField("inode", p.Ino).Warn("a file cannot be stored")
+		f.cfg.Log.WithError(err).WithField("inode", p.Ino).Warn("file not stored on this node's drive: reads of it fail with EIO")
 		return &storeError{fmt.Errorf("%v: %w", err, syscall.EIO)}
 	default:
 		if _, a, e := f.cfg.Files.Origin(p.Ino); e == nil && f.ctx.Err() == nil {
