@@ -80,7 +80,7 @@ model: ## random operations through several mounts against a model, for hours (M
 
 SOAK_TIME ?= 10m
 SOAK_SEED ?= 0
-soak: build ## reads, appends and checkpoints under killed and stopped daemons and cut links, for as long as you say (SOAK_TIME, SOAK_SEED)
+soak: build ## reads, appends and checkpoints under killed and stopped daemons, cut links and full drives, for as long as you say (SOAK_TIME, SOAK_SEED)
 	$(GO) test -count=1 -v -timeout 0 ./integration/soak -args -time $(SOAK_TIME) -seed $(SOAK_SEED) -away 20
 
 HUGE_ENTRIES ?= 1000000

@@ -85,7 +85,7 @@ func (c *checkpointer) attempt(what string, op func() error) bool {
 	if err == nil {
 		return true
 	}
-	if now, still := c.j.moment(); calm && still && now == deaths && !errors.Is(err, syscall.ESTALE) {
+	if !c.j.excused(err, deaths, calm) && !errors.Is(err, syscall.ESTALE) {
 		c.j.t.Errorf("%s, without a fault: %v", what, err)
 	}
 	return false

@@ -13,18 +13,32 @@ var errNotCalm = errors.New("there was a fault a moment ago")
 func (j *testJob) fault(rng *rand.Rand) {
 	i := rng.IntN(len(j.nodes))
 	last := time.Duration(200+rng.IntN(2000)) * time.Millisecond
-	switch n := rng.IntN(10); {
-	case n < 5:
+	switch n := rng.IntN(11); {
+	case n < 4:
 		for k := range 1 + rng.IntN(3)/2 {
 			if j.nodes[(i+k)%len(j.nodes)].kill() {
 				j.kills++
 			}
 		}
-	case n < 7:
+	case n < 6:
+		fill := j.nodes[i].fill
+		if rng.IntN(3) == 0 { // and its daemon has to start there
+			fill = func() error {
+				err := j.nodes[i].fill()
+				if j.nodes[i].kill() {
+					j.kills++
+				}
+				return err
+			}
+		}
+		if j.lasting(i, last, fill, j.nodes[i].free) {
+			j.fills++
+		}
+	case n < 8:
 		if j.lasting(i, last, func() error { return j.nodes[i].signal(syscall.SIGSTOP) }, func() error { return j.nodes[i].signal(syscall.SIGCONT) }) {
 			j.stops++
 		}
-	case n < 9:
+	case n < 10:
 		if j.lasting(i, last, func() error { return j.net.do("cut", i) }, func() error { return j.net.do("mend", i) }) {
 			j.cuts++
 		}

@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,6 +26,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/home"
@@ -44,8 +47,8 @@ type testJob struct {
 	key   string
 	nodes []*node
 
-	net                *network
-	kills, stops, cuts int // faults so far
+	net                       *network
+	kills, stops, cuts, fills int // faults so far
 
 	keepers []io.Closer // each ends when it is closed
 	wg      sync.WaitGroup
@@ -54,6 +57,7 @@ type testJob struct {
 	broken atomic.Bool  // a daemon has ended by itself
 	turned atomic.Int64 // when a node has become ready, or a fault has ended, in nanoseconds
 	faults atomic.Int64 // that last
+	full   atomic.Int64 // operations that failed with ENOSPC
 }
 
 // node is a node: its daemon lives several times.
@@ -107,12 +111,17 @@ func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string) 
 	x.job = &job.File{
 		Version: job.Version, ID: "soak", UID: 0, GID: 0, Hosts: hosts, Self: metadata.NodeID(i), Addrs: addrs,
 		Dirs: job.Dirs{
-			Store: []string{filepath.Join(home, "store")}, Run: filepath.Join(home, "run"), Mount: filepath.Join(home, "mnt"),
+			Store: []string{filepath.Join(home, "drive", "store")}, Run: filepath.Join(home, "run"), Mount: filepath.Join(home, "mnt"),
 		},
 		Datasets: []job.Dataset{{Source: filepath.Join(dir, "source"), Name: setName}},
 		Created:  metadata.TimeOf(time.Now()),
 	}
-	if err := os.MkdirAll(x.job.Dirs.Mount, 0o700); err != nil {
+	for _, dir := range []string{x.job.Dirs.Mount, x.drive()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount("drive", x.drive(), "tmpfs", 0, fmt.Sprint("size=", driveSize)); err != nil {
 		t.Fatal(err)
 	}
 	if err := x.job.Write(x.file); err != nil {
@@ -120,6 +129,32 @@ func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string) 
 	}
 	return x
 }
+
+// driveSize is the size of a node's drive, small enough to be filled in a moment.
+const driveSize = 256 << 20
+
+// drive is the file system of the node's store, which it has for itself.
+func (x *node) drive() string { return filepath.Dir(x.job.Dirs.Store[0]) }
+
+// fill takes all free space of the drive, as another program could.
+func (x *node) fill() error {
+	f, err := os.Create(filepath.Join(x.drive(), "filler"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	zeros := make([]byte, 1<<20)
+	for err == nil {
+		_, err = f.Write(zeros)
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		err = nil
+	}
+	return err
+}
+
+// free gives the space back.
+func (x *node) free() error { return os.Remove(filepath.Join(x.drive(), "filler")) }
 
 // keep starts the keeper of a node and listens to it as long as the job lasts.
 func (j *testJob) keep(x *node) {
@@ -210,6 +245,15 @@ func (j *testJob) moment() (deaths int64, calm bool) {
 	return deaths, calm
 }
 
+// excused reports whether err may be the answer to an operation that began at a moment: there was a fault meanwhile.
+func (j *testJob) excused(err error, deaths int64, calm bool) bool {
+	if errors.Is(err, syscall.ENOSPC) {
+		j.full.Add(1)
+	}
+	now, still := j.moment()
+	return !calm || !still || now != deaths
+}
+
 // ctl talks to the daemon of node i.
 func (j *testJob) ctl(i int) *daemon.Ctl { return daemon.NewCtl(j.nodes[i].job.CtlSocket()) }
 
@@ -284,6 +328,11 @@ func (j *testJob) end(dir string) {
 		b, err := os.ReadFile(x.log)
 		if err == nil && j.t.Failed() {
 			j.t.Logf("log of node %d:\n%s", x.id, b[max(0, len(b)-3000):])
+		}
+	}
+	for _, x := range j.nodes {
+		if err := unix.Unmount(x.drive(), unix.MNT_DETACH); err != nil {
+			j.t.Error(err)
 		}
 	}
 	if err := os.RemoveAll(dir); err != nil {

@@ -72,7 +72,7 @@ func (l *loads) steps() map[string]func() {
 }
 
 // TestSoak: training reads, appends with fsync, checkpoints by write and rename, and changes of names go on while
-// daemons are killed or stopped and links are cut, in both directions and in one. Every acknowledged byte and name is
+// daemons are killed or stopped, drives are full for a while, and links are cut, in both directions and in one. Every acknowledged byte and name is
 // there, no byte is wrong, no operation hangs, and in the end no inode and no object is left.
 func TestSoak(t *testing.T) {
 	seed := *seedFlag
@@ -87,7 +87,7 @@ func TestSoak(t *testing.T) {
 		j.storm(l, rng)
 		l.verify(j, rng)
 	}
-	t.Logf("%d kills, %d stops, %d cuts; %s", j.kills, j.stops, j.cuts, l)
+	t.Logf("%d kills, %d stops, %d cuts, %d full drives with %d times ENOSPC; %s", j.kills, j.stops, j.cuts, j.fills, j.full.Load(), l)
 	if t.Failed() {
 		return
 	}

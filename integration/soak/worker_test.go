@@ -116,7 +116,7 @@ func (w *worker) try(what string, op func() error) bool {
 	}
 	// ESTALE is the kernel's own where two meet that look for a directory which
 	// was moved through another mount.
-	if now, still := w.j.moment(); calm && still && now == deaths && !errors.Is(err, syscall.ESTALE) {
+	if !w.j.excused(err, deaths, calm) && !errors.Is(err, syscall.ESTALE) {
 		w.t.Errorf("%s, while all nodes live: %v", what, err)
 	}
 	return false
