@@ -39,7 +39,7 @@ import (
 )
 
 // figures is all that can be measured, in the order of the table.
-var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, rpcFigure, listingFigure, streamFigure, writeFigure, randomFigure, memoryFigure, sumsFigure}
+var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, rpcFigure, listingFigure, streamFigure, writeFigure, randomFigure, memoryFigure, sumsFigure, reopenFigure, coldRandomFigure, largeDirFigure}
 
 // stageFigures is what --stage measures.
 var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageLatencyFigure, stageEpochFigure, stageFirstFigure, stageOverflowFigure}

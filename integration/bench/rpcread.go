@@ -34,6 +34,10 @@ func readRPC(ctx context.Context, b *bench) error {
 	}
 	files := d.on(1)
 	objects := b.camp.objects(files)
+	var asked []rpcFile
+	for _, s := range files {
+		asked = append(asked, rpcFile{Ino: s.ino, Size: s.size})
+	}
 	if _, err := b.readAll(objects, 2); err != nil { // the disk's cache is full from here on
 		return err
 	}
@@ -47,14 +51,14 @@ func readRPC(ctx context.Context, b *bench) error {
 		}
 	}
 	err = b.interleave(ctx,
-		arm{armBivouac, side(armBivouac, func() (cost, error) { return b.rpcReads(files, b.camp.store(1), 2) })},
+		arm{armBivouac, side(armBivouac, func() (cost, error) { return b.rpcReads(asked, b.camp.store(1), 2) })},
 		arm{armBare, side(armBare, func() (cost, error) { return b.bareReads(objects, 2) })})
 	b.aim(time, "us", rpcAim)
 	return err
 }
 
 // rpcReads has so many clients ask one server of a store.
-func (b *bench) rpcReads(files []sample, store string, clients int) (cost, error) {
+func (b *bench) rpcReads(files []rpcFile, store string, clients int) (cost, error) {
 	addr := filepath.Join(b.home, "rpc.addr")
 	server, err := spawn("rpc-server", addr, store)
 	if err != nil {
@@ -63,8 +67,8 @@ func (b *bench) rpcReads(files []sample, store string, clients int) (cost, error
 	defer server.end()
 	cs, err := spawnAll(clients, func(i int) ([]string, error) {
 		var lines []string
-		for _, s := range files[i*len(files)/clients : (i+1)*len(files)/clients] {
-			j, err := json.Marshal(rpcFile{s.ino, s.size})
+		for _, f := range files[i*len(files)/clients : (i+1)*len(files)/clients] {
+			j, err := json.Marshal(f)
 			if err != nil {
 				return nil, err
 			}
@@ -83,6 +87,7 @@ func (b *bench) rpcReads(files []sample, store string, clients int) (cost, error
 type rpcFile struct {
 	Ino  metadata.Ino
 	Size int64
+	Off  int64 // where the bytes are
 }
 
 const (
@@ -165,7 +170,7 @@ func rpcClient(addr, list string) error {
 	buf := make([]byte, 4<<20)
 	return timed(func() error {
 		for _, f := range files {
-			n, err := data.ReadAt(context.Background(), f.Ino, buf[:f.Size], 0)
+			n, err := data.ReadAt(context.Background(), f.Ino, buf[:f.Size], f.Off)
 			if err == nil && int64(n) != f.Size {
 				err = io.ErrUnexpectedEOF
 			}

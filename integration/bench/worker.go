@@ -72,6 +72,12 @@ func worker(args []string) error {
 		return readList(args[1])
 	case op == "stream-read", op == "stream-write", op == "random-read":
 		return streamWorker(op, args[1:])
+	case op == "cold-random" && len(args) == 3:
+		n, err := strconv.Atoi(args[2])
+		if err != nil {
+			return err
+		}
+		return coldRandomRead(args[1], n)
 	case op == "many-read" && len(args) == 3:
 		return manyRead(args[1], args[2] == "direct")
 	case op == "raw" && len(args) == 3:

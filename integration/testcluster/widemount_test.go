@@ -159,3 +159,57 @@ func TestWideRemoveAll(t *testing.T) {
 		}
 	}
 }
+
+// TestRemovedWhileSplit: what rm -r does, while the directory is split: it lists and unlinks, each name
+// once, and each is there.
+func TestRemovedWhileSplit(t *testing.T) {
+	t.Parallel()
+	const n, splitAt = 1500, 1000 // more than a page of a cursor
+	c := Start(t, Config{SplitAt: splitAt})
+	ms := c.Mount(t)
+	path := filepath.Join(ms[0].Scratch, "d")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if err := unix.Mknod(filepath.Join(path, fmt.Sprintf("f%05d", i)), unix.S_IFREG|0o644, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := filepath.Join(ms[3].Scratch, "d")
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	st, err := d.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed := 0
+	for es := getdents(t, d); len(es) > 0; es = getdents(t, d) {
+		for _, e := range es {
+			if e.name == "." || e.name == ".." {
+				continue
+			}
+			if err := unix.Unlink(filepath.Join(dir, e.name)); err != nil {
+				t.Fatalf("unlink of entry %d, %s: %v", removed, e.name, err)
+			}
+			removed++
+			if removed == 100 {
+				Eventually(t, "it is split", func() bool { return c.epochOf(inoOf(st)) != 0 })
+			}
+		}
+	}
+	if removed != n {
+		t.Errorf("%d entries were removed, want %d", removed, n)
+	}
+	if err := unix.Rmdir(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range ms {
+		if _, err := os.Stat(filepath.Join(m.Scratch, "d")); !errors.Is(err, syscall.ENOENT) {
+			t.Errorf("node %d: after rmdir: %v", m.Node, err)
+		}
+	}
+}
