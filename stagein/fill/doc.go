@@ -12,6 +12,8 @@
 //
 // Admission: while readers wait, the limiter admits read-ahead only as far as the source answers without a queue; the
 // semaphore lets those in first whose piece comes first in the order of the fill.
+// While readers wait for files of a directory, most workers pause, unless readers follow the order: then the next
+// files of the order are the next reads, and a node that paused would fall behind.
 //
 // # Invariants
 //

@@ -21,6 +21,7 @@ type flights struct {
 	all          map[PieceID]*flight        // guarded by mu
 	begins       int64                      // guarded by mu; flights so far that began without a demand
 	demands      int                        // guarded by mu; flights on demand
+	early        int                        // guarded by mu; of the pieces that the order has not reached, those that were demanded
 	idle         chan struct{}              // guarded by mu; closed when demands is 0
 	closed       bool                       // guarded by mu
 	incarnations map[metadata.NodeID]uint64 // guarded by mu; of the fills that have offered something
@@ -70,6 +71,7 @@ func (t *flights) demand(p PieceID) (fl *flight, mine bool) {
 		return fl, false
 	}
 	t.all[p] = fl
+	t.early++
 	if t.demands++; t.demands == 1 {
 		t.idle = make(chan struct{})
 	}
@@ -87,11 +89,32 @@ func (t *flights) landed() {
 	}
 }
 
-// waitIdle returns when no reader waits for a piece that was not being fetched.
-func (t *flights) waitIdle(ctx context.Context) {
+// begin notes that the order of the fill begins.
+func (t *flights) begin() {
 	t.mu.Lock()
-	idle := t.idle
+	defer t.mu.Unlock()
+	t.early = 0
+}
+
+// reached notes that the order of the fill has come to a piece.
+func (t *flights) reached(p PieceID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.early > 0 && (t.all[p] != nil || t.present.has(p)) {
+		t.early--
+	}
+}
+
+// giveWay returns when no reader waits for a piece that was not being fetched. If readers follow the order of the fill, so
+// that no more than most pieces were demanded before their turn, it returns at once: what they wait for next comes next,
+// and a node that held back would fall behind the others, which take its share of the source.
+func (t *flights) giveWay(ctx context.Context, most int) {
+	t.mu.Lock()
+	idle, follow := t.idle, t.early <= most
 	t.mu.Unlock()
+	if follow {
+		return
+	}
 	select {
 	case <-idle:
 	case <-ctx.Done():

@@ -1,8 +1,10 @@
 package fill
 
 import (
+	"context"
 	"io"
 	"testing"
+	"testing/synctest"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
@@ -54,4 +56,53 @@ func TestCutShortIsNotMissing(t *testing.T) {
 	if n, why := f.Missing(); n != 1 || why == nil {
 		t.Errorf("Missing() = %d, %v, want 1 and the reason", n, why)
 	}
+}
+
+// TestGivesWay: the order goes on while readers follow it, and waits for those that do not.
+func TestGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newFlights(newPieceSet())
+		piece := func(i int) PieceID { return PieceID{Ino: metadata.SealedIno(3, 0, uint32(i))} }
+		waits := func() bool {
+			over := make(chan struct{})
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { fs.giveWay(ctx, 2); close(over) }()
+			synctest.Wait()
+			defer func() { cancel(); <-over }()
+			select {
+			case <-over:
+				return false
+			default:
+				return true
+			}
+		}
+		var early []*flight
+		for i := range 3 {
+			if waits() {
+				t.Errorf("the order waits for readers that are %d pieces before it", i)
+			}
+			fl, _ := fs.demand(piece(i))
+			early = append(early, fl)
+		}
+		if !waits() {
+			t.Error("the order does not wait for readers that go their own way")
+		}
+		if fs.reached(piece(7)); !waits() { // not demanded
+			t.Error("the order does not wait after a piece of its own")
+		}
+		if fs.reached(piece(0)); waits() {
+			t.Error("the order waits when it has come near the readers")
+		}
+		fs.demand(piece(3))
+		for i, fl := range early {
+			fs.land(piece(i), fl, nil, func(error) {})
+			fs.landed()
+		}
+		if !waits() {
+			t.Error("the order does not wait for the last reader")
+		}
+		if fs.begin(); waits() {
+			t.Error("the next pass waits for readers of the one before")
+		}
+	})
 }

@@ -81,14 +81,12 @@ func (f *Fill) fetchAll(m cluster.Map) bool {
 	for i := range f.workers() {
 		wg.Go(func() {
 			f.stagger(i, all)
-			f.work(i, next)
+			f.work(i, next, min(len(list)/16, mostEarly))
 		})
 	}
 	first := len(downIn(m)) == 0 // then one file fails the dataset
+	f.flights.begin()
 	for _, p := range list {
-		if f.present.has(p) {
-			continue
-		}
 		select {
 		case next <- p:
 		case <-f.ctx.Done():
@@ -171,12 +169,13 @@ func (f *Fill) stagger(i int, all <-chan struct{}) {
 	}
 }
 
-// work fetches one piece after another. While readers wait, most workers do.
-func (f *Fill) work(i int, next <-chan PieceID) {
+// work fetches one piece after another. While readers wait that do not follow the order, most workers do.
+func (f *Fill) work(i int, next <-chan PieceID, early int) {
 	for p := range next {
-		if i >= demandWorkers {
-			f.flights.waitIdle(f.ctx)
+		if i >= demandWorkers && !f.present.has(p) {
+			f.flights.giveWay(f.ctx, early)
 		}
+		f.flights.reached(p)
 		_ = f.fetch(p) // finish keeps it
 	}
 }

@@ -2,6 +2,7 @@ package jobtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +28,7 @@ func (j *Job) Filler(m cluster.Map, node metadata.NodeID, s *scan.Scanned, files
 		return nil, err
 	}
 	cfg := fill.Config{
-		Self: node, Files: files, FS: j.FS, Log: stageintest.QuietLog(), Workers: 4,
+		Self: node, Files: files, FS: j.FS, Log: stageintest.QuietLog(), Workers: cmp.Or(j.Workers, 4),
 		Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
 		Put: func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
 			return j.Target.Put(ctx, node, ino, p, off)

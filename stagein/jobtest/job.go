@@ -58,6 +58,7 @@ type Job struct {
 	Swarm     *swarm                    // the nodes read for each other
 	RunSize   int64
 	RangeSize int64
+	Workers   int           // of a fill; 0: 4
 	Found     []source.Item // by the scan, of the only index that it made
 	Discard   bool          // keep nothing, to measure
 	bufs      sync.Map      // of archive.Buffers by *Fill
