@@ -3,6 +3,7 @@ package home
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -126,6 +127,62 @@ func TestSweepObjects(t *testing.T) {
 	if r, err := hs[0].Check(ctx); err != nil || r.Objects != 1 || r.Wrong != 0 {
 		t.Errorf("Check = %+v, %v, want 1 object and nothing wrong", r, err)
 	}
+}
+
+// TestSweepLinks: a name is removed while the home of its file is given up; when the home is back, a sweep corrects the
+// link count, and leaves that of a file with all its names alone.
+func TestSweepLinks(t *testing.T) {
+	ctx, hs := context.Background(), homes(t, 2)
+	far := farDirectory(t, hs)
+	var files []metadata.Attr
+	for _, name := range []string{"lost", "kept"} {
+		a, err := hs[0].Create(ctx, metadata.RootIno, name, newFile())
+		if err == nil {
+			a, err = hs[1].Link(ctx, a.Ino, far, name)
+		}
+		if err != nil || a.Nlink != 2 {
+			t.Fatalf("link: %+v, %v", a, err)
+		}
+		files = append(files, a)
+	}
+	net, registry := hs[1].fake.Network(), hs[1].fake.Registry
+	net.Cut(0, syscall.EHOSTDOWN)
+	registry.SetState(0, cluster.Down)
+	if _, err := hs[1].Unlink(ctx, far, "lost"); err != nil {
+		t.Fatal(err)
+	}
+	net.Cut(0, nil)
+	registry.SetState(0, cluster.Up)
+	if r, err := hs[0].Check(ctx); err != nil || r.Wrong != 1 {
+		t.Errorf("Check before the sweep = %+v, %v, want 1 wrong link count", r, err)
+	}
+	if s, err := hs[0].sweepOnce(ctx, true); err != nil || s.Inodes != 0 || s.Undone {
+		t.Errorf("sweep = %+v, %v, want no inode removed", s, err)
+	}
+	for i, want := range []uint32{1, 2} {
+		if a, err := hs[0].Getattr(ctx, files[i].Ino); err != nil || a.Nlink != want {
+			t.Errorf("file %d: %+v, %v, want %d links", i, a, err, want)
+		}
+	}
+	if r, err := hs[0].Check(ctx); err != nil || r.Wrong != 0 {
+		t.Errorf("Check = %+v, %v, want nothing wrong", r, err)
+	}
+}
+
+// farDirectory makes a directory in the root whose home is node 1.
+func farDirectory(t *testing.T, hs []testHome) metadata.Ino {
+	t.Helper()
+	for i := range 100 {
+		a, err := hs[0].Mkdir(context.Background(), metadata.RootIno, fmt.Sprint("d", i), metadata.New{Mode: syscall.S_IFDIR | 0o755})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Ino.Home() == 1 {
+			return a.Ino
+		}
+	}
+	t.Fatal("no directory of 100 has node 1 as its home")
+	return 0
 }
 
 // TestCheckFindsLeak checks that an object without an inode is reported, and that

@@ -9,6 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
 const (
@@ -18,18 +19,19 @@ const (
 	orphanPasses = 3                     // that must find no name of an inode before it is removed
 )
 
-// orphans removes the inodes of this home that no node has a name of. A
-// transaction leaves them if its coordinator was lost before the name was
-// entered. A file without a name becomes a recorded orphan, an empty directory is
-// removed.
+// orphans removes the inodes of this home that no node has a name of, and corrects
+// the link counts of files with fewer names than links. A transaction leaves the
+// former if its coordinator was lost before the name was entered; the latter remain
+// when a name is removed while this home is given up. A file without a name becomes
+// a recorded orphan, an empty directory is removed.
 //
-// Nothing is removed unless all nodes serve from the beginning to the end, since
+// Nothing is changed unless all nodes serve from the beginning to the end, since
 // any of them may have the name. A name that moves while the nodes are asked one
 // after the other can be missed; then the inode's ctime changes. It does not if
 // the name moves to a shard of a directory that is split, or because its home was
 // given up; each happens once, hence orphanPasses.
 func (w *sweeper) orphans(ctx context.Context) error {
-	var suspects map[metadata.Ino]metadata.Time
+	var suspects map[metadata.Ino]pebblestore.Links
 	epoch := w.s.node.View().Map.Epoch
 	for pass := range orphanPasses {
 		if pass > 0 {
@@ -46,8 +48,8 @@ func (w *sweeper) orphans(ctx context.Context) error {
 		if pass == 0 {
 			suspects = now
 		}
-		for ino, ctime := range suspects {
-			if at, still := now[ino]; !still || at != ctime {
+		for ino, links := range suspects {
+			if at, still := now[ino]; !still || at != links {
 				delete(suspects, ino)
 			}
 		}
@@ -62,13 +64,14 @@ func (w *sweeper) orphans(ctx context.Context) error {
 	return w.removeOrphans(suspects)
 }
 
-func (w *sweeper) removeOrphans(suspects map[metadata.Ino]metadata.Time) error {
+func (w *sweeper) removeOrphans(suspects map[metadata.Ino]pebblestore.Links) error {
 	var errs []error
-	for ino, ctime := range suspects {
-		err := w.s.MarkOrphan(ino, ctime)
+	for ino, links := range suspects {
+		err := w.s.LowerLinks(ino, links)
 		switch {
-		case err == nil:
+		case err == nil && links.Count == 0:
 			w.found.Inodes++
+		case err == nil:
 		case errors.Is(err, syscall.ENOTEMPTY):
 			w.s.log.WithField("inode", ino.String()).Error("a directory that is not empty has lost its name: run bivouac check")
 		case !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.ENOENT):
@@ -78,23 +81,42 @@ func (w *sweeper) removeOrphans(suspects map[metadata.Ino]metadata.Time) error {
 	return errors.Join(errs...)
 }
 
-// suspects is the inodes of this home that no node has a name of now, and their
-// ctimes.
-func (s *Server) suspects(ctx context.Context) (map[metadata.Ino]metadata.Time, error) {
+// suspects is the inodes of this home that have fewer names now than links, with
+// the number of their names and their ctimes. Of inodes with one link and files with
+// several, it finds at most maxSuspects each.
+func (s *Server) suspects(ctx context.Context) (map[metadata.Ino]pebblestore.Links, error) {
 	if err := s.allServe(); err != nil {
 		return nil, err
 	}
+	linked, err := s.HardLinked(ctx, maxSuspects)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[metadata.Ino]uint32, len(linked))
+	count := func(ino metadata.Ino) {
+		if _, ok := linked[ino]; ok {
+			names[ino]++
+		}
+	}
 	here := make(inoSet)
-	if err := s.eachNamed(ctx, s.node.Self(), here.add); err != nil {
+	if err := s.eachNamed(ctx, s.node.Self(), func(ino metadata.Ino) { here.add(ino); count(ino) }); err != nil {
 		return nil, err
 	}
 	found, err := s.OrphanCandidates(ctx, here.has, maxSuspects)
 	for _, n := range s.node.View().Map.Nodes {
-		if err != nil || len(found) == 0 {
+		if err != nil || len(found)+len(linked) == 0 {
 			break
 		}
 		if n.ID != s.node.Self() {
-			err = s.eachNamed(ctx, n.ID, func(ino metadata.Ino) { delete(found, ino) })
+			err = s.eachNamed(ctx, n.ID, func(ino metadata.Ino) { delete(found, ino); count(ino) })
+		}
+	}
+	for ino, l := range found {
+		found[ino] = pebblestore.Links{Ctime: l.Ctime}
+	}
+	for ino, l := range linked {
+		if n := names[ino]; n > 0 && n < l.Count {
+			found[ino] = pebblestore.Links{Count: n, Ctime: l.Ctime}
 		}
 	}
 	return found, err

@@ -57,21 +57,35 @@ func referencedBy(r Record, add func(metadata.Ino)) error {
 	return nil
 }
 
+// Links is the link count of an inode, and its ctime.
+type Links struct {
+	Count uint32
+	Ctime metadata.Time
+}
+
 // OrphanCandidates returns at most limit inodes of this home that are linked, not locked by a
-// transaction, and not referenced according to named; each with its ctime.
-func (s *Store) OrphanCandidates(ctx context.Context, named func(metadata.Ino) bool, limit int) (map[metadata.Ino]metadata.Time, error) {
-	found := make(map[metadata.Ino]metadata.Time)
-	err := s.eachRecord(ctx, nil, func(r Record) (bool, error) {
+// transaction, and not referenced according to named.
+func (s *Store) OrphanCandidates(ctx context.Context, named func(metadata.Ino) bool, limit int) (map[metadata.Ino]Links, error) {
+	return s.linked(ctx, limit, func(n inode) bool { return n.Nlink > 0 && n.Ino != metadata.RootIno && !named(n.Ino) })
+}
+
+// HardLinked returns at most limit files of this home that have several links and are not locked by a
+// transaction.
+func (s *Store) HardLinked(ctx context.Context, limit int) (map[metadata.Ino]Links, error) {
+	return s.linked(ctx, limit, func(n inode) bool { return n.Nlink > 1 && !n.isDir() })
+}
+
+// linked returns at most limit inodes that ok wants.
+func (s *Store) linked(ctx context.Context, limit int, ok func(inode) bool) (map[metadata.Ino]Links, error) {
+	found := make(map[metadata.Ino]Links)
+	err := s.eachRecord(ctx, []byte{prefixInode}, func(r Record) (bool, error) {
 		if r.Key[0] != prefixInode || len(found) == limit {
 			return false, nil
 		}
 		ino := metadata.Ino(binary.BigEndian.Uint64(r.Key[1:]))
-		if ino == metadata.RootIno || named(ino) {
-			return true, nil
-		}
 		n, err := parseInode(ino, r.Value)
-		if err == nil && n.Nlink > 0 && !s.holds(ino) {
-			found[ino] = n.Ctime
+		if err == nil && ok(n) && !s.holds(ino) {
+			found[ino] = Links{n.Nlink, n.Ctime}
 		}
 		return true, err
 	})
@@ -83,19 +97,21 @@ func (s *Store) holds(ino metadata.Ino) bool {
 	return s.txLocks.blockedBy(nil, []txLock{lockInode(ino)}) != nil
 }
 
-// MarkOrphan turns an unreferenced file into an orphan and removes an unreferenced directory, if it
-// has not changed since ctime and no transaction locks it. ENOTEMPTY for a directory with entries;
-// EAGAIN for a changed inode.
-func (s *Store) MarkOrphan(ino metadata.Ino, ctime metadata.Time) error {
+// LowerLinks corrects the link count of a file, which is an orphan without links, and removes an unreferenced
+// directory, if it has not changed since to.Ctime and no transaction locks it. ENOTEMPTY for a directory with
+// entries; EAGAIN for a changed inode.
+func (s *Store) LowerLinks(ino metadata.Ino, to Links) error {
 	return s.once(func() error {
 		_, err := s.onInode(ino, func(t *step, n *inode) error {
-			if n.Ctime != ctime || n.Nlink == 0 || ino == metadata.RootIno || s.holds(ino) {
+			if n.Ctime != to.Ctime || n.Nlink <= to.Count || ino == metadata.RootIno || s.holds(ino) {
 				return fmt.Errorf("inode %v has changed: %w", ino, syscall.EAGAIN)
 			}
 			if !n.isDir() {
-				n.Nlink = 0
+				n.Nlink = to.Count
 				t.changed(n)
-				t.orphan(n)
+				if n.Nlink == 0 {
+					t.orphan(n)
+				}
 				t.put(n)
 				return nil
 			}

@@ -65,8 +65,38 @@ func TestReferenced(t *testing.T) {
 	}
 }
 
-// TestMarkOrphan: an unreferenced inode is removed, unless it changes, is locked or has entries.
-func TestMarkOrphan(t *testing.T) {
+// TestLowerLinks: the link count of a file can be corrected downwards, unless the file has changed.
+func TestLowerLinks(t *testing.T) {
+	s := open(t, Config{})
+	a, err := s.Create(ctx, metadata.RootIno, "a", metadata.New{Mode: syscall.S_IFREG | 0o600})
+	for i := 0; err == nil && i < 3; i++ {
+		a, err = s.Link(ctx, a.Ino, metadata.RootIno, fmt.Sprint("link", i))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := Links{Count: 2, Ctime: a.Ctime}
+	if m, err := s.HardLinked(ctx, 10); err != nil || len(m) != 1 || m[a.Ino] != (Links{4, a.Ctime}) {
+		t.Errorf("HardLinked = %v, %v, want %v with 4 links", m, err, a.Ino)
+	}
+	for _, bad := range []Links{{2, a.Ctime - 1}, {4, a.Ctime}, {5, a.Ctime}} {
+		if err := s.LowerLinks(a.Ino, bad); !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("LowerLinks to %+v = %v, want EAGAIN", bad, err)
+		}
+	}
+	if err := s.LowerLinks(a.Ino, at); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := s.Getattr(ctx, a.Ino); err != nil || b.Nlink != 2 || b.Ctime <= a.Ctime {
+		t.Errorf("the file: %+v, %v, want 2 links and a newer ctime", b, err)
+	}
+	if err := s.LowerLinks(a.Ino, Links{1, a.Ctime}); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("LowerLinks again = %v, want EAGAIN", err)
+	}
+}
+
+// TestLowerLinksToNone: an unreferenced inode is removed, unless it changes, is locked or has entries.
+func TestLowerLinksToNone(t *testing.T) {
 	var unnamed []metadata.Ino
 	s := open(t, Config{Orphaned: func(ino metadata.Ino, _ int64) { unnamed = append(unnamed, ino) }})
 	tx := func(n uint64) metadata.TxID { return metadata.TxID(metadata.LiveIno(3, n)) }
@@ -85,9 +115,13 @@ func TestMarkOrphan(t *testing.T) {
 	}
 	suspects := func(named ...metadata.Ino) map[metadata.Ino]metadata.Time {
 		t.Helper()
-		m, err := s.OrphanCandidates(ctx, func(i metadata.Ino) bool { return slices.Contains(named, i) }, 10)
+		found, err := s.OrphanCandidates(ctx, func(i metadata.Ino) bool { return slices.Contains(named, i) }, 10)
 		if err != nil {
 			t.Fatal(err)
+		}
+		m := make(map[metadata.Ino]metadata.Time)
+		for ino, l := range found {
+			m[ino] = l.Ctime
 		}
 		return m
 	}
@@ -100,8 +134,8 @@ func TestMarkOrphan(t *testing.T) {
 	}
 	want := func(ino metadata.Ino, ctime metadata.Time, errno error) {
 		t.Helper()
-		if err := s.MarkOrphan(ino, ctime); !errors.Is(err, errno) {
-			t.Errorf("Disown(%v) = %v, want %v", ino, err, errno)
+		if err := s.LowerLinks(ino, Links{Ctime: ctime}); !errors.Is(err, errno) {
+			t.Errorf("LowerLinks(%v) = %v, want %v", ino, err, errno)
 		}
 	}
 	want(dir, at[dir], syscall.ENOTEMPTY)
