@@ -32,7 +32,7 @@ func TestHugeDirectory(t *testing.T) {
 		t.Skip("it takes a while")
 	}
 	NeedFUSE(t)
-	c := Start(t, Config{SplitAt: min(8192, *hugeEntries/4)})
+	c := Start(t, Config{SplitAt: min(1<<17, *hugeEntries/4)})
 	ms := c.Mount(t)
 	dir := func(m *Mounted) string { return filepath.Join(m.Scratch, "huge") }
 	if err := os.Mkdir(dir(ms[0]), 0o755); err != nil {
