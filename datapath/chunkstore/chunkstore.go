@@ -96,7 +96,7 @@ func Open(cfg Config) (*Store, error) {
 // Close waits for calls in progress. Later calls get ESHUTDOWN.
 func (s *Store) Close() error { return s.table.close() }
 
-// openObject sets o.file, o.place and o.alloc; o.openMu is held.
+// openObject sets o.file, o.place, o.sums and o.alloc; o.openMu is held.
 func (s *Store) openObject(o *object, create bool) error {
 	var made bool
 	var f File
@@ -120,7 +120,7 @@ func (s *Store) openObject(o *object, create bool) error {
 		}
 		o.alloc = st.Alloc // o is not shared yet
 	}
-	o.file, o.place = f, p
+	o.file, o.place, o.sums = f, p, s.sums.of(o.ino)
 	return nil
 }
 

@@ -18,19 +18,20 @@
 // Some objects are spare: when a write finds no room, their owner is asked to remove some
 // (Spare).
 //
-// Objects of the live realm have a CRC-32C per block of 4 KiB, made by the write and compared
-// by every read; the bytes of a block that differs are EIO. The sums are in memory (Config.Sums),
-// of the objects used last: what an earlier run of the daemon has written, or was not used for
-// long, is not compared until it is written again. So a kill or a power loss leaves no sum that
-// its bytes do not have, and of a torn write neither. A hole has no sum. Checksums of datasets
-// belong to stage-in; only their objects are lent (Lend), opened and spliced.
+// Objects of the live realm have a checksum of 32 bits per block of 4 KiB, made by the write and
+// compared by every read; the bytes of a block that differs are EIO. The sums are in memory
+// (Config.Sums), of the objects used last: what an earlier run of the daemon has written, or was
+// not used for long, is not compared until it is written again. So a kill or a power loss leaves
+// no sum that its bytes do not have, and of a torn write neither. A hole has no sum. Checksums of
+// datasets belong to stage-in; only their objects are lent (Lend), opened and spliced.
 //
 // It must not know files, layouts or other nodes.
 //
 // Lock order:
 //
 //	object.mu
-//	    objectSums.mu
+//	    sums.mu
+//	        objectSums.mu
 //	    object.countMu
 //	object.openMu
 //	    table.mu

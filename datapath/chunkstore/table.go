@@ -22,8 +22,9 @@ type object struct {
 	victims  []*object // to be closed before this is opened; guarded by table.mu
 
 	openMu sync.Mutex
-	file   File   // guarded by openMu until it is set, then constant
-	place  *place // as file
+	file   File        // guarded by openMu until it is set, then constant
+	place  *place      // as file
+	sums   *objectSums // as file; nil if its data has no checksums
 
 	mu   sync.RWMutex // held for reading by reads and writes, for writing to cut or remove
 	gone bool         // removed; guarded by mu

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -24,6 +26,7 @@ const (
 	armSums   = "checksums"
 	armNoSums = "without"
 	sumsSpan  = 64 << 20 // bytes of the object
+	sumsUnit  = "MB per processor second"
 )
 
 // sumsCase is one way to use the store.
@@ -60,18 +63,25 @@ func sums(ctx context.Context, b *bench) error {
 		c.calls = b.amount(c.calls)
 		side := func(name string) arm {
 			return arm{name, func(ctx context.Context, _ int) error {
-				began := time.Now()
+				before := processorTime()
 				err := useStore(ctx, stores[name], c)
-				b.take(c.row, "MB/s", name, float64(int64(c.calls)*c.piece)/1e6/time.Since(began).Seconds())
+				b.take(c.row, sumsUnit, name, float64(int64(c.calls)*c.piece)/1e6/(processorTime()-before).Seconds())
 				return err
 			}}
 		}
 		if err := b.interleave(ctx, side(armSums), side(armNoSums)); err != nil {
 			return err
 		}
-		b.aim(c.row, "MB/s", ">= 0.90")
+		b.aim(c.row, sumsUnit, ">= 0.90")
 	}
 	return nil
+}
+
+// processorTime is what this process has used.
+func processorTime() time.Duration {
+	var r unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &r) // it cannot fail
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // useStore makes the calls of a case.

@@ -14,7 +14,7 @@
 // with links of bounded bandwidth, beside a copy on the disk and the source; the
 // witnesses are slowpfs and the kernel's interface counters.
 //
-// With --faults it measures what a killed daemon and a lost node cost.
+// With --faults it measures what a killed daemon, a lost node and checksums cost.
 //
 // With --veth the nodes are in network namespaces of their own, joined by veth pairs,
 // and so are the bare client and the bare server.
@@ -39,7 +39,7 @@ import (
 )
 
 // figures is all that can be measured, in the order of the table.
-var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, rpcFigure, listingFigure, streamFigure, writeFigure, randomFigure, memoryFigure, sumsFigure, reopenFigure, coldRandomFigure, largeDirFigure}
+var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, rpcFigure, listingFigure, streamFigure, writeFigure, randomFigure, memoryFigure, reopenFigure, coldRandomFigure, largeDirFigure}
 
 // stageFigures is what --stage measures.
 var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageLatencyFigure, stageEpochFigure, stageFirstFigure, stageOverflowFigure}
@@ -47,8 +47,8 @@ var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, sta
 // trainFigures is what --train measures.
 var trainFigures = []figure{trainFigure, trainOverflowFigure, trainCutFigure, trainRemoteFigure}
 
-// faultFigures is what --faults measures.
-var faultFigures = []figure{faultKillFigure, faultLostFigure}
+// faultFigures is what --faults measures: rows 2, 3 and 7 of the table of failures.
+var faultFigures = []figure{faultKillFigure, faultLostFigure, sumsFigure}
 
 // vethFigures is what --veth measures.
 var vethFigures = []figure{remoteFigure}
@@ -83,7 +83,7 @@ func parse(args []string) (config, error) {
 	fs.StringVar(&c.json, "json", "", "write the table to this file as JSON, too")
 	fs.BoolVar(&c.stage, "stage", false, "the figures of stage-in instead of those of the live realm")
 	fs.BoolVar(&c.train, "train", false, "the figures of training with PyTorch; --rounds 1 unless given")
-	fs.BoolVar(&c.faults, "faults", false, "the figures of killed daemons and lost nodes")
+	fs.BoolVar(&c.faults, "faults", false, "the figures of killed daemons, lost nodes and checksums")
 	fs.StringVar(&c.python, "python", "/usr/bin/python3", "with --train: a Python that has PyTorch")
 	fs.StringVar(&c.module, "module", "fsclient/python", "with --train: the directory of the Python package")
 	fs.BoolVar(&c.veth, "veth", false, "only what goes between nodes that are in network namespaces of their own")
