@@ -26,7 +26,7 @@ import (
 type reportReply struct {
 	Leader metadata.NodeID `json:"leader"`
 	Known  bool            `json:"known"`
-	View   *cluster.View   `json:"view,omitempty"`
+	Delta  *cluster.Delta  `json:"delta,omitempty"` // to the view that the member has, if it is newer
 	// Out is what cannot be copied out on any node, for the node that notifies the user.
 	Out []stageout.Failures `json:"out,omitempty"`
 	// Marks is the progress of all nodes with replicas, if it has changed since the report's
@@ -35,65 +35,6 @@ type reportReply struct {
 	MarksVersion uint64                                 `json:"marks_version,omitempty"`
 	// Notifies: the caller is the node that writes to the job's output.
 	Notifies bool `json:"notifies,omitempty"`
-}
-
-// View is the newest view that this node has. It must not be changed.
-func (d *Daemon) View() cluster.View {
-	d.viewMu.Lock()
-	defer d.viewMu.Unlock()
-	return d.view
-}
-
-// Watch returns the view and a channel that is closed when it changes.
-func (d *Daemon) Watch() (cluster.View, <-chan struct{}) {
-	d.viewMu.Lock()
-	defer d.viewMu.Unlock()
-	return d.view, d.changed
-}
-
-// setView takes a newer view. Calls to nodes that are down in it end.
-func (d *Daemon) setView(v cluster.View) {
-	for _, id := range d.changeView(v) {
-		d.peers.Disconnect(id)
-	}
-}
-
-// changeView returns the nodes that are down now and were not before.
-func (d *Daemon) changeView(v cluster.View) (down []metadata.NodeID) {
-	d.viewMu.Lock()
-	defer d.viewMu.Unlock()
-	if v.Version <= d.view.Version {
-		return nil
-	}
-	for _, n := range v.Map.Nodes {
-		if was, _ := d.view.Map.Node(n.ID); n.State == cluster.Down && was.State != cluster.Down {
-			down = append(down, n.ID)
-		}
-	}
-	if d.view.Map.Epoch != v.Map.Epoch {
-		d.log.WithFields(map[string]any{"epoch": v.Map.Epoch, "up": len(v.Map.Up())}).Info("nodes of the job have changed")
-	}
-	d.view = v
-	close(d.changed)
-	d.changed = make(chan struct{})
-	return down
-}
-
-// Until waits for a view for which ok is true.
-func (d *Daemon) Until(ctx context.Context, ok func(cluster.View) bool) error {
-	for {
-		v, changed := d.Watch()
-		if ok(v) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-d.ctx.Done():
-			return fmt.Errorf("the daemon stops: %w", context.Canceled)
-		case <-changed:
-		}
-	}
 }
 
 // WaitUp waits until the job's map is complete. The error names the hosts that did not
@@ -221,10 +162,7 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 	if r.MarksVersion > 0 {
 		d.datasets.Replicas.Hear(r.MarksVersion, r.Marks)
 	}
-	if r.View != nil {
-		d.setView(*r.View)
-	}
-	return true
+	return d.take(ctx, r.Delta)
 }
 
 // Refresh returns when this node knows all that the leader knew when it was
@@ -272,7 +210,7 @@ func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *leader.Rep
 		reply.MarksVersion, reply.Marks = d.lead.Marks(r.MarksVersion)
 	}
 	if v := g.View(); v.Version > r.Version {
-		reply.View = &v
+		reply.Delta = new(d.history.Delta(r.Version, v))
 	}
 	return reply, nil
 }

@@ -96,6 +96,7 @@ type Daemon struct {
 	view    cluster.View  // guarded by viewMu
 	changed chan struct{} // guarded by viewMu; closed when view changes
 	leading leading       // guarded by viewMu
+	history *cluster.History
 
 	stageRate, serveRate *rate.Bucket // of what is read from sources, and sent to others; nil is no bound
 
@@ -135,6 +136,7 @@ func Open(cfg Config) (*Daemon, error) {
 	d.phases.Created, d.phases.Started = d.job.Created, now()
 	d.run = metadata.Run(d.phases.Started)
 	d.view = cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)}
+	d.history = cluster.NewHistory(d.view, firstAddrs(d.job.Addrs))
 	d.leading.node = leader.Members(len(d.job.Hosts))[0]
 	d.tasks = tasks.New(d, 2*d.cfg.Timing.Down)
 	d.out = stageout.New(stageout.Config{

@@ -13,5 +13,8 @@
 //	a lost node's part of it  Holder      over the nodes Up now, while the node is Down
 //	a sealed file's replicas  Replicas    over the nodes Up now; a stand-in is the first
 //
+// A View travels as a Delta from the one that its receiver has: nodes that have changed alike are ranges in it, so
+// that what a leader sends while a job starts is a few bytes for each pair of nodes.
+//
 // A Map also remembers in which epochs each node was Up, for the layouts of earlier epochs.
 package cluster
