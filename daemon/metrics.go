@@ -43,9 +43,10 @@ func (d *Daemon) registry() *prometheus.Registry {
 	})
 	gauge("transactions_in_doubt", "Transactions of other nodes whose outcome is not known yet.",
 		func() float64 { return float64(d.home.Transactions().InDoubt) })
+	what := map[string]string{"stage": "Limit of this node's reads from sources (rate=).", "serve": "Limit of what this node sends to readers (serve-rate=)."}
 	for name, b := range map[string]*rate.Bucket{"stage": d.stageRate, "serve": d.serveRate} {
 		if b != nil {
-			gauge(name+"_limit_bytes_per_second", "Limit of the rate.", func() float64 { return float64(b.Stats().Limit) })
+			gauge(name+"_limit_bytes_per_second", what[name], func() float64 { return float64(b.Stats().Limit) })
 			counter(name+"_limit_waited_seconds", "Total time that reads have waited for the limit.", func() float64 { return b.Stats().Waited })
 		}
 	}

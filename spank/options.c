@@ -35,9 +35,9 @@ static int heard(int val, const char *arg, int remote)
 
 static struct spank_option options[] = {
 	{"bivouac", NULL, "give the job a filesystem of its own on its nodes' local disks ($BIVOUAC)", 0, BARE, heard},
-	{"bivouac-stage-in", "SRC[:NAME][,KEY=VALUE]...", "unpack a tar or zip, or copy a directory, to $BIVOUAC_DATA/NAME before the job starts (repeatable)", 1, STAGE_IN,
+	{"bivouac-stage-in", "SRC[:NAME][,KEY=VALUE]...", "unpack a tar or zip, or copy a directory, to $BIVOUAC_DATA/NAME; the job starts when the tree is readable (repeatable)", 1, STAGE_IN,
 	 heard},
-	{"bivouac-stage-out", "FROM:TO", "copy $BIVOUAC_SCRATCH/FROM to the directory TO when the job ends (repeatable)", 1, STAGE_OUT, heard},
+	{"bivouac-stage-out", "FROM:TO", "copy $BIVOUAC_SCRATCH/FROM to the directory TO while the job runs and when it ends (repeatable)", 1, STAGE_OUT, heard},
 	{"bivouac-opts", "KEY=VALUE,...", "settings of the job's bivouac, for instance wait=all,capacity=400G,rate=200M", 1, OPTS, heard},
 };
 

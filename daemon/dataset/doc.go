@@ -19,8 +19,8 @@
 //     an excluded attempt after Fence.Exclude; both return when earlier writes are over.
 //   - A handler for another node never waits long for a fetch: it answers EAGAIN and the
 //     reader asks again (waitTime, maxWaits).
-//   - A file that a node owns but cannot store is overflow: its owner reads it through
-//     from the source, for all nodes.
+//   - A file that was never stored for lack of room is read from the source by the node of
+//     its reader; one that loses its room later, by its owner, for all nodes.
 //
 // # Locks
 //

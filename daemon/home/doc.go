@@ -10,7 +10,7 @@
 //	├──────────────────────────────────────────────────────┤
 //	│ store     open files and locks       metadata/opens  │  opens.go locks.go
 //	│           transactions over homes    metadata/txn    │  txn.go
-//	│           shards of wide directories metadata/wide   │  wide.go
+//	│           shards of wide directories metadata/shard  │  wide.go
 //	├──────────────────────────────────────────────────────┤
 //	│ records   metadata/pebblestore       extents of data │  xattr.go extents.go
 //	└──────────────────────────────────────────────────────┘

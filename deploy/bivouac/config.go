@@ -36,10 +36,11 @@ func configOf(use, short string, show bool) *cobra.Command {
 				return err
 			}
 			if !show {
+				text := path + ": valid"
 				if missing {
-					path += " is missing: the defaults hold; they"
+					text = path + " is missing: the defaults are used"
 				}
-				_, err = fmt.Fprintf(c.OutOrStdout(), "%s: valid\n", path)
+				_, err = fmt.Fprintln(c.OutOrStdout(), text)
 				return err
 			}
 			e := yaml.NewEncoder(c.OutOrStdout())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,6 +27,9 @@ get what they can see. The exit status is 1 if jobs would fail.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			site, err := pitch.LoadSite(config)
 			all := []doctor.Finding{{Check: "configuration", State: doctor.OK, Found: config}}
+			if _, gone := os.Stat(config); gone != nil && err == nil {
+				all[0].Found += " is missing: the defaults are used"
+			}
 			if err != nil { // the defaults are checked then
 				all[0] = doctor.Finding{Check: "configuration", State: doctor.Failed, Found: err.Error(), Remedy: "correct it; bivouac config check " + config + " checks it again"}
 			}

@@ -243,7 +243,7 @@ func settled(s daemon.Status, names []string, until string, first int64) (bool, 
 func hasFirst(s *daemon.Status, ds *daemon.DatasetStatus, n int64) (bool, error) {
 	var spec job.Dataset
 	if err := json.Unmarshal([]byte(ds.Spec), &spec); err == nil && !slices.Contains([]string{stagein.OrderSeed, stagein.OrderRandom, stagein.OrderLoader, stagein.OrderList}, spec.Options.Fill.Kind) {
-		return false, fmt.Errorf("--first: %s has no order of samples: stage it with order=seed:S or order=list:FILE", ds.Name)
+		return false, fmt.Errorf("--first: %s has no order of samples: stage it with order=seed:S, random:S, loader:S or list:FILE", ds.Name)
 	}
 	serving := int64(0)
 	for _, x := range s.Nodes {

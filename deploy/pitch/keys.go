@@ -11,7 +11,7 @@ import (
 // OptionKeys documents the keys of --bivouac-opts, in the order in which a reader needs them.
 var OptionKeys = []stagein.Key{
 	{Name: "wait", Values: "manifest|all|none", Default: "manifest",
-		Meaning: "start the first task when the tree is readable, when every file is on the nodes, or at once"},
+		Meaning: "start the batch script when the tree is readable, when every file is on the nodes, or at once"},
 	{Name: "capacity", Values: "SIZE", Default: "all free space", Meaning: "space that the job may use on each node"},
 	{Name: "scratch", Values: "SIZE|PERCENT", Default: "the site's: 10%, at most 64G",
 		Meaning: "space on each node that datasets leave to scratch; files that then do not fit stay in the source"},

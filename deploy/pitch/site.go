@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,13 +94,20 @@ func LoadSite(path string) (Site, error) {
 	return s, nil
 }
 
+// unknownField is what the decoder says of a key that a Site lacks.
+var unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
+
 // ParseSite reads a configuration. An unknown key is an error.
 func ParseSite(b []byte) (Site, error) {
 	s := DefaultSite()
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&s); err != nil && !errors.Is(err, io.EOF) {
-		return Site{}, err
+		text := unknownField.ReplaceAllString(err.Error(), "unknown key ${1}")
+		if text != err.Error() {
+			text += ": bivouac config show lists all keys"
+		}
+		return Site{}, errors.New(text)
 	}
 	if err := s.validate(); err != nil {
 		return Site{}, err

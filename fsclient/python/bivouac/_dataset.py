@@ -108,7 +108,7 @@ def _default_name(source: str) -> str:
 
 
 def _order(text: str) -> Dict[str, Any]:
-    """An order as on the sbatch line: seed:42,ranks=16,root=train,drop_last."""
+    """An order as on the sbatch line: seed:42,ranks=16,root=train,drop-last=yes."""
     kind, _, arg = text.partition(":")
     if kind == "list":
         return {"kind": kind, "list": os.path.abspath(arg)}
@@ -117,7 +117,8 @@ def _order(text: str) -> Dict[str, Any]:
     if seed:
         out["seed"] = int(seed)
     for key, _, value in (m.partition("=") for m in more):
-        out[key] = True if key == "drop_last" else value if key == "root" else int(value)
+        key = key.replace("-", "_")
+        out[key] = value not in ("no", "false") if key == "drop_last" else value if key == "root" else int(value)
     return out
 
 
