@@ -21,6 +21,10 @@ const FuseFD = 4
 // ListenFD is the descriptor of a listening socket, if Start.Listen is set.
 const ListenFD = 5
 
+// HandoverFD is the descriptor of the memory that one daemon leaves to the next, if
+// Start.Handover is set.
+const HandoverFD = 7
+
 // Start is the first line from keeper to daemon.
 type Start struct {
 	Key      string `json:"key"`                // the job key, hex
@@ -28,6 +32,8 @@ type Start struct {
 	Fuse     bool   `json:"fuse,omitempty"`     // FuseFD is open; else the daemon mounts by itself
 	Listen   bool   `json:"listen,omitempty"`   // ListenFD is open; else the daemon listens by itself
 	Backing  bool   `json:"backing,omitempty"`  // BackingFD is open
+	Handover bool   `json:"handover,omitempty"` // HandoverFD is open
+	Adopt    bool   `json:"adopt,omitempty"`    // an earlier daemon has served FuseFD
 }
 
 // Order is a later line from keeper to daemon.
@@ -42,6 +48,8 @@ type Order struct {
 type Note struct {
 	// Ready is sent once: the map is known and the mount answers.
 	Ready bool `json:"ready,omitempty"`
+	// Kept comes with Ready: another daemon can take the connection over.
+	Kept bool `json:"kept,omitempty"`
 	// Failed is why the daemon cannot start; it exits after it.
 	Failed string `json:"failed,omitempty"`
 	// Alive is sent every few seconds after the mount has answered a probe.

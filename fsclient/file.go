@@ -64,6 +64,24 @@ func (c *Client) OpenToMap(ctx context.Context, ino metadata.Ino) (*File, error)
 	return c.open(ctx, ino, true)
 }
 
+// Reopen is Open, or OpenToMap, for a descriptor that an earlier process of this node has
+// opened: the kernel may have old pages, and the nodes of the file may have bytes that are not
+// durable.
+func (c *Client) Reopen(ctx context.Context, ino metadata.Ino, maps bool) (*File, error) {
+	f, err := c.open(ctx, ino, maps)
+	if err != nil || ino.Sealed() {
+		return f, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.since = unknownTime
+	f.touch(f.order)
+	return f, nil
+}
+
+// unknownTime is no time of a file.
+const unknownTime metadata.Time = -1
+
 func (c *Client) open(ctx context.Context, ino metadata.Ino, maps bool) (*File, error) {
 	var f *File
 	var a metadata.Attr

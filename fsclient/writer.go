@@ -105,6 +105,18 @@ func (w *Writer) sync(ctx context.Context, write bool) error {
 	return errors.Join(lost, err)
 }
 
+// Clean reports whether nothing would be lost if this process ended now: what was written has
+// arrived, the home knows how far, and there is no error to report.
+func (w *Writer) Clean() bool {
+	w.f.mu.Lock()
+	known := (!w.f.dirty || w.f.end <= w.f.attr.Size) && !w.f.app.Unsettled()
+	w.f.mu.Unlock()
+	return known && w.errs.Clean()
+}
+
+// Lost makes the next call of w report err: what its descriptor wrote before is lost.
+func (w *Writer) Lost(err error) { w.errs.Lost(err) }
+
 // Close flushes and closes the file.
 func (w *Writer) Close(ctx context.Context) error {
 	err := w.f.Close(ctx)

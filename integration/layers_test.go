@@ -58,6 +58,7 @@ var floors = map[string]int{
 	"stagein/jobtest":         9,
 	"fsclient/wait":           4,
 	"fsclient/sources":        1,
+	"fsclient/handover":       1,
 	"fsclient/pagecache":      1,
 	"fsclient/prefetch":       6,
 	"fsclient/cache":          5,

@@ -3,6 +3,7 @@ package home
 import (
 	"context"
 	"errors"
+	"fmt"
 	"syscall"
 	"time"
 
@@ -221,6 +222,9 @@ func (s *Server) leaseHandlers() node.Handlers {
 			return &wire.LeasedEntriesResp{Entries: es}, nil
 		}),
 		wire.OpRevoke: node.Handle(func(_ context.Context, q *wire.RevokeReq) (node.Appender, error) {
+			if s.forget.Load() == nil { // the kernel may have leased answers of the daemon before this one
+				return nil, fmt.Errorf("the mount is not served yet: %w", syscall.EAGAIN)
+			}
 			s.forgetHere(q.Keys)
 			return nil, nil
 		}),

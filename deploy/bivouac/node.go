@@ -20,6 +20,7 @@ import (
 	daemonout "github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/daemon/training"
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
@@ -46,6 +47,7 @@ type node struct {
 	ahead  *prefetchers
 	// watched says that a keeper wants to hear that the mount answers.
 	watched bool
+	kept    bool // another daemon can take the connection over
 }
 
 func openNode(job *job.File, start daemon.Start, lost func(string), log *logrus.Entry) (*node, error) {
@@ -61,7 +63,7 @@ func openNode(job *job.File, start daemon.Start, lost func(string), log *logrus.
 	}
 	raiseProcs()
 	spareCollector()
-	n := &node{job: job, log: log, memory: boundMemory(job, log), ended: make(chan struct{}), watched: !start.Detached}
+	n := &node{job: job, log: log, memory: boundMemory(job, log), ended: make(chan struct{}), watched: !start.Detached, kept: start.Handover}
 	if start.Backing {
 		if n.backer, err = daemon.NewBacking(os.NewFile(daemon.BackingFD, "backing")); err != nil {
 			return nil, err
@@ -100,8 +102,12 @@ func (n *node) openMount(start daemon.Start) error {
 	}
 	d.Out().SetCopy(n.stageOut, n.copyPiece)
 	d.SetClient(n.client)
-	d.SetRevoke(n.client.Revoke)
 	dir := n.job.Dirs.Mount
+	var handover *os.File
+	if start.Handover {
+		handover = os.NewFile(daemon.HandoverFD, "handover")
+		defer handover.Close()
+	}
 	if start.Fuse {
 		dir = fmt.Sprintf("/dev/fd/%d", daemon.FuseFD)
 	}
@@ -109,10 +115,12 @@ func (n *node) openMount(start daemon.Start) error {
 	n.mount, err = mount.New(mount.Config{
 		Client: n.client, Dir: dir, Point: n.job.Dirs.Mount, AllowOther: start.Fuse || os.Geteuid() == 0, UID: n.job.UID, GID: n.job.GID,
 		Virtual: n.virtual, Backer: n.backer, Prefetch: n.ahead.of, Log: n.log.WithField("part", "mount"),
+		Handover: handover, Adopt: start.Adopt,
 	})
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
+	d.SetRevoke(n.client.Revoke) // the kernel can be told now
 	d.SetActivity(n.activity)
 	d.SetDropPages(func(inos []metadata.Ino) {
 		n.mount.DropPages(inos)
@@ -124,6 +132,9 @@ func (n *node) openMount(start daemon.Start) error {
 	})
 	d.SetTrace(n.trace)
 	n.trace(nil)
+	if start.Adopt {
+		n.awaitDatasets()
+	}
 	go func() {
 		defer close(n.ended)
 		n.mount.Serve()
@@ -137,6 +148,34 @@ func (n *node) openMount(start daemon.Start) error {
 		n.covers.see(ds, sum)
 	})
 	return nil
+}
+
+// adoptTime bounds awaitDatasets: processes wait meanwhile.
+const adoptTime = 5 * time.Second
+
+// awaitDatasets waits until this node is up again and its datasets can be read. A process that has
+// something open there, or works there, must not see it missing.
+func (n *node) awaitDatasets() {
+	ctx, cancel := context.WithTimeout(context.Background(), adoptTime)
+	defer cancel()
+	n.daemon.SetReady()
+	err := n.daemon.WaitUp(ctx)
+	for b := retry.New(time.Millisecond, 100*time.Millisecond, 0); err == nil && !n.readable() && b.Wait(ctx); {
+	}
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		n.log.WithError(err).Warn("the mount is served before all datasets can be read")
+	}
+}
+
+// readable reports whether all published datasets can be read.
+func (n *node) readable() bool {
+	published := 0
+	for _, ds := range n.daemon.View().Datasets {
+		if ds.Phase != cluster.Staging && !ds.Phase.Ended() {
+			published++
+		}
+	}
+	return len(n.daemon.Datasets()) >= published
 }
 
 // trace has the mount tell to of every request; nil ends that. At the level of
@@ -281,7 +320,7 @@ func (n *node) up(ctx context.Context, heartbeat *daemon.Heartbeat) error {
 	if err := n.daemon.WaitUp(ctx); err != nil {
 		return err
 	}
-	return heartbeat.Send(daemon.Note{Ready: true})
+	return heartbeat.Send(daemon.Note{Ready: true, Kept: n.kept})
 }
 
 // serve answers until the end: an order to leave, a closed heartbeat connection, a signal, or

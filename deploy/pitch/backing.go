@@ -190,8 +190,8 @@ func (b *backer) drop(id int32) error {
 // startBacker starts a backer with its own descriptor of the connection. far is the daemon's
 // end of the socket; the caller closes it. done is called when the backer has ended. stop,
 // called once, ends it even if other processes hold far.
-func startBacker(fuse *os.File, uid uint32, by mounter, done func()) (far *os.File, stop func(), err error) {
-	own, err := unix.FcntlInt(fuse.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+func startBacker(conn *connection, uid uint32, by mounter, done func()) (far *os.File, stop func(), err error) {
+	own, err := unix.FcntlInt(conn.dev.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("passthrough: %w", err)
 	}
@@ -209,7 +209,7 @@ func startBacker(fuse *os.File, uid uint32, by mounter, done func()) (far *os.Fi
 		_ = unix.Shutdown(again, unix.SHUT_RDWR) // it may have ended
 		_ = unix.Close(again)                    // nothing was written
 	}
-	b := &backer{fuse: os.NewFile(uintptr(own), fuseDevice), sock: fds[0], uid: uid, files: make(map[int32]struct{}), by: by}
+	b := &backer{fuse: os.NewFile(uintptr(own), fuseDevice), sock: fds[0], uid: uid, files: conn.files, by: by}
 	go func() {
 		defer done()
 		b.serve()

@@ -24,7 +24,7 @@ func newBacker(t *testing.T, uid uint32) (far *os.File, ended chan struct{}) {
 	}
 	defer fuse.Close()
 	ended = make(chan struct{})
-	far, stop, err := startBacker(fuse, uid, fakeMounter{}, func() { close(ended) })
+	far, stop, err := startBacker(&connection{dev: fuse, files: make(map[int32]struct{})}, uid, fakeMounter{}, func() { close(ended) })
 	if err != nil {
 		t.Fatal(err)
 	}

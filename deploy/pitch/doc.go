@@ -34,10 +34,12 @@
 // itself. A keeper whose job failed stays until the epilog, so that a run
 // directory without a live keeper is always a stale one.
 //
-// The keeper keeps no copy of the FUSE descriptor that the daemon serves: when
-// the daemon dies, the kernel aborts the connection at once and nothing hangs.
-// A daemon that stops answering is aborted and killed by the watchdog. In both
-// cases a fresh mount takes the place of the old and a new daemon starts on
-// the same stores with the same key. What a daemon has started, which as its user's
+// The watchdog kills a daemon that stops answering. When a daemon has died, a new one starts on
+// the same stores with the same key, and calls wait for it. The keeper holds the FUSE connection and
+// the memory in which the daemon has recorded its open files (fsclient/handover): the new
+// one takes both over, and open files go on. A new mount takes the place of the old one where that is
+// impossible: before Linux 6.9, which cannot send again the requests that the dead daemon had
+// read; for a daemon that does not die or has not begun to serve; at the third death in a row; and
+// where covers or kernel views lie over the mount. What a daemon has started, which as its user's
 // process it can be made to, goes with it: the keeper is the parent of orphans below it.
 package pitch

@@ -116,7 +116,7 @@ type keeper struct {
 	exports   sync.WaitGroup // of metrics and events
 	endExport func()
 	restarts  atomic.Int64 // of the daemon
-	next      *os.File     // the mounted connection of the next daemon; nil: not mounted yet
+	conn      *connection  // of the daemon that runs, if another can take it over, or of the next one; nil: not mounted yet
 
 	leaving chan struct{} // closed when asked to leave
 	gone    chan struct{} // closed when everything is removed

@@ -59,6 +59,8 @@ const (
 	hangsOnce    = "9"
 	leavesItself = "10"
 	getsAway     = "11" // has started others, which would outlive it
+	handsOver    = "12" // leaves its connection to the next one
+	neverAdopts  = "13" // does so, and the next one cannot take it over
 )
 
 // sighting is what a fake daemon finds itself to be.
@@ -97,6 +99,11 @@ func fakeDaemon(path string) int {
 		_ = heartbeat.Receive(&start)
 		return 0
 	}
+	keeps := how == handsOver || how == neverAdopts
+	if how == neverAdopts && start.Adopt {
+		_ = heartbeat.Send(daemon.Note{Failed: "no settings"})
+		return 1
+	}
 	signal.Ignore(syscall.SIGTERM)
 	hung := how == hangs || how == hangsOnce && n == 1
 	if !hung {
@@ -105,7 +112,7 @@ func fakeDaemon(path string) int {
 	if how == getsAway {
 		getAway(job)
 	}
-	_ = heartbeat.Send(daemon.Note{Ready: true})
+	_ = heartbeat.Send(daemon.Note{Ready: true, Kept: keeps})
 	if how == diesAlways {
 		return 4
 	}
@@ -223,6 +230,11 @@ func serveRoot(job *job.File) {
 			binary.LittleEndian.PutUint32(b[20:], 1<<20)
 			out = append(out, b...)
 		case 3: // GETATTR
+			if _, err := os.Stat(job.Dirs.Run + "/mute"); err == nil {
+				_ = os.Remove(job.Dirs.Run + "/mute")
+				_ = os.WriteFile(job.Dirs.Run+"/asked", nil, 0o600)
+				continue // the next daemon answers
+			}
 			b := make([]byte, 104)
 			binary.LittleEndian.PutUint64(b[16:], 1)
 			for i, v := range []uint32{unix.S_IFDIR | 0o700, 2, job.UID, job.GID} {

@@ -60,6 +60,9 @@ func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os
 		c.k.log.WithError(err).WithField("dataset", name).Warn(failed + ": it is read through FUSE")
 		return nil, err
 	}
+	if c.conn != nil {
+		c.conn.covers.Store(true)
+	}
 	c.wg.Go(func() {
 		defer cancel()
 		c.helperEnded(name, end())

@@ -37,6 +37,7 @@ func (f fatal) Unwrap() error { return f.error }
 // child is a running daemon, the heartbeat connection to it, and its mount.
 type child struct {
 	k         *keeper
+	conn      *connection
 	cmd       *exec.Cmd
 	proc      process
 	heartbeat *daemon.Heartbeat
@@ -100,35 +101,19 @@ func (c *child) run(until time.Time, first bool) error {
 
 // launch starts a daemon, which serves the connection that connect has mounted. After an
 // error that connection is dead.
-func (k *keeper) launch(until time.Time) (*child, error) {
-	defer k.disconnect() // ours would keep a dead connection open
+func (k *keeper) launch(until time.Time) (c *child, err error) {
+	defer func() {
+		if err != nil {
+			k.disconnect()
+		}
+	}()
 	if err := k.writeJob(until); err != nil {
 		return nil, err
 	}
 	if err := k.connect(); err != nil {
 		return nil, err
 	}
-	return k.spawn(k.next)
-}
-
-// connect mounts the connection of the next daemon. The kernel lets calls wait until that
-// daemon answers.
-func (k *keeper) connect() error {
-	if k.next != nil {
-		return nil
-	}
-	var err error
-	k.next, err = mountFuse(k.place.mount(), k.rec.Job.UID, k.rec.Job.GID)
-	return err
-}
-
-// disconnect closes the keeper's descriptor of the next daemon's connection. If no daemon has
-// it, waiting calls fail.
-func (k *keeper) disconnect() {
-	if k.next != nil {
-		_ = k.next.Close() // nothing is written
-		k.next = nil
-	}
+	return k.spawn(k.conn)
 }
 
 // writeJob writes the daemon's job file, which only its user can read.
@@ -144,7 +129,7 @@ func (k *keeper) writeJob(until time.Time) error {
 	return errors.Join(os.Chmod(path, 0o400), os.Lchown(path, int(j.UID), int(j.GID)))
 }
 
-func (k *keeper) spawn(fuse *os.File) (*child, error) {
+func (k *keeper) spawn(conn *connection) (*child, error) {
 	cred, err := credential(k.rec.Job.UID, k.rec.Job.GID)
 	if err != nil {
 		return nil, err
@@ -161,10 +146,10 @@ func (k *keeper) spawn(fuse *os.File) (*child, error) {
 	cmd.Env, cmd.Dir = []string{"PATH=" + safePath, "LANG=C.UTF-8"}, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: cred}
 	c := &child{
-		k: k, cmd: cmd, heartbeat: daemon.NewHeartbeat(near),
+		k: k, conn: conn, cmd: cmd, heartbeat: daemon.NewHeartbeat(near),
 		notes: make(chan daemon.Note), stop: make(chan struct{}), died: make(chan struct{}), unback: func() {},
 	}
-	if err := c.start(far, fuse); err != nil {
+	if err := c.start(far, conn); err != nil {
 		_ = near.Close()
 		c.unback()
 		return nil, fmt.Errorf("start the daemon: %w", err)
@@ -179,14 +164,14 @@ func (k *keeper) spawn(fuse *os.File) (*child, error) {
 
 // start starts the process with the descriptors that it expects. Without passthrough it
 // reads everything through the mount, which is only slower.
-func (c *child) start(heartbeat, fuse *os.File) error {
+func (c *child) start(heartbeat *os.File, conn *connection) error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return err
 	}
 	defer null.Close()
 	c.wg.Add(1)
-	back, stop, err := startBacker(fuse, c.k.rec.Job.UID, c, c.wg.Done)
+	back, stop, err := startBacker(conn, c.k.rec.Job.UID, c, c.wg.Done)
 	if err != nil {
 		c.wg.Done()
 		c.k.log.WithError(err).Warn("no passthrough: files are read through FUSE, which is slower")
@@ -195,7 +180,11 @@ func (c *child) start(heartbeat, fuse *os.File) error {
 		c.backing, c.unback = true, stop
 		defer back.Close()
 	}
-	c.cmd.ExtraFiles = []*os.File{heartbeat, fuse, null, back} // daemon.HeartbeatFD, FuseFD, ListenFD, BackingFD
+	memory := conn.memory
+	if memory == nil {
+		memory = null
+	}
+	c.cmd.ExtraFiles = []*os.File{heartbeat, conn.dev, null, back, memory} // daemon.HeartbeatFD, FuseFD, ListenFD, BackingFD, HandoverFD
 	return daemon.StartProcess(c.cmd)
 }
 
@@ -212,7 +201,8 @@ func (k *keeper) settle(c *child) {
 	if err := enterCgroup(k.place, c.proc.pid); err != nil {
 		k.log.WithError(err).Warn("could not put the daemon into its memory cgroup; its memory is not bounded")
 	}
-	if err := c.heartbeat.Send(daemon.Start{Key: hex.EncodeToString(k.key[:]), Fuse: true, Backing: c.backing}); err != nil {
+	start := daemon.Start{Key: hex.EncodeToString(k.key[:]), Fuse: true, Backing: c.backing, Handover: c.conn.memory != nil, Adopt: c.conn.kept}
+	if err := c.heartbeat.Send(start); err != nil {
 		k.log.WithError(err).Warn("could not send the start message to the daemon")
 	}
 }
@@ -239,9 +229,9 @@ func (c *child) listen() {
 	}
 }
 
-// kill ends the daemon and its mount, whatever state they are in, down to the backstop. A
-// graceful kill first gives the daemon grace to end by itself; after any other, calls wait
-// for the next daemon.
+// kill ends the daemon, whatever state it is in. A graceful kill first gives the daemon grace to
+// end by itself, and ends its mount, down to the backstop; after any other, calls wait for the
+// next daemon.
 func (c *child) kill(graceful bool) error {
 	close(c.stop)
 	_ = c.heartbeat.Close() // tells the daemon to end
@@ -250,12 +240,11 @@ func (c *child) kill(graceful bool) error {
 	}
 	c.proc.kill()
 	_ = c.cmd.Process.Kill() // in case its start time could not be read
-	ctx, cancel := context.WithTimeout(context.Background(), unmountTime)
-	defer cancel()
-	err := unmountAbove(ctx, c.k.place.mount(), 1, unmountTime)
-	if err == nil && !graceful {
-		err = c.k.connect()
+	end := c.replace
+	if graceful {
+		end = c.unmount
 	}
+	err := end()
 	if !c.waitDied(killTime) {
 		return errors.Join(err, fmt.Errorf("daemon process %d was killed and does not die; if it hangs in the source, wait for that filesystem or reboot", c.proc.pid))
 	}
@@ -271,6 +260,12 @@ func (c *child) kill(graceful bool) error {
 		c.k.log.WithError(e).Warn("could not remove daemon.pid of the dead daemon")
 	}
 	return err
+}
+
+// unmount ends the mount of the daemon, down to the backstop.
+func (c *child) unmount() error {
+	c.k.disconnect()
+	return unmountAbove(context.Background(), c.k.place.mount(), 1, unmountTime)
 }
 
 // killOrphans kills the processes that the daemon has started; they may hold its descriptors.

@@ -19,9 +19,13 @@ func (c *child) ready(until time.Time) error {
 			switch {
 			case !ok:
 				return c.death("while it started")
+			case n.Failed != "" && c.conn.kept: // a daemon with a new mount may start
+				c.conn.kept = false
+				return errors.New(oneLine(n.Failed))
 			case n.Failed != "":
 				return fatal{errors.New(oneLine(n.Failed))}
 			case n.Ready:
+				c.serves(n.Kept)
 				return nil
 			}
 		case <-t.C:

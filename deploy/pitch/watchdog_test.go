@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -26,6 +27,88 @@ func TestDaemonKilled(t *testing.T) {
 	}
 	n.wantState(State{Ready, n.place().mount()})
 	wantMount(t, n)
+}
+
+// TestMountSurvives: a daemon is killed while a process waits for its answer. The next one
+// answers it, and a descriptor from before is still of the mount that is there. A second death soon
+// after changes nothing; after the third one there is a new mount.
+func TestMountSurvives(t *testing.T) {
+	n := newNode(t, handsOver)
+	n.pitched()
+	if !resends(t) {
+		t.Skip("needs Linux 6.9")
+	}
+	root, err := os.Open(n.place().mount())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for starts := 2; starts <= 3; starts++ {
+		mute, asked := filepath.Join(n.place().ctl(), "mute"), filepath.Join(n.place().ctl(), "asked")
+		if err := errors.Join(os.WriteFile(mute, nil, 0o666), os.Chown(mute, nobody, nobody)); err != nil {
+			t.Fatal(err)
+		}
+		answered := make(chan error, 1)
+		go func() {
+			_, err := root.Stat()
+			answered <- err
+		}()
+		soon(t, "the daemon is asked", func() bool { return exists(asked) })
+		if err := errors.Join(os.Remove(asked), unix.Kill(n.daemon().pid, unix.SIGKILL)); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-answered; err != nil {
+			t.Errorf("a call in flight when daemon %d was killed: %v", starts-1, err)
+		}
+		soon(t, "there is another daemon", func() bool { return n.starts() == starts && n.daemon().alive() })
+		wantMount(t, n)
+		now, err := os.Stat(n.place().mount())
+		if was, e := root.Stat(); e != nil || err != nil || !os.SameFile(was, now) {
+			t.Errorf("after death %d: the root that was open is %v, %v, the one that is there is %v, %v", starts-1, was, e, now, err)
+		}
+	}
+	if err := unix.Kill(n.daemon().pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "the old mount is gone", func() bool {
+		_, err := root.Stat()
+		return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
+	})
+	soon(t, "the new one answers", func() bool { _, err := os.Stat(n.place().mount()); return err == nil })
+	wantMount(t, n)
+}
+
+// TestAdoptionFails: if a daemon cannot take the mount over, the next one gets a new one.
+func TestAdoptionFails(t *testing.T) {
+	n := newNode(t, neverAdopts)
+	n.pitched()
+	if !resends(t) {
+		t.Skip("needs Linux 6.9")
+	}
+	if err := unix.Kill(n.daemon().pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "there is a third daemon", func() bool { return n.starts() == 3 && n.daemon().alive() })
+	soon(t, "it answers", func() bool { _, err := os.Stat(n.place().mount()); return err == nil })
+	n.wantState(State{Ready, n.place().mount()})
+	wantMount(t, n)
+}
+
+// resends reports whether the kernel can send requests again.
+func resends(t *testing.T) bool {
+	t.Helper()
+	dir := t.TempDir()
+	dev, err := mountFuse(dir, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := connection{dev: dev}
+	defer func() {
+		if err := errors.Join(dev.Close(), unmount(t.Context(), dir, unmountTime)); err != nil {
+			t.Error(err)
+		}
+	}()
+	return conn.resend() == nil
 }
 
 // neverBare asks for the root of the mount again and again until the returned function is

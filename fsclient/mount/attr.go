@@ -266,7 +266,7 @@ func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 // differ, the kernel drops the pages once more.
 func (s *fsys) markChanged(fh uint64, a *metadata.Attr, out *fuse.Attr) {
 	h, err := s.handles.get(fh)
-	if err == nil && h.file != nil && !a.Ino.Sealed() && h.file.Changed(*a) {
+	if err != nil && s.cfg.Adopt || err == nil && h.file != nil && !a.Ino.Sealed() && h.file.Changed(*a) {
 		out.Mtime, out.Mtimensec = out.Ctime, out.Ctimensec
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/handover"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -69,13 +70,15 @@ type backing struct {
 	gone bool // under backings.mu: its object was removed
 
 	once sync.Once
-	id   atomic.Int32 // set by once; 0 is no passthrough
+	id   atomic.Int32   // set by once; 0 is no passthrough
+	slot *handover.Slot // set by once
 }
 
 // backings is the files with passthrough.
 type backings struct {
 	backer Backer // nil is no passthrough; set before the first open
 	limit  int
+	table  *handover.Table // may be nil
 
 	mu     sync.Mutex
 	byIno  map[metadata.Ino]*backing              // under mu
@@ -104,11 +107,39 @@ func (s *fsys) startPassthrough(server *fuse.Server, kernelHasIt bool) string {
 		backer = serverBacker{server}
 	}
 	s.backings.init(backer, s.cfg.MaxBackings)
+	s.backings.restore(&s.takeover)
 	return "yes"
 }
 
+// restore takes over the files that an earlier daemon has registered, and its open files with
+// passthrough.
+func (t *backings) restore(from *takeover) {
+	t.table = from.table
+	open, registered := t.table.Slots()
+	for _, slot := range registered {
+		o := slot.Open()
+		b := &backing{ino: o.Ino, slot: slot}
+		b.id.Store(o.Backing)
+		b.once.Do(func() {})
+		t.byIno[o.Ino] = b
+		t.idle.Add(o.Ino, b)
+	}
+	for _, slot := range open {
+		switch o := slot.Open(); {
+		case o.Backing != 0:
+			from.drop(o.FH)
+			from.s.handles.restore(o.FH, &handle{backing: t.reopen(o.Ino), slot: slot})
+		case o.Ino.Sealed():
+			b, _ := t.ref(o.Ino)
+			b.once.Do(func() {}) // as it is open without passthrough
+			from.earlier(o.FH).backing = b
+		}
+	}
+}
+
 // openRegistered opens a file that is registered already; false if it is not.
-func (s *fsys) openRegistered(ino metadata.Ino, out *fuse.OpenOut) bool {
+func (s *fsys) openRegistered(in *fuse.InHeader, out *fuse.OpenOut) bool {
+	ino := metadata.Ino(in.NodeId)
 	if !ino.Sealed() {
 		return false
 	}
@@ -116,7 +147,7 @@ func (s *fsys) openRegistered(ino metadata.Ino, out *fuse.OpenOut) bool {
 	if b == nil {
 		return false
 	}
-	out.Fh = s.handles.add(&handle{backing: b})
+	out.Fh = s.takeover.add(&handle{backing: b}, in, ino, 0)
 	out.OpenFlags |= fuse.FOPEN_NOFLUSH
 	s.passThrough(b, out)
 	return true
@@ -157,9 +188,14 @@ func (t *backings) open(f *fsclient.File) *backing {
 	}
 	b, evicted := t.ref(f.Ino())
 	if evicted != nil {
-		_ = t.backer.Drop(evicted.id.Load()) // after an error the kernel keeps one file open
+		t.drop(evicted)
 	}
-	b.once.Do(func() { b.id.Store(t.register(f)) })
+	b.once.Do(func() {
+		if id := t.register(f); id != 0 {
+			b.slot = t.table.Register(b.ino, id)
+			b.id.Store(id)
+		}
+	})
 	return b
 }
 
@@ -242,7 +278,7 @@ func (t *backings) close(b *backing) {
 		return
 	}
 	if t.released(b) {
-		_ = t.backer.Drop(b.id.Load()) // after an error the kernel keeps one file open
+		t.drop(b)
 	}
 }
 
@@ -260,6 +296,12 @@ func (t *backings) released(b *backing) bool {
 		t.idle.Add(b.ino, b)
 	}
 	return false
+}
+
+// drop unregisters a file.
+func (t *backings) drop(b *backing) {
+	_ = t.backer.Drop(b.id.Load()) // after an error the kernel keeps one file open
+	b.slot.Free()
 }
 
 // forget unregisters files whose objects were removed, so that their space is free: at once,
@@ -283,6 +325,6 @@ func (t *backings) forget(inos []metadata.Ino) {
 	}
 	t.mu.Unlock()
 	for _, b := range idle {
-		_ = t.backer.Drop(b.id.Load()) // after an error the kernel keeps one file open
+		t.drop(b)
 	}
 }

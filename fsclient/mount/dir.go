@@ -13,19 +13,22 @@ import (
 // OpenDir opens a directory.
 func (s *fsys) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	return s.call(opOpendir, cancel, &in.InHeader, func(context.Context) error {
-		dir := metadata.Ino(in.NodeId)
-		read := s.client.List(dir).Read
-		if virtual(dir) {
-			read = func(_ context.Context, after string, _ int) ([]metadata.Entry, bool, error) {
-				if after != "" {
-					return nil, true, nil
-				}
-				es, err := s.virtualEntries(dir)
-				return es, true, err
-			}
-		}
-		out.Fh = s.handles.add(&handle{dir: newCursor(read)})
+		out.Fh = s.handles.add(&handle{dir: cursorOf(s, metadata.Ino(in.NodeId))})
 		return nil
+	})
+}
+
+// cursorOf returns a cursor of any directory.
+func cursorOf(s *fsys, dir metadata.Ino) *cursor {
+	if !virtual(dir) {
+		return newCursor(s.client.List(dir).Read)
+	}
+	return newCursor(func(_ context.Context, after string, _ int) ([]metadata.Entry, bool, error) {
+		if after != "" {
+			return nil, true, nil
+		}
+		es, err := s.virtualEntries(dir)
+		return es, true, err
 	})
 }
 
@@ -68,6 +71,9 @@ func dirEntry(e *metadata.Entry, off uint64) fuse.DirEntry {
 // list adds entries of an open directory.
 func (s *fsys) list(ctx context.Context, in *fuse.ReadIn, add func(e *metadata.Entry, off uint64) bool) error {
 	h, err := s.handles.get(in.Fh)
+	if err != nil && in.Fh < s.takeover.table.FirstHandle() { // of an earlier daemon
+		h, err = s.handles.openedDir(in.Fh, cursorOf(s, metadata.Ino(in.NodeId))), nil
+	}
 	if err != nil {
 		return err
 	}

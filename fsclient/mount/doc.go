@@ -92,6 +92,10 @@
 //	                    disk; every one ends a wait for a lock (EINTR)        deadline of a call; of a process in
 //	                                                                          another PID namespace every one ends a
 //	                                                                          call that hangs
+//	the daemon here     open files, directories, mappings and calls go on     EIO once where writes may be lost;
+//	is killed                                                                 always where locks were held,
+//	                                                                          or the file has no name; for a
+//	                                                                          change of names or append in flight
 //	a node is down      EIO at once for what only it has; rm -rf removes the  until the map knows: at the deadline of a
 //	                    names of what was lost with it                        call; rmdir also removes the name of a
 //	                                                                          lost directory, whatever it held

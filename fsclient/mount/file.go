@@ -24,9 +24,9 @@ func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 			}
 		}
 		if virtual(ino) {
-			return s.openVirtual(ino, out)
+			return s.openVirtual(&in.InHeader, out)
 		}
-		if s.openRegistered(ino, out) {
+		if s.openRegistered(&in.InHeader, out) {
 			return nil
 		}
 		s.creations.drop(ino)
@@ -34,7 +34,7 @@ func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 		if err != nil {
 			return err
 		}
-		s.opened(f, in.Flags, out)
+		s.opened(&in.InHeader, f, in.Flags, out)
 		if in.Flags&syscall.O_ACCMODE == syscall.O_RDWR && !ino.Sealed() {
 			s.forget([]metadata.Ino{ino}) // the kernel does not notice that a mapping changes st_mtime
 		}
@@ -57,17 +57,17 @@ func mappable(flags uint32) bool {
 }
 
 // openVirtual takes the content once, for all reads of this open.
-func (s *fsys) openVirtual(ino metadata.Ino, out *fuse.OpenOut) error {
-	b, err := s.virtualContent(ino)
+func (s *fsys) openVirtual(in *fuse.InHeader, out *fuse.OpenOut) error {
+	b, err := s.virtualContent(metadata.Ino(in.NodeId))
 	if err != nil {
 		return err
 	}
-	out.Fh = s.handles.add(&handle{content: b})
+	out.Fh = s.takeover.add(&handle{content: b}, in, metadata.Ino(in.NodeId), 0)
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH
 	return nil
 }
 
-func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
+func (s *fsys) opened(in *fuse.InHeader, f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	h := &handle{file: f, syncer: f.Writer()}
 	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 		h.writer = h.syncer
@@ -104,7 +104,7 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	if h.writer == nil && f.Ino().Sealed() {
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH // FLUSH of other files ends locks
 	}
-	out.Fh = s.handles.add(h)
+	out.Fh = s.takeover.add(h, in, f.Ino(), flags)
 }
 
 // keepPages makes the kernel keep the pages of a live file that has not changed since they were read.
@@ -139,6 +139,9 @@ func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, ou
 			return err
 		}
 		n := metadata.New{Mode: syscall.S_IFREG | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
+		if in.Unique&resent != 0 && in.Flags&syscall.O_EXCL != 0 {
+			return errResent
+		}
 		create := s.client.CreateOpen
 		if mappable(in.Flags) {
 			create = s.client.CreateToMap
@@ -152,7 +155,7 @@ func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, ou
 		}
 		fillEntry(&out.EntryOut, &a)
 		s.creations.add(in.Pid, a)
-		s.opened(f, in.Flags, &out.OpenOut)
+		s.opened(&in.InHeader, f, in.Flags, &out.OpenOut)
 		return nil
 	})
 }
@@ -181,7 +184,7 @@ func (s *fsys) openExisting(ctx context.Context, in *fuse.CreateIn, ino metadata
 	}
 	s.announce(&a)
 	fillEntry(&out.EntryOut, &a)
-	s.opened(f, in.Flags, &out.OpenOut)
+	s.opened(&in.InHeader, f, in.Flags, &out.OpenOut)
 	return nil
 }
 
@@ -206,7 +209,7 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 		if r := traced(ctx); r != nil {
 			r.what = span(in.Offset, uint64(len(buf)))
 		}
-		h, err := s.handles.get(in.Fh)
+		h, err := s.takeover.handle(ctx, in.Fh)
 		if err != nil {
 			return err
 		}
@@ -250,7 +253,7 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 		if r := traced(ctx); r != nil {
 			r.what = span(in.Offset, uint64(len(data)))
 		}
-		h, err := s.handles.get(in.Fh)
+		h, err := s.takeover.handle(ctx, in.Fh)
 		if err != nil {
 			return err
 		}
@@ -264,7 +267,13 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 				return stale(err)
 			}
 		}
+		if in.Unique&resent != 0 && in.Flags&syscall.O_APPEND != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
+			return errResent
+		}
 		n, err := s.writeDurable(ctx, h, in, data)
+		if !h.settle() {
+			s.takeover.written.add(h)
+		}
 		if n > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
 			err = nil // a short write; the next one returns the error
 		}
@@ -348,16 +357,17 @@ func appendTo(ctx context.Context, w *fsclient.Writer, data []byte, through bool
 // open on any node sees it.
 func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	return s.call(opFlush, cancel, &in.InHeader, func(ctx context.Context) error {
-		h, err := s.handles.get(in.Fh)
+		h, err := s.takeover.handle(ctx, in.Fh)
 		if err != nil || h.file == nil {
 			return err
 		}
 		s.confirmDrop(h)
 		if h.writer != nil { // the next holder of a lock must see it
 			err = h.writer.Flush(ctx)
+			h.settle()
 		}
 		// A process that closes any descriptor of a file loses its fcntl locks on it.
-		h.locks.remove(lockOwner{metadata.PosixLock, in.LockOwner})
+		h.unlocked(lockOwner{metadata.PosixLock, in.LockOwner})
 		return errors.Join(err, s.client.UnlockAll(ctx, h.file.Ino(), metadata.PosixLock, in.LockOwner))
 	})
 }
@@ -365,11 +375,13 @@ func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 // Fsync makes an open file durable.
 func (s *fsys) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return s.call(opFsync, cancel, &in.InHeader, func(ctx context.Context) error {
-		h, err := s.handles.get(in.Fh)
+		h, err := s.takeover.handle(ctx, in.Fh)
 		if err != nil || h.file == nil {
 			return err
 		}
-		return h.syncer.Sync(ctx)
+		err = h.syncer.Sync(ctx)
+		h.settle()
+		return err
 	})
 }
 
@@ -377,17 +389,21 @@ func (s *fsys) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 // more, so it is logged.
 func (s *fsys) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	s.stats.calls[opRelease].Add(1)
-	h := s.handles.remove(in.Fh)
+	release(s, metadata.Ino(in.NodeId), in.Fh)
+}
+
+func release(s *fsys, ino metadata.Ino, fh uint64) {
+	h := s.takeover.remove(fh)
 	if h == nil {
 		return
 	}
-	s.unlock(context.Background(), metadata.Ino(in.NodeId), h)
+	s.unlock(context.Background(), ino, h)
 	s.backings.close(h.backing)
 	if h.file == nil {
 		return
 	}
-	s.creations.drop(h.file.Ino())
+	s.creations.drop(ino)
 	if err := h.close(context.Background()); err != nil {
-		s.fail(opRelease, in.NodeId, err)
+		s.fail(opRelease, uint64(ino), err)
 	}
 }

@@ -35,6 +35,7 @@ type fsys struct {
 	dropsDirect bool                        // since Init: writes to files with FOPEN_DIRECT_IO drop cached pages
 	backings    backings
 	covers      covers
+	takeover    takeover
 	drops       atomic.Int64                  // how often pages were dropped
 	trace       atomic.Pointer[func(Request)] // nil is no trace
 	warned      atomic.Int64                  // when the last error was logged as a warning, Unix seconds
@@ -48,7 +49,8 @@ func newFS(cfg Config, now time.Time) *fsys {
 		log:           cfg.Log,
 		born:          metadata.TimeOf(now),
 	}
-	s.handles.init()
+	s.handles.init(1)
+	s.takeover.init(s)
 	s.reads.init()
 	return s
 }
@@ -87,7 +89,13 @@ func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx 
 	defer ctx.end()
 	trace := s.trace.Load()
 	ctx.traced = trace != nil
-	err := fn(ctx)
+	var err error
+	if h.Unique&resent != 0 {
+		err = s.takeover.again(o, h)
+	}
+	if err == nil {
+		err = fn(ctx)
+	}
 	if trace != nil {
 		ctx.report(trace, o, h, start, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/handover"
 	"github.com/bivouacfs/bivouac/fsclient/pagecache"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -25,6 +26,10 @@ type handle struct {
 	locks      lockOwners
 	content    []byte
 	dir        *cursor
+	slot       *handover.Slot // for the next daemon
+	broken     error          // of a file that an earlier daemon had open: it could not be opened again
+
+	settling sync.Mutex // of settle
 }
 
 // close closes the file, and returns errors that were not reported yet.
@@ -68,9 +73,9 @@ type openedFile struct {
 	kernelSize *kernelSize
 }
 
-func (t *handles) init() {
+func (t *handles) init(first uint64) {
+	t.next = first
 	t.now = time.Now
-	t.next = 1
 	t.open = make(map[uint64]*handle)
 	t.files = make(map[metadata.Ino]*openedFile)
 }
@@ -80,11 +85,35 @@ func (t *handles) add(h *handle) uint64 {
 	defer t.mu.Unlock()
 	fh := t.next
 	t.next++
+	t.put(fh, h)
+	return fh
+}
+
+// restore adds a handle that an earlier daemon has made.
+func (t *handles) restore(fh uint64, h *handle) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.put(fh, h)
+}
+
+// openedDir is the handle fh of a directory, with the cursor c if it has none yet.
+func (t *handles) openedDir(fh uint64, c *cursor) *handle {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h := t.open[fh]; h != nil {
+		return h
+	}
+	h := &handle{dir: c}
+	t.open[fh] = h
+	return h
+}
+
+// put adds h; t.mu is held.
+func (t *handles) put(fh uint64, h *handle) {
 	t.open[fh] = h
 	if h.file != nil && !h.file.Ino().Sealed() {
 		t.join(h)
 	}
-	return fh
 }
 
 // join adds h to the handles of its file; t.mu is held.

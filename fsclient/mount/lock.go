@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -9,14 +10,15 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/bivouacfs/bivouac/fsclient/handover"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // flock and fcntl, with byte ranges and open file descriptions, hold between nodes: the
 // home of the file grants the locks (package locks of the client). They end when the
 // process closes the file or dies, when its node is given up, or when its daemon restarts;
-// they survive a restart of the home. The next holder sees all that was written here before
-// the unlock, also if a signal has interrupted the close or the unlock, or the home was
+// then the descriptors that held them are EIO. They survive a restart of the home. The next
+// holder sees all that was written here before the unlock, also if a signal has interrupted the close or the unlock, or the home was
 // away: then the unlock is retried in the background. Waiters are served in order; a signal
 // ends a wait in less than a second. F_GETLK returns the pid of the process, or for one on
 // another node that of this mount. EDEADLK is found among the files of one home only. A
@@ -36,21 +38,6 @@ type lockOwners struct {
 type lockOwner struct {
 	kind metadata.LockKind
 	id   uint64
-}
-
-func (o *lockOwners) add(l metadata.Lock) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.all == nil {
-		o.all = make(map[lockOwner]struct{})
-	}
-	o.all[lockOwner{l.Kind, l.Owner}] = struct{}{}
-}
-
-func (o *lockOwners) remove(who lockOwner) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.all, who)
 }
 
 // take removes and returns all owners.
@@ -125,7 +112,7 @@ func (s *fsys) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 func (s *fsys) lock(o op, cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse.Status {
 	return s.call(o, cancel, &in.InHeader, func(ctx context.Context) error {
 		ino := metadata.Ino(in.NodeId)
-		h, err := s.handles.get(in.Fh)
+		h, err := s.takeover.handle(ctx, in.Fh)
 		if err != nil {
 			return err
 		}
@@ -136,11 +123,41 @@ func (s *fsys) lock(o op, cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 		if err != nil {
 			return err
 		}
-		if l.Type != metadata.Unlocked {
-			h.locks.add(l)
+		who := lockOwner{l.Kind, l.Owner}
+		added := l.Type != metadata.Unlocked && h.locked(who)
+		err = s.client.Lock(ctx, ino, l, wait)
+		switch {
+		case err == nil && l.Type == metadata.Unlocked && l.Start == 0 && l.End >= wholeFile,
+			added && (errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EDEADLK)):
+			h.unlocked(who)
 		}
-		return stale(s.client.Lock(ctx, ino, l, wait))
+		return stale(err)
 	})
+}
+
+// wholeFile is the end of a lock that has none.
+const wholeFile = 1<<63 - 1
+
+// locked notes that who may have locks through h; false if that was known.
+func (h *handle) locked(who lockOwner) bool {
+	h.locks.mu.Lock()
+	defer h.locks.mu.Unlock()
+	_, had := h.locks.all[who]
+	if h.locks.all == nil {
+		h.locks.all = make(map[lockOwner]struct{})
+	}
+	h.locks.all[who] = struct{}{}
+	h.slot.Set(handover.Locked)
+	return !had
+}
+
+// unlocked notes that who has no locks through h.
+func (h *handle) unlocked(who lockOwner) {
+	h.locks.mu.Lock()
+	defer h.locks.mu.Unlock()
+	if delete(h.locks.all, who); len(h.locks.all) == 0 {
+		h.slot.Clear(handover.Locked)
+	}
 }
 
 // unlock ends the locks of a handle that is released.

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -53,6 +55,11 @@ type Config struct {
 	// Backer has the privilege that passthrough needs; nil registers files directly, if
 	// this process may.
 	Backer Backer
+	// Handover is memory for the daemon that serves the connection after this process; nil: none
+	// will. New takes it over.
+	Handover *os.File
+	// Adopt says that an earlier daemon has served the connection, and has left Handover.
+	Adopt bool
 	// MaxBackings is how many files stay registered with the kernel for
 	// passthrough: 0 is 65,536, less than 0 is none.
 	MaxBackings int
@@ -101,7 +108,10 @@ func New(cfg Config) (*Mount, error) {
 		return nil, err
 	}
 	m := &Mount{cfg: cfg, fs: newFS(cfg, time.Now()), served: make(chan struct{})}
-	server, err := fuse.NewServer(m.fs, cfg.Dir, m.options())
+	if err := m.fs.takeover.openTable(cfg.Handover, cfg.Adopt); err != nil {
+		return nil, fmt.Errorf("mount at %s: %w", cfg.Dir, err)
+	}
+	server, err := m.newServer()
 	if err != nil {
 		return nil, fmt.Errorf("mount at %s: %w", cfg.Dir, explain(cfg.Dir, err))
 	}
@@ -163,6 +173,11 @@ func (m *Mount) premounted() bool { return strings.HasPrefix(m.cfg.Dir, fdPrefix
 func (m *Mount) Serve() {
 	defer close(m.served)
 	defer m.fs.pipes.close()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	m.fs.takeover.background(ctx, &wg)
 	m.server.Serve()
 }
 

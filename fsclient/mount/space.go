@@ -20,7 +20,7 @@ func (s *fsys) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Stat
 	var err error
 	code := s.call(opFallocate, cancel, &in.InHeader, func(ctx context.Context) error {
 		var f *fsclient.File
-		if f, err = s.liveFile(in.Fh); err != nil {
+		if f, err = s.liveFile(ctx, in.Fh); err != nil {
 			return err
 		}
 		if in.Offset > 1<<63-1 || in.Length > 1<<63-1 {
@@ -60,8 +60,8 @@ func fallocate(ctx context.Context, f *fsclient.File, mode uint32, off, n int64)
 }
 
 // liveFile is the open file of a handle.
-func (s *fsys) liveFile(fh uint64) (*fsclient.File, error) {
-	h, err := s.handles.get(fh)
+func (s *fsys) liveFile(ctx context.Context, fh uint64) (*fsclient.File, error) {
+	h, err := s.takeover.handle(ctx, fh)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (s *fsys) liveFile(fh uint64) (*fsclient.File, error) {
 // Lseek finds data and holes; the kernel does all other seeks.
 func (s *fsys) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	return s.call(opLseek, cancel, &in.InHeader, func(ctx context.Context) error {
-		h, err := s.handles.get(in.Fh)
+		h, err := s.takeover.handle(ctx, in.Fh)
 		if err != nil {
 			return err
 		}

@@ -74,6 +74,20 @@ func (r *Reporter) TakeAll(write bool) error {
 	return err
 }
 
+// Clean reports whether nothing is buffered that has not arrived, and no loss is to be reported.
+func (r *Reporter) Clean() bool {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	return r.b.data == nil && len(r.b.sending) == 0 && r.err == nil && r.known == r.b.losses
+}
+
+// Lost makes the next call of the descriptor report err.
+func (r *Reporter) Lost(err error) {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	r.err = err
+}
+
 // Lost notes a loss that Sync reports to every descriptor.
 func (b *Buffer) Lost(err error) {
 	b.mu.Lock()

@@ -1,0 +1,415 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/datapath/retry"
+	"github.com/bivouacfs/bivouac/fsclient/handover"
+	"github.com/bivouacfs/bivouac/fsclient/wait"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// A connection to the kernel can outlive its daemon (Config.Handover, Config.Adopt): the keeper
+// keeps its descriptor, and the next daemon serves it. Processes then keep their open files,
+// working directories and mappings, and calls wait.
+//
+//	what the kernel names        what the next daemon does
+//	inode, directory handle      nothing: the number is our inode number
+//	file handle                  opens the inode again, at the first use or soon
+//	request that was read and    the keeper has the kernel send it again (resent); a change
+//	not answered                 that is not repeatable is EIO: done or not done
+//	INIT                         answers what was recorded, over a socket in the place of the device
+//
+// What was lost with the daemon is EIO on its handle only: once, by the next write, fsync or close,
+// where writes may not have arrived; always, where locks were held, the inode is gone, or another
+// node has got the right to map the file.
+
+// resent marks the number of a request that the kernel sends again (Linux 6.9).
+const resent = 1 << 63
+
+// settleAfter is how long after a write its handle is looked at, whether the write has arrived.
+const settleAfter = 500 * time.Millisecond
+
+// takeover is what this daemon takes over of earlier ones, and leaves to the next one.
+type takeover struct {
+	s       *fsys
+	table   *handover.Table // nil: the connection ends with this process
+	written writtenHandles
+
+	mu       sync.Mutex
+	files    map[uint64]*earlierFile // under mu: those of earlier daemons that are not open again yet, by handle
+	requests map[uint64]uint64       // under mu: handles by the request that has opened them
+}
+
+type earlierFile struct {
+	slot    *handover.Slot
+	backing *backing   // of a dataset, without passthrough
+	turn    wait.Mutex // of the call that opens or releases it
+}
+
+// writtenHandles is the handles with writes that may not have arrived.
+type writtenHandles struct {
+	changed wait.Signal
+	mu      sync.Mutex
+	all     map[*handle]struct{} // under mu
+}
+
+// newServer makes a server, and records its settings for the next daemon, or makes it of those of an
+// earlier one.
+func (m *Mount) newServer() (*fuse.Server, error) {
+	if m.cfg.Adopt {
+		return m.newAdopted()
+	}
+	server, err := fuse.NewServer(m.fs, m.cfg.Dir, m.options())
+	if err != nil || m.fs.takeover.table == nil {
+		return server, err
+	}
+	k := server.KernelSettings()
+	return server, m.fs.takeover.table.SetSettings(unsafe.Slice((*byte)(unsafe.Pointer(k)), unsafe.Sizeof(*k)))
+}
+
+// newAdopted makes a server for a connection that is initialised. The library wants to answer an
+// INIT request first: it gets the recorded one from a socket, in whose place the device comes then.
+func (m *Mount) newAdopted() (*fuse.Server, error) {
+	fd, err := strconv.Atoi(strings.TrimPrefix(m.cfg.Dir, fdPrefix))
+	if err != nil {
+		return nil, fmt.Errorf("adopt %s: %w", m.cfg.Dir, syscall.EINVAL)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(pair[0])
+	init := append([]byte(nil), m.fs.takeover.table.Settings()...)
+	if len(init) < int(unsafe.Sizeof(fuse.InHeader{})) {
+		return nil, errors.Join(fmt.Errorf("adopt %s: no settings: %w", m.cfg.Dir, syscall.EINVAL), unix.Close(pair[1]))
+	}
+	(*fuse.InHeader)(unsafe.Pointer(&init[0])).Length = uint32(len(init))
+	dev, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(pair[1]))
+	}
+	defer unix.Close(dev)
+	_, err = unix.Write(pair[0], init)
+	if err = errors.Join(err, unix.Dup3(pair[1], fd, unix.O_CLOEXEC), unix.Close(pair[1])); err != nil {
+		return nil, err
+	}
+	server, err := fuse.NewServer(m.fs, m.cfg.Dir, m.options())
+	return server, errors.Join(err, unix.Dup3(dev, fd, unix.O_CLOEXEC))
+}
+
+func (t *takeover) init(s *fsys) {
+	t.s = s
+	t.files, t.requests = make(map[uint64]*earlierFile), make(map[uint64]uint64)
+	t.written.changed, t.written.all = wait.NewSignal(), make(map[*handle]struct{})
+}
+
+// openTable maps the memory that is handed over, and takes over what it has.
+func (t *takeover) openTable(f *os.File, adopt bool) (err error) {
+	if f == nil {
+		return nil
+	}
+	if t.table, err = handover.Map(f, adopt); err != nil {
+		return err
+	}
+	t.s.handles.init(t.table.FirstHandle())
+	open, _ := t.table.Slots()
+	for _, slot := range open {
+		o := slot.Open()
+		t.files[o.FH] = &earlierFile{slot: slot, turn: wait.NewMutex()}
+		t.requests[o.Request] = o.FH
+	}
+	return nil
+}
+
+// add adds a handle and records it.
+func (t *takeover) add(h *handle, in *fuse.InHeader, ino metadata.Ino, flags uint32) uint64 {
+	fh := t.s.handles.add(h)
+	o := handover.Open{FH: fh, Ino: ino, Request: in.Unique &^ resent, Flags: flags}
+	if h.direct {
+		o.State |= handover.Direct
+	}
+	if h.backing != nil {
+		o.Backing = h.backing.id.Load()
+	}
+	h.slot = t.table.Add(o) // the kernel does not know the handle yet
+	return fh
+}
+
+// handle is the open file or directory of a request.
+func (t *takeover) handle(ctx context.Context, fh uint64) (*handle, error) {
+	h, err := t.s.handles.get(fh)
+	if err != nil && t.s.cfg.Adopt {
+		h, err = t.reopen(ctx, fh)
+	}
+	if err == nil && h.broken != nil {
+		return nil, h.broken
+	}
+	return h, err
+}
+
+// errEarlier is the error of a handle that the daemon before this one had, and that is lost.
+var errEarlier = fmt.Errorf("open file of the daemon before this one: %w", syscall.EIO)
+
+// reopen opens a file of an earlier daemon again.
+func (t *takeover) reopen(ctx context.Context, fh uint64) (*handle, error) {
+	e := t.earlier(fh)
+	if e == nil {
+		if h, err := t.s.handles.get(fh); err == nil { // another call was faster
+			return h, nil
+		}
+		return nil, errEarlier
+	}
+	if err := e.turn.Lock(ctx); err != nil {
+		return nil, err
+	}
+	defer e.turn.Unlock()
+	if t.earlier(fh) != e { // another call was faster, or it was released
+		return t.s.handles.get(fh)
+	}
+	h, err := t.openAgain(ctx, e.slot)
+	if err != nil {
+		return nil, err
+	}
+	h.slot, h.backing = e.slot, e.backing
+	t.s.handles.restore(fh, h)
+	t.drop(fh)
+	return h, nil
+}
+
+func (t *takeover) earlier(fh uint64) *earlierFile {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.files[fh]
+}
+
+// waits reports whether fh is to be opened again in the background: files of datasets wait for
+// their next use.
+func (t *takeover) waits(fh uint64) bool {
+	e := t.earlier(fh)
+	return e != nil && !e.slot.Open().Ino.Sealed()
+}
+
+func (t *takeover) drop(fh uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.files, fh)
+}
+
+// openAgain makes a handle. An error is one that may pass.
+func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle, error) {
+	o := slot.Open()
+	broken := func(why string, err error) *handle {
+		t.s.log.WithError(err).WithField("inode", o.Ino.String()).Warn("an open file is lost with the daemon before this one: " + why)
+		return &handle{broken: errEarlier}
+	}
+	switch {
+	case virtual(o.Ino):
+		b, err := t.s.virtualContent(o.Ino)
+		return &handle{content: b}, err
+	case o.State&handover.Locked != 0:
+		return broken("it held locks", nil), nil
+	case o.Backing != 0: // without passthrough here; the kernel reads it by itself
+		return &handle{}, nil
+	}
+	f, err := t.s.client.Reopen(ctx, o.Ino, mappable(o.Flags))
+	switch {
+	case errors.Is(err, syscall.ESTALE) && !o.Ino.Sealed():
+		if _, e := t.s.client.Getattr(ctx, o.Ino); errors.Is(e, syscall.ENOENT) {
+			return broken("it is gone", err), nil
+		}
+		return nil, err
+	case err != nil:
+		return nil, err
+	}
+	h := &handle{file: f, direct: o.State&handover.Direct != 0}
+	if mappable(o.Flags) && !o.Ino.Sealed() && !h.direct && !f.Maps() {
+		return broken("another node may map it", f.Close(ctx)), nil
+	}
+	h.syncer = f.Writer()
+	if o.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+		h.writer = h.syncer
+		h.writer.ForWriting()
+		h.appends = o.Flags&syscall.O_APPEND != 0
+	}
+	if h.writer != nil && o.State&handover.Dirty != 0 {
+		t.s.log.WithField("inode", o.Ino.String()).Warn("writes to an open file may be lost with the daemon before this one: its next write, fsync or close fails")
+		h.writer.Lost(errEarlier)
+	}
+	return h, nil
+}
+
+// remove removes a handle; nil if it is not open here.
+func (t *takeover) remove(fh uint64) *handle {
+	h := t.s.handles.remove(fh)
+	if h == nil {
+		if e := t.earlier(fh); e != nil {
+			_ = e.turn.Lock(context.Background()) // it ends with a call
+			defer e.turn.Unlock()
+			t.drop(fh)
+			if h = t.s.handles.remove(fh); h == nil {
+				t.s.backings.close(e.backing)
+				e.slot.Free()
+			}
+		}
+	}
+	if h != nil {
+		h.slot.Free()
+		t.written.drop(h)
+	}
+	return h
+}
+
+// forgetRequest releases what a request has opened whose answer the kernel never got: it asks again.
+func (t *takeover) forgetRequest(unique uint64) {
+	t.mu.Lock()
+	fh, ok := t.requests[unique&^resent]
+	delete(t.requests, unique&^resent)
+	e := t.files[fh]
+	t.mu.Unlock()
+	if !ok {
+		return
+	}
+	var ino metadata.Ino
+	if e != nil {
+		ino = e.slot.Open().Ino
+	} else if h, err := t.s.handles.get(fh); err == nil && h.file != nil {
+		ino = h.file.Ino()
+	}
+	release(t.s, ino, fh)
+}
+
+// repeatable reports whether a request may be done twice. Others that were in flight when the daemon
+// died are EIO.
+func (o op) repeatable() bool {
+	switch o {
+	case opSymlink, opMknod, opMkdir, opUnlink, opRmdir, opRename, opLink, opSetxattr, opRemovexattr:
+		return false
+	}
+	return true
+}
+
+// errResent is the error of a request that the daemon before this one may have done.
+var errResent = fmt.Errorf("in flight when the daemon before this one ended, and done or not done: %w", syscall.EIO)
+
+// again prepares for a request that the kernel sends again.
+func (t *takeover) again(o op, h *fuse.InHeader) error {
+	if o == opOpen || o == opCreate {
+		t.forgetRequest(h.Unique)
+	}
+	if !o.repeatable() {
+		return errResent
+	}
+	return nil
+}
+
+// restoreFiles opens the files of earlier daemons again, until all are open or ctx ends.
+func (t *takeover) restoreFiles(ctx context.Context) {
+	t.mu.Lock()
+	left := make([]uint64, 0, len(t.files))
+	for fh := range t.files {
+		left = append(left, fh)
+	}
+	t.mu.Unlock()
+	n, began, broken := len(left), time.Now(), 0
+	for b := retry.New(settleAfter/10, 2*time.Second, 0.5); len(left) > 0; {
+		var mu sync.Mutex
+		var failed []uint64
+		_ = wait.Each(ctx, left, func(ctx context.Context, fh uint64) error {
+			h, err := t.reopen(ctx, fh)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil && h.broken != nil:
+				broken++
+			case err != nil && t.waits(fh):
+				failed = append(failed, fh)
+			}
+			return nil
+		})
+		if left = failed; len(left) > 0 && !b.Wait(ctx) {
+			return
+		}
+	}
+	t.s.log.WithFields(logrus.Fields{"files": n, "lost": broken, "took": time.Since(began).Round(time.Millisecond)}).
+		Info("connection of the daemon before this one taken over: its open files go on")
+}
+
+// settle records whether writes by h may not have arrived; the next daemon must know. It is called
+// before each write is acknowledged, and when they may have arrived.
+func (h *handle) settle() (settled bool) {
+	if h.slot == nil || h.writer == nil {
+		return true
+	}
+	h.settling.Lock()
+	defer h.settling.Unlock()
+	if !h.writer.Clean() {
+		h.slot.Set(handover.Dirty)
+		return false
+	}
+	h.slot.Clear(handover.Dirty)
+	return true
+}
+
+func (w *writtenHandles) add(h *handle) {
+	w.mu.Lock()
+	_, had := w.all[h]
+	w.all[h] = struct{}{}
+	w.mu.Unlock()
+	if !had {
+		w.changed.Set()
+	}
+}
+
+func (w *writtenHandles) drop(h *handle) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.all, h)
+}
+
+func (w *writtenHandles) pending() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.all) > 0
+}
+
+// settle settles the handles whose writes have arrived.
+func (w *writtenHandles) settle() time.Duration {
+	w.mu.Lock()
+	all := make([]*handle, 0, len(w.all))
+	for h := range w.all {
+		all = append(all, h)
+	}
+	clear(w.all) // a write that begins now adds its handle again
+	w.mu.Unlock()
+	for _, h := range all {
+		if !h.settle() {
+			w.add(h)
+		}
+	}
+	return settleAfter
+}
+
+// background runs what a connection that can be handed over needs, until ctx ends.
+func (t *takeover) background(ctx context.Context, wg *sync.WaitGroup) {
+	if t.table == nil {
+		return
+	}
+	wg.Go(func() { wait.Batches(ctx, t.written.changed, settleAfter, t.written.pending, t.written.settle) })
+	if t.s.cfg.Adopt {
+		wg.Go(func() { t.restoreFiles(ctx) })
+	}
+}
