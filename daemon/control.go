@@ -235,7 +235,8 @@ func (d *Daemon) followGroup(ctx context.Context) {
 	}
 }
 
-// Propose has the control group agree on c, wherever its leader is.
+// Propose has the control group agree on c, wherever its leader is. When it returns, the view
+// of this node has c.
 func (d *Daemon) Propose(ctx context.Context, c raftstore.Command) (cluster.View, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -266,7 +267,11 @@ func (d *Daemon) proposeTo(ctx context.Context, id metadata.NodeID, c raftstore.
 		if g == nil {
 			return cluster.View{}, &raftstore.NotLeaderError{}
 		}
-		return g.Propose(ctx, c)
+		v, err := g.Propose(ctx, c)
+		if err == nil {
+			d.setView(v) // followGroup may come later
+		}
+		return v, err
 	}
 	var v cluster.View
 	err := node.CallJSON(ctx, d.peers.To(id), wire.OpPropose, c, &v)

@@ -17,11 +17,11 @@ type Timing struct {
 }
 
 func (t *Timing) setDefaults(j *job.File) {
-	if t.Report == 0 {
-		t.Report = 250 * time.Millisecond * time.Duration(1+len(j.Hosts)/128)
-	}
 	if t.Down == 0 {
 		t.Down = j.GiveUp()
+	}
+	if t.Report == 0 { // several reports fit into the time after which a node is given up
+		t.Report = min(250*time.Millisecond*time.Duration(1+len(j.Hosts)/128), t.Down/8)
 	}
 	if t.Out == 0 {
 		t.Out = 5 * time.Second

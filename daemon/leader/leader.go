@@ -106,9 +106,12 @@ func (l *Leader) AllHave(v cluster.View) bool {
 	return true
 }
 
+// lookEvery is the longest time between two looks at the reports, so that a silence is noticed in time.
+const lookEvery = 250 * time.Millisecond
+
 // Run does the duties while this node leads g, until ctx ends.
 func (l *Leader) Run(ctx context.Context, g Group) {
-	t := time.NewTicker(l.cfg.Every)
+	t := time.NewTicker(min(l.cfg.Every, lookEvery))
 	defer t.Stop()
 	for {
 		select {

@@ -29,8 +29,8 @@ job scripts use, for a shell. Stop it with: bivouac down --dir D`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
-			if cfg.Nodes < 1 { // 0 in a Config is the default
-				return fmt.Errorf("--nodes %d: 1 to 64 on one machine", cfg.Nodes)
+			if err = local.CheckNodes(cfg.Nodes); err != nil { // 0 in a Config is the default
+				return err
 			}
 			for _, s := range []struct {
 				flag, value string

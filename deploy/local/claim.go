@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,46 @@ func checkFuse() error {
 		return fmt.Errorf("a user mounts by fusermount3 (%w): install the package fuse3", err)
 	}
 	return nil
+}
+
+// maxNodes is the most nodes of a job on one machine.
+const maxNodes = 4096
+
+// CheckNodes refuses numbers of nodes that no job has, or for which this machine lacks memory.
+func CheckNodes(n int) error {
+	if n < 1 || n > maxNodes {
+		return fmt.Errorf("--nodes %d: 1 to %d on one machine", n, maxNodes)
+	}
+	return roomForNodes(n, "/proc/meminfo")
+}
+
+func roomForNodes(n int, meminfo string) error {
+	free, ok := availableMemory(meminfo)
+	if need := int64(n) * nodeMemory; n > fewNodes && ok && free < need {
+		return fmt.Errorf("--nodes %d: %d nodes need about %d MiB of memory, and this machine has %d MiB free: choose fewer nodes: %w",
+			n, n, need>>20, free>>20, syscall.ENOMEM)
+	}
+	return nil
+}
+
+const (
+	nodeMemory = 64 << 20 // that an idle daemon takes
+	fewNodes   = 64       // are not refused: swap may do
+)
+
+// availableMemory is the bytes of memory that programs can still take, from meminfo.
+func availableMemory(meminfo string) (bytes int64, ok bool) {
+	b, err := os.ReadFile(meminfo)
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(b)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
+			return kib << 10, true
+		}
+	}
+	return 0, false
 }
 
 // least is what a node needs before it holds any data, in bytes.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -115,5 +116,31 @@ func TestAlive(t *testing.T) {
 	_ = c.Wait()
 	if n.alive() {
 		t.Error("a process that ended is alive")
+	}
+}
+
+// TestCheckNodes: numbers that no job has are refused, and so are those for which there is no memory.
+func TestCheckNodes(t *testing.T) {
+	for _, n := range []int{-1, 0, maxNodes + 1} {
+		if err := CheckNodes(n); err == nil {
+			t.Errorf("%d nodes are accepted", n)
+		}
+	}
+	if err := CheckNodes(fewNodes); err != nil {
+		t.Errorf("%d nodes: %v", fewNodes, err)
+	}
+	file := filepath.Join(t.TempDir(), "meminfo")
+	text := "MemTotal: 9 kB\nMemFree: 8 kB\nMemAvailable:    4194304 kB\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := roomForNodes(64, file); err != nil {
+		t.Errorf("64 nodes with 4 GiB: %v", err)
+	}
+	if err := roomForNodes(65, file); !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "choose fewer nodes") {
+		t.Errorf("65 nodes with 4 GiB: %v", err)
+	}
+	if err := roomForNodes(maxNodes, file+"x"); err != nil {
+		t.Errorf("without meminfo: %v", err)
 	}
 }

@@ -60,8 +60,8 @@ func (c *Config) setDefaults() error {
 	if c.Nodes == 0 {
 		c.Nodes = 4
 	}
-	if c.Nodes < 1 || c.Nodes > 64 {
-		return fmt.Errorf("--nodes %d: 1 to 64 on one machine", c.Nodes)
+	if err := CheckNodes(c.Nodes); err != nil {
+		return err
 	}
 	if c.Timeout == 0 {
 		c.Timeout = time.Minute

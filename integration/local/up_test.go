@@ -166,9 +166,9 @@ func TestUpRefuses(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"--nodes", "0", "--dir", c.dir}, []string{"--nodes 0: 1 to 64"}},
-		{[]string{"--nodes", "65", "--dir", c.dir}, []string{"--nodes 65: 1 to 64"}},
-		{[]string{"--nodes", "-1", "--dir", c.dir}, []string{"--nodes -1: 1 to 64"}},
+		{[]string{"--nodes", "0", "--dir", c.dir}, []string{"--nodes 0: 1 to 4096"}},
+		{[]string{"--nodes", "4097", "--dir", c.dir}, []string{"--nodes 4097: 1 to 4096"}},
+		{[]string{"--nodes", "-1", "--dir", c.dir}, []string{"--nodes -1: 1 to 4096"}},
 		{[]string{"--nodes", "two", "--dir", c.dir}, []string{`"two"`, "--nodes"}},
 		{[]string{"--capacity", "1Q", "--dir", c.dir}, []string{"--capacity", "1Q"}},
 		{[]string{"--rate", "fast", "--dir", c.dir}, []string{"--rate", "fast"}},
