@@ -109,7 +109,7 @@ bench-train: packages build ## PyTorch on four nodes, by order=seed:S, locality,
 docs: ## the documentation as a static site, in build/docs
 	$(GO) run ./deploy/docs/site --out build/docs
 
-bench-faults: packages build ## what a killed daemon, a lost node and checksums cost; BENCH='--run kill --quick' for less
+bench-faults: packages build ## what a killed daemon, a lost node, checksums and a second copy cost; BENCH='--run kill --quick' for less
 	$(GO) build -trimpath -o bin/bench ./integration/bench
 	bin/bench --faults --bivouac bin/bivouac --json bin/bench-faults.json $(BENCH)
 

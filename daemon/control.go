@@ -33,6 +33,8 @@ type reportReply struct {
 	// MarksVersion.
 	Marks        map[metadata.DatasetID][]replicas.Mark `json:"marks,omitempty"`
 	MarksVersion uint64                                 `json:"marks_version,omitempty"`
+	// Leased: the leader has recorded the report (copies.Lease).
+	Leased bool `json:"leased,omitempty"`
 	// Notifies: the caller is the node that writes to the job's output.
 	Notifies bool `json:"notifies,omitempty"`
 }
@@ -148,6 +150,7 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 	to := d.leaderID()
 	var r reportReply
 	var err error
+	sent := time.Now()
 	if to == d.job.Self {
 		r, err = d.onReport(ctx, d.job.Self, new(d.report()))
 	} else {
@@ -162,7 +165,13 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 	if r.MarksVersion > 0 {
 		d.datasets.Replicas.Hear(r.MarksVersion, r.Marks)
 	}
-	return d.take(ctx, r.Delta)
+	if !d.take(ctx, r.Delta) {
+		return false
+	}
+	if r.Leased {
+		d.copies.lease.Renew(sent, d.cfg.Timing.Down)
+	}
+	return true
 }
 
 // Refresh returns when this node knows all that the leader knew when it was
@@ -203,7 +212,7 @@ func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *leader.Rep
 	}
 	reply.Leader, reply.Known = g.Leader()
 	if g.IsLeader() {
-		d.lead.Record(*r, time.Now())
+		reply.Leased = d.lead.Record(*r, time.Now())
 		if m := g.View().Map; d.lead.Notifies(m, r) {
 			reply.Out, reply.Notifies = d.lead.OutFailures(m), true
 		}

@@ -115,12 +115,14 @@ type Daemon struct {
 	stager   *ingest.Stager
 
 	traces traces
+	copies copyGuard
 }
 
 // Open starts a daemon: when it returns, the node answers the others and
 // reports. It is not Up before SetReady.
 func Open(cfg Config) (*Daemon, error) {
 	d := &Daemon{cfg: cfg, job: cfg.Job, log: cfg.Log, changed: make(chan struct{}), kick: make(chan struct{}, 1)}
+	d.copies.view, d.copies.self = d.View, d.job.Self
 	if d.log == nil {
 		d.log = logrus.NewEntry(logrus.StandardLogger())
 	}
@@ -340,7 +342,7 @@ func (d *Daemon) Home() *home.Server { return d.home }
 
 // Data is this node's file data. What is not here yet of a dataset that is being
 // filled is fetched when it is read.
-func (d *Daemon) Data() datapath.Store { return d.datasets.Local }
+func (d *Daemon) Data() datapath.Store { return localData{d.datasets.Local, &d.copies} }
 
 // Out is this node's part of the stage-outs.
 func (d *Daemon) Out() *stageout.Copier { return d.out }

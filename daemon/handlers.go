@@ -29,6 +29,9 @@ func (d *Daemon) handlers() node.Handlers {
 	for _, part := range []node.Handlers{d.dataHandlers(), d.datasets.Handlers(), d.plans.Handlers(), d.training.Handlers(), d.controlHandlers()} {
 		maps.Copy(h, part)
 	}
+	for _, op := range []wire.Op{wire.OpRead, wire.OpReadIfPresent, wire.OpReadSummed, wire.OpData} {
+		h[op] = d.copies.guard(h[op])
+	}
 	return h
 }
 

@@ -121,7 +121,7 @@ func (f *File) appended(nodes []metadata.NodeID, n int, err error) {
 	defer f.mu.Unlock()
 	f.touch(nodes)
 	f.failed = f.failed || err != nil
-	f.app.Written(n, n == 0 && neverWritten(err), f.known().Size)
+	f.app.Written(n, n == 0 && neverWritten(err) && !f.attr.Layout.Copied(), f.known().Size) // one copy may have the bytes
 	f.app.last = f.c.cfg.Now()
 	f.gen++
 }

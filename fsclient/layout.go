@@ -19,7 +19,7 @@ import (
 //	user.bivouac.layout   local or stripe
 //	user.bivouac.chunk    bytes; a number that is set may end with K, M or G
 //	user.bivouac.width    on how many nodes a striped file lies, or all; the default is 4
-//	user.bivouac.copies   1; more are not supported
+//	user.bivouac.copies   1 or 2: on how many nodes the data is; of a file, how many copies there are now
 //	user.bivouac.node     the nodes that hold the file's data; cannot be set
 //
 // Those of a directory are inherited by its new files and directories, and can always
@@ -62,6 +62,9 @@ func (l layouts) get(ctx context.Context, ino metadata.Ino, name string) ([]byte
 		return []byte(widthAll), nil
 	case name == xattrWidth:
 		return strconv.AppendUint(nil, uint64(cmp.Or(a.Layout.Width, metadata.DefaultWidth)), 10), nil
+	case name == xattrCopies && file:
+		n, err := l.c.nodes.Copies(ctx, a)
+		return strconv.AppendInt(nil, int64(n), 10), err
 	case name == xattrCopies:
 		return strconv.AppendUint(nil, uint64(max(a.Layout.Copies, 1)), 10), nil
 	case name == xattrNode && file:
@@ -77,7 +80,7 @@ func (l layouts) set(ctx context.Context, ino metadata.Ino, x metadata.Xattr) er
 	if x.Mode == metadata.XattrCreate {
 		return fmt.Errorf("inode %v: attribute %q: %w", ino, x.Name, syscall.EEXIST)
 	}
-	ch, err := layoutChange(l.c.writer(), x.Name, string(x.Value))
+	ch, err := l.change(x.Name, string(x.Value))
 	if err != nil {
 		return fmt.Errorf("inode %v: %w", ino, err)
 	}
@@ -119,9 +122,8 @@ func (l layouts) closedSoon(ctx context.Context, ino metadata.Ino) bool {
 	return retry.Pause(ctx, closePoll)
 }
 
-// layoutChange is what setting an attribute of ours changes. writer is the node of a
-// local layout.
-func layoutChange(writer metadata.NodeID, name, value string) (metadata.Change, error) {
+// change is what setting an attribute of ours changes.
+func (l layouts) change(name, value string) (metadata.Change, error) {
 	bad := func(err error, want string) error {
 		return fmt.Errorf("%s=%q: %s: %w", name, value, want, err)
 	}
@@ -131,7 +133,7 @@ func layoutChange(writer metadata.NodeID, name, value string) (metadata.Change, 
 		switch value {
 		case "", layoutStripe:
 		case layoutLocal:
-			ch.Layout = metadata.Layout{Kind: metadata.Local, Node: writer}
+			ch.Layout = metadata.Layout{Kind: metadata.Local, Node: l.c.writer()}
 		default:
 			return ch, bad(syscall.EINVAL, "want local or stripe")
 		}
@@ -149,10 +151,14 @@ func layoutChange(writer metadata.NodeID, name, value string) (metadata.Change, 
 		}
 		return metadata.Change{Set: metadata.SetWidth, Layout: metadata.Layout{Width: n}}, nil
 	case xattrCopies:
-		if value == "" || value == "1" {
-			return metadata.Change{}, nil
+		n, err := strconv.ParseUint(cmp.Or(value, "1"), 10, 8)
+		switch {
+		case err != nil || n == 0 || n > metadata.MaxCopies:
+			return metadata.Change{}, bad(syscall.EINVAL, "want 1 or 2")
+		case n > 1 && len(l.c.nodes.Map().Nodes) < 2:
+			return metadata.Change{}, bad(syscall.EINVAL, "the job has one node")
 		}
-		return metadata.Change{}, bad(syscall.EOPNOTSUPP, "only one copy is supported: stage checkpoints out instead")
+		return metadata.Change{Set: metadata.SetCopies, Layout: metadata.Layout{Copies: uint8(n)}}, nil
 	}
 	return metadata.Change{}, bad(syscall.EPERM, "this attribute cannot be set")
 }

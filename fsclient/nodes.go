@@ -120,7 +120,7 @@ func (b bufferedFile) Spans(off, pending, n int64) []datapath.Span {
 	if off == writeback.AtEnd {
 		off = a.Size + pending
 	}
-	return datapath.Spans(a.Layout.Chunk(), order, off, n)
+	return b.f.c.data.Spans(&a, order, off, n)
 }
 
 // mayReturn reports whether err means that a live home did not answer: it is worth

@@ -37,14 +37,14 @@ func (f *File) Reserve(ctx context.Context, off, n int64) error {
 
 func (f *File) allocate(ctx context.Context, off, n int64) ([]metadata.NodeID, error) {
 	return f.shape(ctx, off, n, func(ctx context.Context, d datapath.Store, p stripe.Part) error {
-		return d.Allocate(ctx, f.ino, p.Off, p.N)
+		return d.Allocate(ctx, p.Object, p.Off, p.N)
 	})
 }
 
 // Punch makes the n bytes at off a hole. The file keeps its length.
 func (f *File) Punch(ctx context.Context, off, n int64) error {
 	nodes, err := f.shape(ctx, off, n, func(ctx context.Context, d datapath.Store, p stripe.Part) error {
-		return d.Punch(ctx, f.ino, p.Off, p.N)
+		return d.Punch(ctx, p.Object, p.Off, p.N)
 	})
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,6 +96,6 @@ func (c *Client) Blocks(ctx context.Context, a *metadata.Attr) (int64, bool) {
 		a.Mode&syscall.S_IFMT != syscall.S_IFREG || a.Size == 0 || a.Ino.Sealed() {
 		return 0, false
 	}
-	n, err := c.cfg.LocalData.Allocated(ctx, a.Ino)
+	n, err := c.cfg.LocalData.Allocated(ctx, a.Object())
 	return n, err == nil
 }

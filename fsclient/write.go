@@ -162,8 +162,9 @@ func (f *File) syncNodes(ctx context.Context) error {
 	f.mu.Lock()
 	nodes := slices.Collect(maps.Keys(f.unsynced))
 	f.unsynced = nil
+	a, order := f.attr, f.order
 	f.mu.Unlock()
-	err := f.c.data.Sync(ctx, f.ino, nodes)
+	err := f.c.data.Sync(ctx, &a, order, nodes)
 	if err == nil {
 		return nil
 	}

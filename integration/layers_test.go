@@ -29,6 +29,7 @@ var floors = map[string]int{
 	"metadata/leases":         1,
 	"metadata/appends":        1,
 	"metadata/varint":         1,
+	"metadata/copies":         2,
 	"metadata/metadatatest":   2,
 	"metadata/pebblestore":    2,
 	"metadata/opens":          2,

@@ -10,7 +10,7 @@
 //
 // An Ino says where its record is, so that no table has to be asked:
 //
-//	bit 63 = 0   live realm     bits 48-62 home node, bits 0-47 counter on that node
+//	bit 63 = 0   live realm     bits 48-62 home node, bits 0-46 counter on that node; bit 47: Object
 //	bit 63 = 1   sealed realm   bits 48-62 dataset,   bits 32-47 part, bits 0-31 sequence in the part
 //
 // The home of a live inode never changes. A directory's entries live on the
@@ -56,7 +56,10 @@ const (
 )
 
 // MaxCounter is the greatest counter value of a live Ino.
-const MaxCounter = 1<<homeShift - 1
+const MaxCounter = 1<<(homeShift-1) - 1
+
+// copiedBit marks the objects of files with several copies (Attr.Object).
+const copiedBit Ino = 1 << (homeShift - 1)
 
 // LiveIno builds the number of a live inode.
 func LiveIno(home NodeID, counter uint64) Ino {
@@ -84,6 +87,18 @@ func (i Ino) Home() NodeID { return NodeID(i >> homeShift & (MaxNodes - 1)) }
 
 // Counter returns the number of a live inode on its home.
 func (i Ino) Counter() uint64 { return uint64(i & MaxCounter) }
+
+// Copied reports whether i is the number of the objects of a file with several copies. A node serves
+// reads of such an object only while it is sure that no other copy is newer.
+func (i Ino) Copied() bool { return i&(sealedBit|copiedBit) == copiedBit }
+
+// File returns the inode whose objects have the number i.
+func (i Ino) File() Ino {
+	if i.Copied() {
+		return i &^ copiedBit
+	}
+	return i
+}
 
 // Dataset returns the dataset of a sealed inode.
 func (i Ino) Dataset() DatasetID { return DatasetID(i >> homeShift & (MaxNodes - 1)) }
@@ -131,7 +146,7 @@ const DefaultChunkSize = 1 << 20
 // place of a byte can always be computed from it.
 type Layout struct {
 	Kind      LayoutKind
-	Copies    uint8  // 0 and 1 mean one copy
+	Copies    uint8  // 0 and 1 mean one copy; at most MaxCopies
 	Node      NodeID // Local only
 	ChunkSize uint32 // bytes, a power of two; 0 is DefaultChunkSize
 	Width     uint16 // nodes that hold chunks of the file; 0: the default, AllNodes: all
@@ -146,6 +161,12 @@ const (
 	// AllNodes as Layout.Width is all nodes.
 	AllNodes = math.MaxUint16
 )
+
+// MaxCopies is the most copies of a file's data.
+const MaxCopies = 2
+
+// Copied reports whether the data is on two nodes, as far as there were two.
+func (l Layout) Copied() bool { return l.Copies > 1 }
 
 // Chunk returns the chunk size in force, in bytes.
 func (l Layout) Chunk() int64 {
@@ -168,6 +189,14 @@ type Attr struct {
 	Mtime  Time
 	Ctime  Time
 	Layout Layout // of a directory: inherited by new files
+}
+
+// Object returns the number under which the nodes have the data of the file.
+func (a *Attr) Object() Ino {
+	if a.Layout.Copied() && !a.Ino.Sealed() {
+		return a.Ino | copiedBit
+	}
+	return a.Ino
 }
 
 // Entry is a name in a directory. Mode has at least the file type. Attr is set if the home of the
@@ -211,10 +240,11 @@ const (
 	SetChunkSize  // Layout.ChunkSize; also of an empty file
 	DropSetIDs    // clears setuid, and setgid if the group may execute; not of directories; before SetMode
 	SetWidth      // Layout.Width; also of an empty file
+	SetCopies     // Layout.Copies; also of an empty file
 )
 
 // SetLayoutField is the fields of a layout that can be set one by one.
-const SetLayoutField = SetLayoutKind | SetChunkSize | SetWidth
+const SetLayoutField = SetLayoutKind | SetChunkSize | SetWidth | SetCopies
 
 // SetIDs returns the bits of mode that DropSetIDs clears. setgid of a file that its group may not
 // execute marks mandatory locks, and that of a directory is inherited: they stay.

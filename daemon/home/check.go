@@ -114,6 +114,7 @@ func (s *Server) checkOnce(ctx context.Context) (CheckResult, []string, error) {
 func leakedObjects(objects []metadata.Ino, homes []metadata.Inventory, host string) []string {
 	var wrong []string
 	for _, ino := range objects {
+		ino = ino.File()
 		if int(ino.Home()) < len(homes) {
 			if _, ok := homes[ino.Home()].Inodes[ino]; ok {
 				continue

@@ -61,9 +61,13 @@ func (s *Server) places(_ context.Context, a metadata.Attr, all bool) ([]metadat
 	if all || s.Earlier(a.Ino) {
 		return order, nil
 	}
+	width := len(order)
+	if a.Object().Copied() {
+		width = max(width/2, 1)
+	}
 	var nodes []metadata.NodeID
 	for k, id := range order {
-		if datapath.ObjectSize(a.Layout.Chunk(), len(order), k, a.Size) > 0 {
+		if datapath.ObjectSize(a.Layout.Chunk(), width, k%width, a.Size) > 0 {
 			nodes = append(nodes, id)
 		}
 	}

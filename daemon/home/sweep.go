@@ -208,22 +208,25 @@ func (w *sweeper) objects(ctx context.Context) error {
 func (w *sweeper) removeGone(ctx context.Context, home metadata.NodeID) error {
 	inos := w.batch[home]
 	delete(w.batch, home)
-	gone, err := w.s.gone(ctx, home, inos)
+	asked := make(map[metadata.Ino]metadata.Ino, len(inos)) // the object of each file
+	files := make([]metadata.Ino, len(inos))
+	for i, ino := range inos {
+		files[i] = ino.File()
+		asked[files[i]] = ino
+	}
+	gone, err := w.s.gone(ctx, home, files)
 	if err != nil {
 		w.found.Waiting += int64(len(inos))
 		w.s.log.WithError(err).WithField("home", home).Debug("sweep keeps objects whose home does not answer")
 		return nil
 	}
-	asked := make(map[metadata.Ino]bool, len(inos))
-	for _, ino := range inos {
-		asked[ino] = true
-	}
 	var errs []error
 	for _, ino := range gone {
-		if !asked[ino] {
+		object, ok := asked[ino]
+		if !ok {
 			return fmt.Errorf("node %d was not asked about inode %v: %w", home, ino, syscall.EPROTO)
 		}
-		err := w.s.cfg.Data.Remove(ctx, ino)
+		err := w.s.cfg.Data.Remove(ctx, object)
 		errs = append(errs, err)
 		if err == nil {
 			w.found.Objects++

@@ -22,6 +22,8 @@ type Group interface {
 	IsLeader() bool
 	View() cluster.View
 	Propose(ctx context.Context, c raftstore.Command) (cluster.View, error)
+	// Confirm returns nil when View has all that was agreed on before.
+	Confirm() error
 }
 
 // Config is what a Leader needs.
@@ -52,29 +54,35 @@ type Leader struct {
 	reports map[metadata.NodeID]heard // guarded by mu
 	marks   uint64                    // guarded by mu; version of the marks in the reports
 	started map[string]bool           // guarded by mu; datasets of the job file that this leader has started
+	// confirmed: guarded by mu; the view has what earlier leaders proposed.
+	confirmed bool
+	doomed    map[metadata.NodeID]bool // guarded by mu; nodes that a proposal gives up whose outcome the view may lack
 }
 
 // New makes a leader that has heard nothing.
 func New(cfg Config) *Leader {
-	return &Leader{cfg: cfg, wake: make(chan struct{}, 1), reports: make(map[metadata.NodeID]heard), started: make(map[string]bool)}
+	return &Leader{cfg: cfg, wake: make(chan struct{}, 1), reports: make(map[metadata.NodeID]heard), started: make(map[string]bool), doomed: make(map[metadata.NodeID]bool)}
 }
 
-// Record takes a report that came at a time.
-func (l *Leader) Record(r Report, at time.Time) {
+// Record takes a report that came at a time. It reports whether the node cannot be given up for its silence
+// before, but by what the view has already: its lease begins again (copies.Lease).
+func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	leased = l.confirmed && !l.doomed[r.Node]
 	was := l.reports[r.Node].Report
 	l.reports[r.Node] = heard{r, at}
 	if !maps.Equal(r.Replicas, was.Replicas) {
 		l.marks = max(l.marks+1, uint64(at.UnixNano())) // also newer than those of an earlier leader
 	}
 	if !r.differs(&was) {
-		return
+		return leased
 	}
 	select {
 	case l.wake <- struct{}{}:
 	default: // it is awake
 	}
+	return leased
 }
 
 // memory is since when this node leads, and a copy of the reports.
@@ -82,8 +90,9 @@ func (l *Leader) memory(leads bool, at time.Time) (time.Time, map[metadata.NodeI
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !leads {
-		l.since = time.Time{}
+		l.since, l.confirmed = time.Time{}, false
 		clear(l.reports)
+		clear(l.doomed)
 		return l.since, nil
 	}
 	if l.since.IsZero() {
@@ -132,15 +141,52 @@ func (l *Leader) Run(ctx context.Context, g Group) {
 const proposeTime = 5 * time.Second
 
 func (l *Leader) act(ctx context.Context, g Group, since time.Time, reports map[metadata.NodeID]heard) {
+	l.confirm(g)
 	v := g.View()
 	l.cfg.SetView(v) // a stage-in that starts below must not plan with an older one
 	for _, c := range l.duties(v, since, reports, time.Now()) {
+		if c.Kind == raftstore.KindNodes {
+			if c.Nodes = l.doom(c.Nodes, reports); len(c.Nodes) == 0 {
+				continue
+			}
+		}
 		if err := propose(ctx, g, c); err != nil {
 			l.cfg.Node.Log().WithError(err).Debug("proposal refused")
 			break
 		}
 	}
 	l.startDatasets(v)
+}
+
+// confirm makes sure that the view has the outcome of all proposals so far, if it may lack one.
+func (l *Leader) confirm(g Group) {
+	l.mu.Lock()
+	needed := !l.confirmed || len(l.doomed) > 0
+	l.mu.Unlock()
+	if !needed || g.Confirm() != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.confirmed = !l.since.IsZero()
+	clear(l.doomed)
+}
+
+// doom returns the changes without those that give up a node which has reported after all; no later report of
+// the others counts until the outcome is known.
+func (l *Leader) doom(changes []cluster.Change, reports map[metadata.NodeID]heard) []cluster.Change {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(changes, func(c cluster.Change) bool {
+		if c.State != cluster.Down {
+			return false
+		}
+		if l.reports[c.ID].at != reports[c.ID].at {
+			return true
+		}
+		l.doomed[c.ID] = true
+		return false
+	})
 }
 
 func propose(ctx context.Context, g Group, c raftstore.Command) error {

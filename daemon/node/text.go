@@ -61,6 +61,6 @@ func LossText(id metadata.NodeID, host string) string {
 	if id == metadata.RootIno.Home() {
 		return fmt.Sprintf("%s is lost, and with it the root of scratch: scratch is unavailable until it is back; its part of datasets is fetched again", host)
 	}
-	return fmt.Sprintf("%s is lost: scratch files with data there, and directories kept there with their contents, fail with EIO until it is back; "+
+	return fmt.Sprintf("%s is lost: scratch files with data only there, and directories kept there with their contents, fail with EIO until it is back; "+
 		"rm -rf removes them; its part of datasets is fetched again", host)
 }

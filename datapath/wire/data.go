@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"syscall"
@@ -182,4 +183,12 @@ type PutPiecesResp struct{ Status []syscall.Errno }
 
 func (m *PutPiecesResp) fields(c *codec) {
 	list(c, &m.Status, MaxPieces, 2, u16[syscall.Errno])
+}
+
+// InoOf returns the inode that a request begins with, as those of file data do; 0 for a shorter one.
+func InoOf(body []byte) metadata.Ino {
+	if len(body) < 8 {
+		return 0
+	}
+	return metadata.Ino(binary.LittleEndian.Uint64(body))
 }

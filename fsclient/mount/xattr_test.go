@@ -230,7 +230,8 @@ func TestLayoutOfFile(t *testing.T) {
 		{"chunk", "4K", syscall.EINVAL},
 		{"chunk", "2G", syscall.EINVAL},
 		{"chunk", "-1", syscall.EINVAL},
-		{"copies", "2", syscall.EOPNOTSUPP},
+		{"copies", "2", syscall.EINVAL}, // of one node
+		{"copies", "3", syscall.EINVAL},
 		{"node", "n0", syscall.EPERM},
 		{"other", "x", syscall.EPERM},
 	} {

@@ -136,7 +136,7 @@ func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout)
 		return []metadata.NodeID{r.cfg.Self}, nil // the reader fetches it from the source
 	}
 	m := r.Map()
-	if l.Epoch > m.Epoch && l.Kind != metadata.Local {
+	if l.Epoch > m.Epoch && (l.Kind != metadata.Local || l.Copied()) {
 		var err error
 		if m, err = r.MapOf(ctx, l.Epoch); err != nil {
 			return nil, fmt.Errorf("inode %v: %w", ino, err)
@@ -163,8 +163,27 @@ func (r *Router) Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.N
 	return all[:len(buf)+len(replicas)]
 }
 
+// Current appends to buf those of copies that count now (cluster.Map.Current).
+func (r *Router) Current(buf, copies []metadata.NodeID, since metadata.Epoch) []metadata.NodeID {
+	return r.Map().Current(buf, copies, since)
+}
+
+// Copies is how many copies there are of the part of the file a that has the fewest.
+func (r *Router) Copies(ctx context.Context, a metadata.Attr) (int, error) {
+	if !a.Object().Copied() {
+		return 1, nil
+	}
+	order, err := r.Order(ctx, a.Ino, a.Layout)
+	if err != nil {
+		return 0, err
+	}
+	_, least := r.Map().CurrentOf(order, a.Layout.Epoch)
+	return least, nil
+}
+
 // Hosts is the names of the nodes that hold the data of the file a, in the order of
-// its stripe, or its owner and the holders of replicas; "source" for a file that is read through from the source.
+// its stripe, with copies those that count, or its owner and the holders of replicas; "source" for a file
+// that is read through from the source.
 func (r *Router) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
 	if a.Layout.Kind == metadata.Overflow {
 		return []string{"source"}, nil
@@ -177,6 +196,9 @@ func (r *Router) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
 		order = r.cfg.Replicas(order, a.Ino, order[0])
 	}
 	m := r.Map()
+	if a.Object().Copied() {
+		order, _ = m.CurrentOf(order, a.Layout.Epoch)
+	}
 	hosts := make([]string, len(order))
 	for i, id := range order {
 		n, _ := m.Node(id)

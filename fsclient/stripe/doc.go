@@ -10,6 +10,9 @@
 // is away for a moment, and it goes to the stand-in of an owner that is lost. Bytes that
 // are missing are an error there, never zeros; in scratch they are a hole.
 //
+// A file with two copies is written to both, and read from any that counts by the cluster map
+// (package copies).
+//
 // After a write that failed, each byte of its range is the old one or the new one.
 // Nothing of it can arrive later.
 //

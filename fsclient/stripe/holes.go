@@ -14,7 +14,8 @@ import (
 
 // Part is the bytes of one node's object that a range of a file has there.
 type Part struct {
-	Node   metadata.NodeID
+	Node   metadata.NodeID // that has its first copy
+	Object metadata.Ino
 	Off, N int64
 }
 
@@ -24,7 +25,7 @@ func parts(a *metadata.Attr, order []metadata.NodeID, off, n int64) []Part {
 	var ps []Part
 	for k, id := range order {
 		if from, to := s.ObjectOffset(k, off), s.ObjectOffset(k, off+n); from < to {
-			ps = append(ps, Part{id, from, to - from})
+			ps = append(ps, Part{id, a.Object(), from, to - from})
 		}
 	}
 	return ps
@@ -38,16 +39,14 @@ func (d *Data) Shape(ctx context.Context, a *metadata.Attr, order []metadata.Nod
 	case off > math.MaxInt64-n:
 		return nil, fmt.Errorf("inode %v: %d bytes at %d: %w", a.Ino, n, off, syscall.EFBIG)
 	}
-	ps := parts(a, order, off, n)
+	f := fileOn(a, order)
+	ps := parts(a, f.first, off, n)
 	nodes := make([]metadata.NodeID, len(ps))
 	for i, p := range ps {
 		nodes[i] = p.Node
 	}
-	return nodes, wait.Each(ctx, ps, func(ctx context.Context, p Part) error {
-		node, err := d.cfg.Nodes.Data(p.Node)
-		if err == nil {
-			err = fn(ctx, node, p)
-		}
+	return f.withSeconds(nodes), wait.Each(ctx, ps, func(ctx context.Context, p Part) error {
+		err := d.onAll(ctx, &f, p.Node, func(ctx context.Context, _ metadata.NodeID, node datapath.Store) error { return fn(ctx, node, p) })
 		if err != nil {
 			return fmt.Errorf("inode %v: %d bytes at %d: %w", a.Ino, n, off, err)
 		}
@@ -90,19 +89,20 @@ func (d *Data) seek(ctx context.Context, a *metadata.Attr, order []metadata.Node
 	case a.Ino.Sealed(): // has no holes
 		return pick(off, datapath.Extent{From: off, To: a.Size}), nil
 	}
-	s := datapath.Stripe{Chunk: a.Layout.Chunk(), Width: len(order)}
-	found := make([]int64, len(order))
-	objects := make([]int, len(order))
+	f := fileOn(a, order)
+	s := datapath.Stripe{Chunk: a.Layout.Chunk(), Width: len(f.first)}
+	found := make([]int64, len(f.first))
+	objects := make([]int, len(f.first))
 	for k := range objects {
 		objects[k] = k
 	}
 	err := wait.Each(ctx, objects, func(ctx context.Context, k int) error {
 		from := s.ObjectOffset(k, off)
-		node, err := d.cfg.Nodes.Data(order[k])
 		var e datapath.Extent
-		if err == nil {
-			e, err = node.Data(ctx, a.Ino, from)
-		}
+		err := d.onOne(ctx, &f, f.first[k], func(ctx context.Context, _ metadata.NodeID, node datapath.Store) (err error) {
+			e, err = node.Data(ctx, f.object, from)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("inode %v: seek at %d: %w", a.Ino, off, err)
 		}

@@ -23,6 +23,8 @@ type Nodes interface {
 	// Where appends to buf the nodes that have owner's part of the file a of a dataset:
 	// the owner, or its stand-in if it was lost, and the holders of replicas.
 	Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID) []metadata.NodeID
+	// Current appends to buf those of copies that count now (cluster.Map.Current).
+	Current(buf, copies []metadata.NodeID, since metadata.Epoch) []metadata.NodeID
 }
 
 // Config says where the data is.
@@ -83,7 +85,7 @@ type ReadOpts struct {
 }
 
 // Read fills p from offset off of the file that a describes, which lies on the nodes
-// order. Fewer bytes than len(p) mean the end of the file, at a.Size; holes are zeros.
+// order (cluster.Map.Order). Fewer bytes than len(p) mean the end of the file, at a.Size; holes are zeros.
 func (d *Data) Read(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, p []byte, off int64, o ReadOpts) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("inode %v: read at %d: %w", a.Ino, off, syscall.EINVAL)
@@ -92,7 +94,8 @@ func (d *Data) Read(ctx context.Context, a *metadata.Attr, order []metadata.Node
 		return 0, nil
 	}
 	p = p[:min(int64(len(p)), a.Size-off)]
-	spans := datapath.Spans(a.Layout.Chunk(), order, off, int64(len(p)))
+	f := fileOn(a, order)
+	spans := datapath.Spans(a.Layout.Chunk(), f.first, off, int64(len(p)))
 	if len(spans) != 1 {
 		o.Pipe = nil // its bytes could not be put in order
 	}
@@ -103,7 +106,7 @@ func (d *Data) Read(ctx context.Context, a *metadata.Attr, order []metadata.Node
 			r := sealedRead{d: d, a: a, order: order, opts: o, Span: s}
 			err = r.read(ctx, part)
 		} else {
-			err = d.readLive(ctx, a.Ino, s, o, part)
+			err = d.readLive(ctx, &f, s, o, part)
 		}
 		if err != nil {
 			return fmt.Errorf("inode %v: bytes at %d: %w", a.Ino, s.Pos, err)
@@ -117,21 +120,22 @@ func (d *Data) Read(ctx context.Context, a *metadata.Attr, order []metadata.Node
 }
 
 // readLive reads a span of a live file, where what is missing is a hole.
-func (d *Data) readLive(ctx context.Context, ino metadata.Ino, s datapath.Span, o ReadOpts, p []byte) error {
-	node, err := d.cfg.Nodes.Data(s.Node)
-	var n int
-	if err == nil {
-		n, err = readObject(ctx, node, ino, p, s.Off, o)
+func (d *Data) readLive(ctx context.Context, f *file, s datapath.Span, o ReadOpts, p []byte) error {
+	if f.copied() {
+		o.Pipe = nil // the bytes may have to be read again
 	}
-	if err == nil && o.Pipe != nil && n < len(p) {
-		err = o.Pipe.Take(p[:n])
-	}
-	if err != nil {
-		return err
-	}
-	clear(p[n:])
-	d.count(&d.readLocal, &d.readRemote, s.Node, n)
-	return nil
+	return d.onOne(ctx, f, s.Node, func(ctx context.Context, id metadata.NodeID, node datapath.Store) error {
+		n, err := readObject(ctx, node, f.object, p, s.Off, o)
+		if err == nil && o.Pipe != nil && n < len(p) {
+			err = o.Pipe.Take(p[:n])
+		}
+		if err != nil {
+			return err
+		}
+		clear(p[n:])
+		d.count(&d.readLocal, &d.readRemote, id, n)
+		return nil
+	})
 }
 
 // readObject reads from a node's object by the call that o wants.

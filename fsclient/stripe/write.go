@@ -23,17 +23,19 @@ func (d *Data) Write(ctx context.Context, a *metadata.Attr, order []metadata.Nod
 	}
 	pieces := make([]piece, 0, 2)
 	var nodes []metadata.NodeID
-	for _, s := range datapath.Spans(a.Layout.Chunk(), order, off, int64(len(p))) {
+	f := fileOn(a, order)
+	for _, s := range datapath.Spans(a.Layout.Chunk(), f.first, off, int64(len(p))) {
 		pieces = append(pieces, piece{Span: s, done: new(bool)})
 		if !slices.Contains(nodes, s.Node) {
 			nodes = append(nodes, s.Node)
 		}
 	}
+	nodes = f.withSeconds(nodes)
 	d.writing.Add(1)
 	defer d.writing.Add(-1)
 	// A piece that fails does not stop those before it: what they write counts.
 	err := wait.Each(ctx, pieces, func(_ context.Context, w piece) error {
-		err := d.writeSpan(ctx, a.Ino, w.Span, p[w.Pos-off:][:w.Len])
+		err := d.writeSpan(ctx, &f, w.Span, p[w.Pos-off:][:w.Len])
 		*w.done = err == nil
 		return err
 	})
@@ -53,15 +55,17 @@ type piece struct {
 	done *bool
 }
 
-func (d *Data) writeSpan(ctx context.Context, ino metadata.Ino, s datapath.Span, p []byte) error {
-	node, err := d.cfg.Nodes.Data(s.Node)
-	if err == nil {
-		err = node.WriteAt(ctx, ino, p, s.Off)
-	}
+func (d *Data) writeSpan(ctx context.Context, f *file, s datapath.Span, p []byte) error {
+	err := d.onAll(ctx, f, s.Node, func(ctx context.Context, id metadata.NodeID, node datapath.Store) error {
+		if err := node.WriteAt(ctx, f.object, p, s.Off); err != nil {
+			return err
+		}
+		d.count(&d.writeLocal, &d.writeRemote, id, len(p))
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("inode %v: bytes at %d: %w", ino, s.Pos, err)
+		return fmt.Errorf("inode %v: bytes at %d: %w", f.object.File(), s.Pos, err)
 	}
-	d.count(&d.writeLocal, &d.writeRemote, s.Node, len(p))
 	return nil
 }
 
@@ -73,22 +77,21 @@ func (d *Data) Cut(ctx context.Context, a *metadata.Attr, order []metadata.NodeI
 		size int64
 	}
 	var objects []object
-	for k, id := range order {
-		had := datapath.ObjectSize(a.Layout.Chunk(), len(order), k, a.Size)
-		keeps := datapath.ObjectSize(a.Layout.Chunk(), len(order), k, size)
+	f := fileOn(a, order)
+	for k, id := range f.first {
+		had := datapath.ObjectSize(a.Layout.Chunk(), len(f.first), k, a.Size)
+		keeps := datapath.ObjectSize(a.Layout.Chunk(), len(f.first), k, size)
 		if keeps < had {
 			objects = append(objects, object{id, keeps})
 		}
 	}
 	return wait.Each(ctx, objects, func(ctx context.Context, o object) error {
-		node, err := d.cfg.Nodes.Data(o.node)
-		switch {
-		case err != nil:
-		case o.size == 0:
-			err = node.Remove(ctx, a.Ino) // an empty object would outlive its file
-		default:
-			err = node.Truncate(ctx, a.Ino, o.size)
-		}
+		err := d.onAll(ctx, &f, o.node, func(ctx context.Context, _ metadata.NodeID, node datapath.Store) error {
+			if o.size == 0 {
+				return node.Remove(ctx, f.object) // an empty object would outlive its file
+			}
+			return node.Truncate(ctx, f.object, o.size)
+		})
 		if err != nil {
 			return fmt.Errorf("inode %v: cut to %d: %w", a.Ino, size, err)
 		}
@@ -96,13 +99,15 @@ func (d *Data) Cut(ctx context.Context, a *metadata.Attr, order []metadata.NodeI
 	})
 }
 
-// Sync makes durable what the nodes have of a file.
-func (d *Data) Sync(ctx context.Context, ino metadata.Ino, nodes []metadata.NodeID) error {
+// Sync makes durable what the nodes have of the file a. Of copies those that count must have it.
+func (d *Data) Sync(ctx context.Context, a *metadata.Attr, order, nodes []metadata.NodeID) error {
+	f := fileOn(a, order)
+	if f.copied() {
+		nodes = slices.DeleteFunc(slices.Clone(nodes), func(id metadata.NodeID) bool { return !slices.Contains(f.first, id) })
+	}
 	return wait.Each(ctx, nodes, func(ctx context.Context, id metadata.NodeID) error {
-		node, err := d.cfg.Nodes.Data(id)
-		if err == nil {
-			err = node.Sync(ctx, ino)
-		}
-		return err
+		return d.onAll(ctx, &f, id, func(ctx context.Context, _ metadata.NodeID, node datapath.Store) error {
+			return node.Sync(ctx, f.object)
+		})
 	})
 }

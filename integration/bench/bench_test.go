@@ -101,7 +101,7 @@ func TestQuickTrain(t *testing.T) {
 func TestQuickVeth(t *testing.T) { quick(t, len(vethFigures), "--veth") }
 
 // TestQuickFaults leaves out the loss of a node, which takes half a minute.
-func TestQuickFaults(t *testing.T) { quick(t, 1, "--faults", "--run", "kill") }
+func TestQuickFaults(t *testing.T) { quick(t, 2, "--faults", "--run", "kill|copies") }
 
 func quick(t *testing.T, figures int, args ...string) {
 	t.Helper()

@@ -47,8 +47,8 @@ var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, sta
 // trainFigures is what --train measures.
 var trainFigures = []figure{trainFigure, trainOverflowFigure, trainCutFigure, trainRemoteFigure}
 
-// faultFigures is what --faults measures: rows 2, 3 and 7 of the table of failures.
-var faultFigures = []figure{faultKillFigure, faultLostFigure, sumsFigure}
+// faultFigures is what --faults measures: rows 2, 3, 4 and 7 of the table of failures.
+var faultFigures = []figure{faultKillFigure, faultLostFigure, faultCopiesFigure, sumsFigure}
 
 // vethFigures is what --veth measures.
 var vethFigures = []figure{remoteFigure}

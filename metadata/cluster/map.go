@@ -10,6 +10,9 @@ import (
 type Term struct {
 	From metadata.Epoch `json:"from"`
 	To   metadata.Epoch `json:"to,omitempty"` // the first epoch after it; 0 while it lasts
+	// Left is the first epoch in which the node no longer served after it was Leaving from To on; 0 while it is, or if
+	// it never was.
+	Left metadata.Epoch `json:"left,omitempty"`
 }
 
 func (t Term) has(e metadata.Epoch) bool { return t.From <= e && (t.To == 0 || e < t.To) }
@@ -22,6 +25,11 @@ type Node struct {
 	Addr  string          `json:"addr,omitempty"`  // host:port where its daemon answers; "" while Joining
 	Since metadata.Epoch  `json:"since"`           // the epoch in which State began
 	Terms []Term          `json:"terms,omitempty"` // when it was Up, oldest first
+}
+
+// leaves reports whether n is Leaving since it was Up.
+func (n *Node) leaves() bool {
+	return n.State == Leaving && len(n.Terms) > 0 && n.Terms[len(n.Terms)-1].To == n.Since
 }
 
 func (n Node) upAt(e metadata.Epoch) bool {
@@ -90,6 +98,9 @@ func (n *Node) become(c Change, epoch metadata.Epoch) {
 	n.Terms = slices.Clone(n.Terms)
 	if n.State == Up {
 		n.Terms[len(n.Terms)-1].To = epoch
+	}
+	if n.leaves() {
+		n.Terms[len(n.Terms)-1].Left = epoch
 	}
 	if c.State == Up {
 		n.Terms = append(n.Terms, Term{From: epoch})

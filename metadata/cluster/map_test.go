@@ -50,7 +50,7 @@ func TestWithState(t *testing.T) {
 	check("m3.Up()", m3.Up(), ids(1))
 	check("m2.Up() after m3", m2.Up(), ids(0, 1))
 	n, ok := m5.Node(0)
-	check("Node(0)", n, Node{ID: 0, Host: "a", State: Up, Addr: "a:3", Since: 4, Terms: []Term{{1, 3}, {4, 0}}})
+	check("Node(0)", n, Node{ID: 0, Host: "a", State: Up, Addr: "a:3", Since: 4, Terms: []Term{{From: 1, To: 3}, {From: 4}}})
 	check("Node(0) ok", ok, true)
 	if _, ok := m5.Node(3); ok {
 		t.Error("Node(3) of 3 nodes is there")

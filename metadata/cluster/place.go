@@ -36,11 +36,15 @@ func weight(h uint64, id metadata.NodeID) uint64 {
 
 func (m Map) hash(kind, x uint64) uint64 { return mix(x ^ mix(kind^mix(m.Seed))) }
 
-// Order returns the nodes of a file's stripe: chunk i is on Order[i%len(Order)]. It depends only on
-// the inode number and the layout once the layout's epoch has begun: later epochs do not change it,
-// so a node of it may be Down. It is empty if no node was Up then, and for files that are stored
-// nowhere.
+// Order returns the nodes of a file's stripe: chunk i is on Order[i%len(Order)]. With two copies the
+// second half of the list has those of the first half, in its order; a list of one node has none.
+// It depends only on the inode number and the layout once the layout's epoch has begun: later epochs
+// do not change it, so a node of it may be Down. It is empty if no node was Up then, and for files
+// that are stored nowhere.
 func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
+	if l.Kind == metadata.Local && l.Copied() && !ino.Sealed() {
+		return m.pair(l.Node, l.Epoch)
+	}
 	if l.Kind == metadata.Local {
 		return []metadata.NodeID{l.Node}
 	}
@@ -64,6 +68,12 @@ func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 	width := int(l.Width)
 	if width == 0 && !ino.Sealed() {
 		width = metadata.DefaultWidth
+	}
+	if l.Copied() && !ino.Sealed() {
+		if half := max(len(places)/2, 1); width == 0 || width > half {
+			width = half
+		}
+		width = min(2*width, len(places))
 	}
 	if width > 0 && width < len(places) {
 		places = places[:width]

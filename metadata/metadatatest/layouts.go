@@ -36,6 +36,12 @@ func testLayout(f *fixture) {
 		if got := f.setLayout(ino, metadata.SetWidth, metadata.Layout{Width: 3, ChunkSize: 7}); got != want {
 			f.Errorf("layout after its width was set = %+v, want %+v", got, want)
 		}
+		want.Copies = 2
+		if got := f.setLayout(ino, metadata.SetCopies, metadata.Layout{Copies: 2, ChunkSize: 7}); got != want {
+			f.Errorf("layout after its copies were set = %+v, want %+v", got, want)
+		}
+		_, err := f.s.Setattr(ctx, ino, metadata.Change{Set: metadata.SetCopies, Layout: metadata.Layout{Copies: 3}})
+		f.want(err, syscall.EINVAL, "Setattr(%v) of three copies", ino)
 		want.Kind, want.Node = metadata.Striped, 0
 		if got := f.setLayout(ino, metadata.SetLayoutKind, metadata.Layout{}); got != want {
 			f.Errorf("layout after its kind was reset = %+v, want %+v", got, want)

@@ -19,12 +19,12 @@ func (f *Files) remove(ctx context.Context, files []Removable) {
 	failed := make(map[metadata.Ino]error)
 	places := make(map[metadata.NodeID][]metadata.Ino)
 	for _, l := range files {
-		nodes, err := f.places(ctx, l)
+		nodes, object, err := f.places(ctx, l)
 		if err != nil {
 			failed[l.Ino] = err
 		}
 		for _, id := range nodes {
-			places[id] = append(places[id], l.Ino)
+			places[id] = append(places[id], object)
 		}
 	}
 	f.removeObjects(ctx, places, failed)
@@ -41,18 +41,19 @@ func (f *Files) remove(ctx context.Context, files []Removable) {
 	}
 }
 
-// places returns the nodes that may store data of a file.
-func (f *Files) places(ctx context.Context, l Removable) ([]metadata.NodeID, error) {
+// places returns the nodes that may store data of a file, and the number of its objects.
+func (f *Files) places(ctx context.Context, l Removable) ([]metadata.NodeID, metadata.Ino, error) {
 	a, err := f.cfg.Store.Getattr(ctx, l.Ino)
 	switch {
 	case errors.Is(err, syscall.ENOENT):
-		return nil, nil
+		return nil, 0, nil
 	case err != nil:
-		return nil, err
+		return nil, 0, err
 	case a.Nlink > 0 || a.Mode&syscall.S_IFMT != syscall.S_IFREG:
-		return nil, nil // Reap leaves files that have a name
+		return nil, 0, nil // Reap leaves files that have a name
 	}
-	return f.cfg.Places(ctx, a, l.Unsure)
+	nodes, err := f.cfg.Places(ctx, a, l.Unsure)
+	return nodes, a.Object(), err
 }
 
 // removeObjects removes objects on each node, and records errors in failed.
@@ -68,7 +69,7 @@ func (f *Files) removeObjects(ctx context.Context, places map[metadata.NodeID][]
 			mu.Lock()
 			defer mu.Unlock()
 			for _, ino := range inos {
-				failed[ino] = err
+				failed[ino.File()] = err
 			}
 			return nil
 		})

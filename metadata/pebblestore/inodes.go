@@ -170,6 +170,12 @@ func relayout(n *inode, c metadata.Change) error {
 	if c.Set&metadata.SetWidth != 0 {
 		n.Layout.Width = c.Layout.Width
 	}
+	if c.Set&metadata.SetCopies != 0 {
+		if c.Layout.Copies > metadata.MaxCopies {
+			return fmt.Errorf("%d copies: %w", c.Layout.Copies, syscall.EINVAL)
+		}
+		n.Layout.Copies = c.Layout.Copies
+	}
 	return metadata.CheckChunkSize(n.Layout.ChunkSize)
 }
 

@@ -104,6 +104,15 @@ func (g *Group) confirm() {
 	}
 }
 
+// Confirm returns nil when this member leads the group, and its View has all that was agreed on before.
+func (g *Group) Confirm() error {
+	if !g.begin() {
+		return fmt.Errorf("the group is closed: %w", syscall.ESHUTDOWN)
+	}
+	defer g.proposals.Done()
+	return g.raft.Barrier(g.cfg.Timing.Heartbeat).Error()
+}
+
 func patience(ctx context.Context) time.Duration {
 	if d, ok := ctx.Deadline(); ok {
 		return max(min(time.Until(d), enqueueTimeout), time.Millisecond)

@@ -1,0 +1,78 @@
+package leader
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+)
+
+// deafGroup agrees on nothing. Its Confirm fails as long as lost is set.
+type deafGroup struct{ lost bool }
+
+func (g *deafGroup) IsLeader() bool { return true }
+
+func (g *deafGroup) View() cluster.View { return cluster.View{} }
+
+func (g *deafGroup) Propose(context.Context, raftstore.Command) (cluster.View, error) {
+	return cluster.View{}, syscall.ETIMEDOUT
+}
+
+func (g *deafGroup) Confirm() error {
+	if g.lost {
+		return syscall.ETIMEDOUT
+	}
+	return nil
+}
+
+// TestLeases: a report renews the lease of a node only while no proposal can give the node up that the view
+// lacks: one of an earlier leader, or of this one. A node that reports while that is decided is not given up.
+func TestLeases(t *testing.T) {
+	l, g := New(Config{Job: &job.File{Hosts: make([]string, 7)}}), &deafGroup{lost: true}
+	at := time.Unix(1000, 0)
+	report := func(want bool, when string) {
+		t.Helper()
+		at = at.Add(time.Second)
+		if got := l.Record(Report{Node: 1}, at); got != want {
+			t.Errorf("%s: leased is %v, want %v", when, got, want)
+		}
+	}
+	down := func() []cluster.Change {
+		return []cluster.Change{{ID: 1, State: cluster.Down}, {ID: 2, State: cluster.Up}}
+	}
+	report(false, "while another node leads")
+	l.memory(true, at)
+	l.confirm(g)
+	report(false, "before earlier proposals are known")
+	g.lost = false
+	l.confirm(g)
+	report(true, "in normal use")
+
+	_, reports := l.memory(true, at)
+	report(true, "between the look at the reports and the proposal")
+	if got := l.doom(down(), reports); len(got) != 1 || got[0].ID != 2 {
+		t.Errorf("proposed: %v, want node 2 alone", got)
+	}
+	_, reports = l.memory(true, at)
+	if got := l.doom(down(), reports); len(got) != 2 {
+		t.Errorf("proposed: %v", got)
+	}
+	report(false, "while the proposal is decided")
+	g.lost = true
+	l.confirm(g)
+	report(false, "while its outcome is unknown")
+	g.lost = false
+	l.confirm(g)
+	report(true, "when it is known")
+	l.memory(false, at)
+	l.confirm(g)
+	report(false, "when another node leads again")
+	if l.since != (time.Time{}) || l.doomed[metadata.NodeID(1)] {
+		t.Error("it remembers its time as leader")
+	}
+}
