@@ -29,7 +29,7 @@ const (
 var faultKillFigure = figure{
 	name: "fault-kill",
 	about: "the daemon of a job of one node, under its keeper, is killed with SIGKILL while 4 readers open, read and close files of 64 KiB in scratch " +
-		"and 100 files are open; the longest time between two successful reads of a reader, the calls that failed, and the open files that can still be read",
+		"and 100 files are open, half of them for writing; the longest time between two successful reads of a reader, the calls that failed, and the open files that can still be read and written",
 	run: faultKill,
 }
 
@@ -128,8 +128,8 @@ func (b *bench) killDaemon(ctx context.Context, round int) (err error) {
 		return err
 	}
 	survived := 0
-	for _, f := range open {
-		if _, err := io.ReadAll(f); err == nil {
+	for i, f := range open {
+		if goesOn(f, i%2 == 1) {
 			survived++
 		}
 	}
@@ -142,7 +142,17 @@ func (b *bench) killDaemon(ctx context.Context, round int) (err error) {
 	return nil
 }
 
-// fill writes the files, and opens some.
+// goesOn reports whether an open file can still be read, and written.
+func goesOn(f *os.File, write bool) bool {
+	b, err := io.ReadAll(f)
+	if err == nil && write {
+		_, err = f.WriteAt(b[:1], 0)
+		err = errors.Join(err, f.Sync())
+	}
+	return err == nil && len(b) == 64<<10
+}
+
+// fill writes the files, and opens some: every other one for writing, too.
 func (k *kept) fill() (paths []string, open []*os.File, err error) {
 	data := make([]byte, 64<<10)
 	for i := range killFiles {
@@ -152,7 +162,7 @@ func (k *kept) fill() (paths []string, open []*os.File, err error) {
 		}
 		paths = append(paths, p)
 		if i < killHandles {
-			f, err := os.Open(p)
+			f, err := os.OpenFile(p, []int{os.O_RDONLY, os.O_RDWR}[i%2], 0)
 			if err != nil {
 				return nil, nil, err
 			}
