@@ -230,7 +230,8 @@ func TestLayoutOfFile(t *testing.T) {
 		{"chunk", "4K", syscall.EINVAL},
 		{"chunk", "2G", syscall.EINVAL},
 		{"chunk", "-1", syscall.EINVAL},
-		{"copies", "2", syscall.EINVAL}, // of one node
+		{"copies", "2", syscall.EBUSY},
+		{"copies", "1", syscall.EBUSY},
 		{"copies", "3", syscall.EINVAL},
 		{"node", "n0", syscall.EPERM},
 		{"other", "x", syscall.EPERM},
@@ -238,7 +239,6 @@ func TestLayoutOfFile(t *testing.T) {
 		err := unix.Setxattr(a, "user.bivouac."+tt.name, []byte(tt.value), 0)
 		wantErr(t, tt.name+"="+tt.value, err, tt.want)
 	}
-	check(t, unix.Setxattr(a, "user.bivouac.copies", []byte("1"), 0))
 	_, err = f.Write(pattern(1 << 20))
 	check(t, err)
 	check(t, f.Close())
