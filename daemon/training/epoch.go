@@ -19,7 +19,7 @@ type Count struct {
 
 // Places counts samples by where they came from.
 type Places struct {
-	Prefetched Count `json:"prefetched"` // the page cache, where prefetch had put them
+	Prefetched Count `json:"prefetched"` // the page cache: prefetched, or still there
 	Local      Count `json:"local"`      // this node's drives
 	Replica    Count `json:"replica"`    // a replica on this node's drives
 	Remote     Count `json:"remote"`     // another node

@@ -46,6 +46,9 @@ func (p *pages) Store(ino metadata.Ino, b []byte, mark uint64) bool {
 	return true
 }
 
+// Drop implements prefetch.Pages by FUSE_NOTIFY_INVAL_INODE. An unknown inode is no error.
+func (p *pages) Drop(ino metadata.Ino) { _ = p.server.InodeNotify(uint64(ino), 0, 0) }
+
 // readAhead records a read of a dataset's file, and returns its bytes if they were prefetched.
 func (p *pages) readAhead(ctx context.Context, next Prefetch, in *fuse.ReadIn, n int) fuse.ReadResult {
 	if next == nil || p == nil {

@@ -38,6 +38,8 @@ type Pages interface {
 	// Store puts all bytes of a file into the page cache, which the daemon read after mark. It
 	// reports false if the kernel does not know the inode.
 	Store(ino metadata.Ino, b []byte, mark uint64) bool
+	// Drop drops the pages of a file. It waits for reads of the file that are being answered.
+	Drop(ino metadata.Ino)
 	// Direct reports whether the kernel reads this node's files by itself.
 	Direct() bool
 }
@@ -66,6 +68,7 @@ const (
 	seenQueue  = 4096                  // reads that wait for the tracker: more are not noted
 	mostRead   = 128                   // files kept although their read has begun
 	mostWait   = time.Second           // for a file under way
+	uncovered  = 4                     // one in so many files is dropped when a plan begins
 	moveAfter  = 8                     // reads in a row through another connection, until it is the one to fill
 )
 
@@ -257,9 +260,24 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 	if _, err := order.Epoch(0, max(plan.Ranks, 1)); err != nil {
 		return nil, err
 	}
+	e.uncover(numbers)
 	f := &follower{e: e, plan: plan, numbers: numbers, changed: changed, results: make(chan *batch, requests)}
 	f.t = New(order, Config{Budget: e.cfg.Budget, Mean: e.mean(numbers), Neighbours: f.neighbours})
 	return f, nil
+}
+
+// uncover drops the pages of some files, if any were read before there was a plan, so that enough reads are seen to find
+// out where the ranks are.
+func (e *Engine) uncover(n *accessplan.Numbering) {
+	pages := e.pages.Load()
+	if pages == nil {
+		return
+	}
+	for i := 0; i < n.Len(); i += uncovered {
+		if ino := n.Ino(i); ino != 0 {
+			(*pages).Drop(ino)
+		}
+	}
 }
 
 // mean estimates the mean size of a file, in bytes, from a sample.

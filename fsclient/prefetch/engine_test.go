@@ -30,6 +30,7 @@ type distant struct {
 	asked   chan []datapath.RangeRead
 	answers chan error
 	drops   atomic.Uint64
+	dropped sync.Map // by inode
 }
 
 func (d *distant) attr(ino metadata.Ino) metadata.Attr {
@@ -84,10 +85,11 @@ func (d *distant) Neighbours(metadata.Ino, func(metadata.Ino) bool) []metadata.I
 
 func (d *distant) Advise(context.Context, *metadata.Attr) {}
 
-// Mark, Store and Direct implement Pages.
+// Mark, Store, Direct and Drop implement Pages.
 func (d *distant) Mark() uint64                            { return d.drops.Load() }
 func (d *distant) Store(metadata.Ino, []byte, uint64) bool { return true }
 func (d *distant) Direct() bool                            { return false }
+func (d *distant) Drop(ino metadata.Ino)                   { d.dropped.Store(ino, true) }
 
 // following is an engine that has asked for a batch, and its files.
 func following(t *testing.T) (*Engine, *distant, []datapath.RangeRead) {
@@ -218,5 +220,31 @@ func TestReadersMove(t *testing.T) {
 	read(&a, moveAfter)
 	if *e.pages.Load() != &a || !e.moved.Load() {
 		t.Error("the engine does not move back")
+	}
+}
+
+// TestBeaconIsDropped: the pages of a beacon are dropped, and its read gets the bytes that are kept.
+func TestBeaconIsDropped(t *testing.T) {
+	e, d, rs := following(t)
+	d.answers <- nil
+	ino := rs[0].Ino // the first position is a beacon
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		if b := e.Read(t.Context(), d, ino, 0, distantSize); len(b) == distantSize && b[0] == byte(ino) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the beacon is not kept")
+		}
+		select {
+		case <-d.asked:
+			d.answers <- nil
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if _, ok := d.dropped.Load(ino); !ok {
+		t.Error("the pages of the beacon were not dropped")
+	}
+	if _, ok := d.dropped.Load(rs[1].Ino); ok {
+		t.Error("the pages of another file were dropped")
 	}
 }

@@ -350,6 +350,9 @@ func (b *batch) each(ctx context.Context, buf []byte, o stripe.ReadOpts) []resul
 // store puts a file into the page cache, or keeps it in memory.
 func (b *batch) store(w *wanted, data []byte, err error, mark uint64, took time.Duration) result {
 	r := result{Want: w.Want, bytes: w.a.Size, took: took}
+	if w.Beacon && err == nil && b.e.unmet(w.a.Ino, w.flight) {
+		b.pages.Drop(w.a.Ino)
+	}
 	switch {
 	case err != nil || int64(len(data)) != w.a.Size:
 		b.e.land(w.a.Ino, w.flight, kept{})

@@ -15,6 +15,7 @@ type rank struct {
 	spread int   // how far behind the front reads come, lately
 	next   int   // next position to want
 	redo   []int // more positions to want
+	beacon int   // least position of the next beacon
 	items  []*item
 	recent [lookback / 2]int // ring of the positions of the last reads; the next one replaces
 	reads  int               // recent[reads%len]
@@ -27,7 +28,7 @@ type rank struct {
 
 func newRank(id, at, length int, now time.Time) *rank {
 	r := &rank{
-		id: id, length: length, window: min(max(length/8, leastWindow), mostWindow), front: at, next: max(at, 0),
+		id: id, length: length, window: min(max(length/8, leastWindow), mostWindow), front: at, next: max(at, 0), beacon: at,
 		done: make(map[int]struct{}), at: now,
 	}
 	for i := range r.recent {
@@ -86,9 +87,9 @@ func (r *rank) seen(at int) bool {
 	return ok
 }
 
-// read records a read. An isolated one does not move the front.
-func (r *rank) read(at int, now time.Time) {
-	alone := !r.follows(at)
+// read records a read. An isolated one does not move the front, unless it is that of a beacon.
+func (r *rank) read(at int, beacon bool, now time.Time) {
+	alone := !beacon && !r.follows(at)
 	r.done[at] = struct{}{}
 	r.recent[r.reads%len(r.recent)] = at
 	r.reads++
@@ -103,7 +104,7 @@ func (r *rank) read(at int, now time.Time) {
 // moved records an exact position.
 func (r *rank) moved(at int, now time.Time) {
 	if at < r.front {
-		r.front, r.next, r.at = at, at, now // the script went back
+		r.front, r.next, r.beacon, r.at = at, at, at, now // the script went back
 		clear(r.done)
 		return
 	}
@@ -147,6 +148,7 @@ func (r *rank) drop(it *item) {
 // turn moves the origin to the next epoch.
 func (r *rank) turn() {
 	r.front -= r.length
+	r.beacon -= r.length
 	r.next = max(r.next-r.length, 0)
 	for _, it := range r.items {
 		it.at -= r.length

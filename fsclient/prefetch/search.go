@@ -153,7 +153,7 @@ func (t *Tracker) found(n int, places map[int][]int, now time.Time) {
 		at = central(at, t.epoch(n).Len(id)/4)
 		r := t.activate(id, slices.Min(at), now)
 		for _, p := range at {
-			r.read(p, now)
+			r.read(p, false, now)
 		}
 		r.at, r.pace = now, 0
 		atStart = atStart && slices.Min(at) < r.length/2

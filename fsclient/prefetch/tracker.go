@@ -64,6 +64,7 @@ type Config struct {
 type Want struct {
 	File, Rank int
 	Probe      bool // keep it in memory: its read must be seen
+	Beacon     bool // drop its pages as well, so that the read is seen although the kernel has cached the file
 	// Run is the same for files that are fetched by one request.
 	Run int
 }
@@ -126,6 +127,7 @@ type Tracker struct {
 	released []int
 	took     time.Duration // moving average of a fetch
 	count    counters
+	cache    cacheShare
 }
 
 // joiner is a rank that may be here: its last read, and how many followed each other.
@@ -199,7 +201,11 @@ func (t *Tracker) Observe(file int, now time.Time) {
 
 // follow matches a read with the active ranks.
 func (t *Tracker) follow(file int, now time.Time) {
+	it := t.items[file]
 	hit := t.consume(file)
+	if it != nil && it.Beacon && t.sighted(it, now) {
+		return
+	}
 	for lap, n := range []int{t.current, t.next()} {
 		e := t.epoch(n)
 		if e == nil {
@@ -215,7 +221,8 @@ func (t *Tracker) follow(file int, now time.Time) {
 			if !hit {
 				t.count.misses++
 			}
-			r.read(at, now)
+			t.sample(false)
+			r.read(at, false, now)
 			t.advanced(r)
 			return
 		}
@@ -314,6 +321,9 @@ func (t *Tracker) advanced(r *rank) {
 	for _, it := range r.passed() {
 		if it.stored {
 			t.count.hits++ // its read was not seen
+		} else if it.fetched && !it.Beacon {
+			t.count.hits++ // neither: the kernel had cached the file
+			t.sample(true)
 		}
 		t.release(it)
 	}

@@ -77,6 +77,8 @@ type loader struct {
 	exact   bool    // the script reports positions
 	unknown float64 // share of the files whose inode the kernel does not know: they stay in memory
 	waits   bool    // a read waits for its file under way, else it fetches the file itself
+	cached  bool    // the kernel keeps all pages until they are dropped
+	evicts  int     // from this epoch on it does not; 0: never
 
 	t      *Tracker
 	now    time.Time
@@ -198,10 +200,14 @@ func (l *loader) read(f, e int) {
 			l.ahead[e]++
 		}
 	}
+	keeps := l.cached && (l.evicts == 0 || e < l.evicts)
 	if l.kernel[f] { // the daemon does not see it; the page may go later
-		delete(l.kernel, f)
+		if !keeps {
+			delete(l.kernel, f)
+		}
 		return
 	}
+	l.kernel[f] = keeps
 	delete(l.memory, f)
 	l.t.Observe(f, l.now)
 }
@@ -226,6 +232,9 @@ func (l *loader) engine(t *testing.T, e int) {
 		}
 		if l.hidden(f.File) {
 			res = Failed // it is on this node
+		}
+		if f.Beacon && res == Kept {
+			delete(l.kernel, f.File)
 		}
 		wanted := l.t.Fetched(f.Want, res, fileSize, 2*time.Millisecond, l.now)
 		if wanted && res == Kept {
@@ -293,6 +302,43 @@ func TestFollows(t *testing.T) {
 		}
 		if t.Failed() {
 			return
+		}
+	}
+}
+
+// TestCached: ranks whose files the kernel keeps are followed through every epoch, and little is fetched for them.
+func TestCached(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.cached, l.exact, l.unknown, l.skip, l.plan.epochs, l.epochs = true, false, 0, 0, 0, 4
+		l.run(t, 1<<30)
+		s, last := l.t.State(), l.epochs-1
+		if s.Phase != accessplan.Following || s.Epoch < last || len(s.Ranks) != len(l.local) || s.Hits < int64(l.reads[0])*7/2 {
+			t.Errorf("seed %d: the last epoch was not followed: %v", seed, l)
+		}
+		for _, r := range s.Ranks {
+			if far := beaconsFar + 2*l.batch*max(l.workers, 1); r.Epoch == last && r.Position < l.plan.files/l.plan.ranks-far {
+				t.Errorf("seed %d: position of rank %d: %d of %d: %v", seed, r.Rank, r.Position, l.plan.files/l.plan.ranks, l)
+			}
+		}
+		// Other ranks read other files of each epoch: what is read here is cached a few epochs later.
+		if len(l.local) == l.plan.ranks && l.wants[last] > l.reads[last]/8 {
+			t.Errorf("seed %d: %d files that the kernel had were fetched again: %v", seed, l.wants[last], l)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// TestEvicted: when the kernel drops what it had cached, files are fetched ahead again.
+func TestEvicted(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.cached, l.exact, l.unknown, l.skip, l.plan.epochs, l.epochs, l.evicts = true, false, 0, 0, 0, 6, 3
+		l.run(t, 1<<30)
+		if last := l.epochs - 1; float64(l.ahead[last]) < 0.8*float64(l.reads[last]) || float64(l.wants[last]) < 0.8*float64(l.reads[last]) {
+			t.Fatalf("seed %d: %v", seed, l)
 		}
 	}
 }
@@ -464,7 +510,7 @@ func TestNonsense(t *testing.T) {
 	if s := tr.State(); s.Phase != accessplan.Following || s.Epoch != 7 || len(s.Ranks) != 1 || s.Ranks[0].Position != 3 || s.Memory != 0 {
 		t.Errorf("%+v", s)
 	}
-	if ws := tr.Next(1, now); len(ws) != 1 || ws[0].Rank != 1 || ws[0].Probe {
+	if ws := tr.Next(1, now); len(ws) != 1 || ws[0].Rank != 1 || !ws[0].Beacon {
 		t.Errorf("Next = %+v", ws)
 	}
 }

@@ -82,13 +82,20 @@ func (t *Tracker) want(r *rank, at int) *item {
 	if f < 0 || r.seen(at) || at < r.front-r.window {
 		return nil
 	}
+	beacon := at >= r.beacon && !t.unread(f, at, r)
+	if t.cache.resident && !beacon {
+		return nil
+	}
 	t.runs++
-	w := Want{File: f, Rank: r.id, Probe: at%probeEvery == 0, Run: t.runs}
+	w := Want{File: f, Rank: r.id, Probe: beacon || at%probeEvery == 0, Beacon: beacon, Run: t.runs}
 	if it := t.items[f]; it != nil {
 		if it.Rank != r.id || it.at < at {
 			it.then, it.next = &w, at // its page may be gone by then
 		}
 		return nil
+	}
+	if beacon {
+		r.beacon = at + t.spacing(r)
 	}
 	it := &item{Want: w, at: at, bytes: t.cfg.Mean}
 	t.items[f] = it
@@ -136,7 +143,7 @@ func (t *Tracker) nearest() *rank {
 // distance is how many positions ahead of a rank files are fetched.
 func (t *Tracker) distance(r *rank) int {
 	d := int(r.pace * (2*t.took + timeAhead).Seconds())
-	return min(max(d, leastAhead), mostAhead, max(r.length/2, 1))
+	return min(max(d, leastAhead, 2*t.spacing(r)), mostAhead, max(r.length/2, 1))
 }
 
 // fileAt is the file at a position of a rank; -1: none.
@@ -192,6 +199,9 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 		it.again = now.Add(retryDelay << it.tries)
 		return true
 	case Failed:
+		if r := t.active[it.Rank]; r != nil && it.Beacon {
+			r.beacon = min(r.beacon, it.at) // another file is the beacon
+		}
 		t.release(it)
 		return false
 	}

@@ -6,12 +6,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
@@ -28,17 +30,7 @@ func TestPlanPrefetch(t *testing.T) {
 			t.Parallel()
 			needRoot(t)
 			c := pitch(t, "2", "--kernel-view", view)
-			src := mkdir(t, c.path("set"))
-			for i := range planned {
-				write(t, filepath.Join(src, plannedName(i)), []byte(plannedText(i)))
-			}
-			c.ok("stage-in", src, "--dir", c.dir)
-			if view == "off" {
-				c.covered("set")
-			} else {
-				needViews(t)
-				c.awaitViews("set", "2")
-			}
+			c.stagePlanned(view)
 			c.ok("plan", "set", "set", "seed:7,ranks=2", "--dir", c.dir)
 			count := func(metric string) float64 { return c.metric("0", metric) + c.metric("1", metric) }
 			const reads = `bivouac_rpc_requests_total{op="read"}`
@@ -47,7 +39,7 @@ func TestPlanPrefetch(t *testing.T) {
 				if e > 0 { // the first ones show where the ranks are
 					before, ahead = count(reads), count("bivouac_prefetched_files_total")
 				}
-				c.epoch(e)
+				c.epoch(e, false)
 				if e == 0 {
 					continue
 				}
@@ -64,8 +56,65 @@ func TestPlanPrefetch(t *testing.T) {
 	}
 }
 
-// epoch has a rank on each node read an epoch of DistributedSampler(seed=7), and drop the pages.
-func (c *camp) epoch(number int) {
+// TestCachedEpochs: ranks whose reads the kernel serves from its cache are followed through all epochs, without Python, and
+// what the kernel has cached is not fetched again.
+func TestCachedEpochs(t *testing.T) {
+	for _, view := range []string{"off", "auto"} {
+		t.Run(view, func(t *testing.T) {
+			t.Parallel()
+			needRoot(t)
+			c := pitch(t, "2", "--kernel-view", view)
+			c.stagePlanned(view)
+			c.epoch(9, true) // before there is a plan
+			c.ok("plan", "set", "set", "seed:7,ranks=2", "--dir", c.dir)
+			eventually(t, "both nodes have the plan", func() bool {
+				return c.training("0").Plan != nil && c.training("1").Plan != nil
+			})
+			for e := range 3 {
+				c.epoch(e, true)
+				eventually(t, fmt.Sprintf("status and report have epoch %d", e), func() bool {
+					s := c.training("0")
+					at := func(r accessplan.RankState) bool {
+						return r.Epoch > e || r.Epoch == e && r.Position >= planned/2*3/4
+					}
+					return s.State != nil && len(s.State.Ranks) == 2 && at(s.State.Ranks[0]) && at(s.State.Ranks[1]) &&
+						len(s.Epochs) > 0 && s.Epochs[len(s.Epochs)-1].Epoch >= e
+				})
+			}
+			if out := c.ok("report", "--dir", c.dir); !regexp.MustCompile(`(?m)^  [23] +\d`).MatchString(out) {
+				t.Errorf("the report has no epoch 2:\n%s", out)
+			}
+			c.ok("down", "--dir", c.dir)
+		})
+	}
+}
+
+// stagePlanned stages a dataset, and waits until it is mounted on both nodes.
+func (c *camp) stagePlanned(view string) {
+	c.t.Helper()
+	src := mkdir(c.t, c.path("set"))
+	for i := range planned {
+		write(c.t, filepath.Join(src, plannedName(i)), []byte(plannedText(i)))
+	}
+	c.ok("stage-in", src, "--dir", c.dir)
+	if view == "off" {
+		c.covered("set")
+		return
+	}
+	needViews(c.t)
+	c.awaitViews("set", "2")
+}
+
+// training is what a node knows of the reads of the only dataset.
+func (c *camp) training(node string) daemon.TrainingStatus {
+	if s := c.status(node).Datasets[0].Training; s != nil {
+		return *s
+	}
+	return daemon.TrainingStatus{}
+}
+
+// epoch has a rank on each node read an epoch of DistributedSampler(seed=7). It drops the pages, unless they are to be kept.
+func (c *camp) epoch(number int, keep bool) {
 	c.t.Helper()
 	plan := accessplan.Plan{Kind: accessplan.Torch, Seed: 7, Shuffle: true, Ranks: 2}
 	e, err := plan.Epoch(number, planned)
@@ -76,7 +125,7 @@ func (c *camp) epoch(number int) {
 	for rank := range 2 {
 		wg.Go(func() {
 			for pos := range e.Len(rank) {
-				c.sample(rank, e.At(rank, pos))
+				c.sample(rank, e.At(rank, pos), keep)
 			}
 		})
 	}
@@ -84,7 +133,7 @@ func (c *camp) epoch(number int) {
 }
 
 // sample reads a file and works on it.
-func (c *camp) sample(node, i int) {
+func (c *camp) sample(node, i int, keep bool) {
 	f, err := os.Open(c.node(fmt.Sprint(node), "data", "set", plannedName(i)))
 	if err != nil {
 		c.t.Error(err)
@@ -93,6 +142,9 @@ func (c *camp) sample(node, i int) {
 	defer f.Close()
 	if b, err := io.ReadAll(f); err != nil || string(b) != plannedText(i) {
 		c.t.Errorf("node %d, %s: %d bytes, %v", node, plannedName(i), len(b), err)
+	}
+	if keep {
+		return
 	}
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		c.t.Error(err)
