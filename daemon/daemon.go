@@ -87,6 +87,7 @@ type Daemon struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	ready  atomic.Bool // the mount is served
+	left   atomic.Bool // Leave was called: the job is over
 	phases Phases
 	client atomic.Pointer[Client]
 	run    metadata.Run
@@ -430,11 +431,19 @@ func (d *Daemon) Close() error {
 		d.training.Save()
 	}
 	var errs []error
+	var keep []chunkstore.KeptObject
 	if d.datasets != nil {
+		if d.job.Keep && d.left.Load() { // else the next daemon goes on with these stores
+			list, err := d.datasets.Fills.Keepable()
+			keep, errs = list, append(errs, err)
+		}
 		errs = append(errs, d.datasets.Fills.Close())
 	}
 	if d.data != nil {
 		errs = append(errs, d.data.Close())
+	}
+	if len(keep) > 0 && errors.Join(errs...) == nil {
+		errs = append(errs, d.data.Keep(keep))
 	}
 	if d.home != nil {
 		errs = append(errs, d.home.Close())

@@ -40,6 +40,7 @@ const leaveTime = 5 * time.Minute
 // none goes before every other one has copied. The error says what could not be copied.
 func (d *Daemon) Leave(ctx context.Context) error {
 	d.out.Stop()
+	d.left.Store(true)
 	if len(d.job.StageOut) == 0 {
 		d.leave.set(false, 0)
 		d.Nudge()

@@ -10,9 +10,12 @@ type Progress struct {
 	Skipped     int64 `json:"skipped"`           // things that could not be read and were left out
 	Demand      int64 `json:"demand,omitempty"`  // pieces that were fetched because they were read
 	Through     int64 `json:"through,omitempty"` // pieces that were read through, because there is no room for them
-	Shares      int64 `json:"shares,omitempty"`  // how many this is the sum of
-	Most        int64 `json:"most,omitempty"`    // Bytes of the one of them that has most
-	Done        bool  `json:"done"`
+	// Adopted is the files that an earlier job has kept on the nodes, and AdoptedBytes theirs: they are not read from the source.
+	Adopted      int64 `json:"adopted,omitempty"`
+	AdoptedBytes int64 `json:"adopted_bytes,omitempty"`
+	Shares       int64 `json:"shares,omitempty"` // how many this is the sum of
+	Most         int64 `json:"most,omitempty"`   // Bytes of the one of them that has most
+	Done         bool  `json:"done"`
 	// First is the least number of samples that are there from the beginning of the order on:
 	// AllFirst if that is all; 0 without an order of samples.
 	First int64 `json:"first,omitempty"`
@@ -46,6 +49,8 @@ func Sum(ps []Progress) Progress {
 		sum.Skipped += p.Skipped
 		sum.Demand += p.Demand
 		sum.Through += p.Through
+		sum.Adopted += p.Adopted
+		sum.AdoptedBytes += p.AdoptedBytes
 		sum.Shares++
 		sum.Most = max(sum.Most, p.Bytes)
 		sum.Done = sum.Done && p.Done

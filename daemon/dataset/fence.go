@@ -67,6 +67,15 @@ func (f *Fence) WriteSpare(ctx context.Context, ino metadata.Ino, p []byte, off 
 	return f.dirty.wrote(f.ctx, f.store, ino, off, int64(len(p)))
 }
 
+// AdoptKept is Write of all of a file, from what an earlier job has kept on this node.
+func (f *Fence) AdoptKept(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool) {
+	err := f.writeStaged(ino, func() error {
+		sum, ok = f.store.AdoptKept(ctx, key, ino)
+		return nil
+	})
+	return sum, ok && err == nil
+}
+
 func (f *Fence) writeStaged(ino metadata.Ino, write func() error) error {
 	f.gate.RLock()
 	defer f.gate.RUnlock()

@@ -111,14 +111,18 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 		return fmt.Errorf("fill of %s: %w", ds.Name, err)
 	}
 	n := f.cfg.Node
-	x, err := fill.New(fill.Config{
+	cfg := fill.Config{
 		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Peers: peers{f, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
 		Room:  f.cfg.Fence.room, Drop: f.cfg.Store.Remove,
 		Copy:    f.replicas.Adopt,
 		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), CacheSize: f.cfg.Window, Sums: f.cfg.Sums,
 		Log: n.Log().WithField("dataset", ds.Name),
-	})
+	}
+	if f.cfg.Store.HasKept() {
+		cfg.Kept = f.cfg.Fence.AdoptKept
+	}
+	x, err := fill.New(cfg)
 	if err != nil {
 		return fmt.Errorf("fill of %s: %w", ds.Name, err)
 	}
@@ -147,6 +151,16 @@ func (f *Fills) End(id metadata.DatasetID) {
 			f.cfg.Node.Log().WithError(err).Debug("fill of a failed dataset")
 		}
 	}
+}
+
+// Keepable is the files that a later job can adopt.
+func (f *Fills) Keepable() (list []chunkstore.KeptObject, err error) {
+	for _, x := range f.all() {
+		err = errors.Join(err, x.Keepable(func(key [16]byte, a metadata.Attr, sum [16]byte) {
+			list = append(list, chunkstore.KeptObject{Key: key, Ino: a.Ino, Size: a.Size, Sum: sum})
+		}))
+	}
+	return list, err
 }
 
 // Close ends all fills.

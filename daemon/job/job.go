@@ -55,6 +55,8 @@ type File struct {
 	Protect secure.Mode `json:"protect,omitzero"`
 	// NoChecksums switches the checksums of scratch data off.
 	NoChecksums bool `json:"no_checksums,omitempty"`
+	// Keep leaves the datasets of this node to the next job when the daemon stops.
+	Keep bool `json:"keep,omitempty"`
 	// KernelView is KernelViewOff, or "" for a kernel view wherever the node supports one.
 	KernelView string `json:"kernel_view,omitempty"`
 	// LogFormat is LogText or LogJSON; "" is LogText.

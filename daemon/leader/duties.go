@@ -104,7 +104,9 @@ func nextPhase(ds *cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]h
 			return false
 		}
 		ds.Phase, ds.Error, ds.Sealed = p, trouble, now
-		ds.SourceBytes += fillProgress(ds.ID, reports).SourceBytes
+		all := fillProgress(ds.ID, reports)
+		ds.SourceBytes += all.SourceBytes
+		ds.Adopted, ds.AdoptedBytes = all.Adopted, all.AdoptedBytes
 		for _, n := range m.Nodes {
 			if node.Serving(n) {
 				ds.Missing += reports[n.ID].Filled[ds.ID].Missing

@@ -64,6 +64,7 @@ type Store struct {
 	usage  usage
 	sums   *sums // nil: none
 	spare  atomic.Pointer[Spare]
+	kept   kept
 }
 
 var (
@@ -89,6 +90,7 @@ func Open(cfg Config) (*Store, error) {
 	if err := s.scan(); err != nil {
 		return nil, err
 	}
+	s.openKept()
 	cfg.Log.WithFields(logrus.Fields{"dirs": cfg.Dirs, "objects": s.usage.objects.Load(), "used": s.usage.used.Load()}).Debug("data store open")
 	return s, nil
 }

@@ -105,9 +105,16 @@ func (s *Store) RemoveAll(match func(metadata.Ino) bool) (int, error) {
 }
 
 // Space returns the quota as far as the disks have it, its use, and what can still be written.
-// Spare objects (Spare) count as free.
+// Spare objects (Spare) and kept ones (AdoptKept) count as free.
 func (s *Store) Space(context.Context) (datapath.Space, error) {
 	sp, err := s.space()
+	if k := s.keptBytes(); err == nil && k > 0 {
+		sp.Free, sp.Capacity = sp.Free+k, sp.Capacity+k
+		if q := s.cfg.Capacity; q > 0 {
+			sp.Capacity = min(sp.Capacity, q)
+			sp.Free = max(min(sp.Free, sp.Capacity-s.usage.held.Load()), 0)
+		}
+	}
 	if spare := min(s.spareBytes(), sp.Used); err == nil && spare > 0 {
 		sp.Used, sp.Free = sp.Used-spare, sp.Free+spare
 	}

@@ -33,12 +33,11 @@ func (s *Store) spareBytes() int64 {
 // maxGiveBacks bounds how often one write asks for room, which other writes may take.
 const maxGiveBacks = 8
 
-// spend is trySpend, and asks Spare for room if there is none.
+// spend is trySpend, and removes kept objects or asks Spare for room if there is none.
 func (s *Store) spend(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error {
 	err := s.trySpend(ctx, ino, off, most, fn)
 	for i := 0; i < maxGiveBacks && errors.Is(err, syscall.ENOSPC) && ctx.Err() == nil; i++ {
-		x := s.spare.Load()
-		if x == nil || !(*x).GiveBack(most) {
+		if x := s.spare.Load(); !s.giveBackKept(most) && (x == nil || !(*x).GiveBack(most)) {
 			break
 		}
 		err = s.trySpend(ctx, ino, off, most, fn)

@@ -47,6 +47,7 @@ var siteKeys = map[string]stagein.Key{
 	"epilog_timeout":   {Values: "TIME", Meaning: "time limit for the end of a job; 0 is 300 s with stage-out, 20 s without"},
 	"munge":            {Values: "auto|require|off", Meaning: "how nodes get the job key: by munge, or with the submission; auto: by munge if it works at submission"},
 	"munge_socket":     {Values: "PATH", Default: "munge's", Meaning: "munge's socket"},
+	"keep":             {Values: "TIME", Meaning: "the datasets of a job stay on its nodes this long, for the next job of the same user there; other users' jobs remove them first. 0: they go with the job"},
 	"failure_timeout":  {Values: "TIME", Meaning: "a node silent for this long is declared lost; 2s to 45s. All timings of failures follow from it; jobs can choose"},
 	"memory":           {Values: "SIZE", Meaning: "memory limit of a daemon, such as 4G, at least 256M; 0 is none"},
 	"scratch":          {Values: "SIZE|PERCENT", Default: "10%, at most 64G", Meaning: "space on each node that datasets leave to scratch; jobs can choose"},

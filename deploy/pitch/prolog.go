@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -97,12 +98,15 @@ func (p *prolog) pitch(ctx context.Context) error {
 		p.dismiss(ctx, old)
 	}
 	p.reap(ctx)
+	if failed == nil {
+		p.clearKept(ctx)
+	}
 	if !absent(p.place) {
 		return nodeFault{fmt.Errorf("could not remove what an earlier start of this job left: %s", strings.Join(leftovers(p.place), "; "))}
 	}
 	err := p.checkNode()
 	if err == nil && failed == nil {
-		err = p.make(rec)
+		err = p.make(ctx, rec)
 	}
 	if errors.As(err, &nodeFault{}) {
 		return errors.Join(err, p.undo())
@@ -145,12 +149,15 @@ func (p *prolog) daemonJob(spec *Spec) job.File {
 	if !ok {
 		seed = hashOf("seed", p.job.id)
 	}
+	if !ok && p.site.Keep > 0 { // a later job on the same nodes finds the same files on each
+		seed = hashOf("seed of uid", strconv.FormatUint(uint64(p.job.uid), 10))
+	}
 	return job.File{
 		Version: job.Version, ID: p.job.id, Restart: p.job.restart, UID: p.job.uid, GID: p.job.gid,
 		Hosts: p.job.hosts, Self: p.job.self, Addrs: Addrs(p.site, p.job.id, p.job.restart, p.job.hosts),
 		Dirs:     job.Dirs{Store: p.place.stores(p.job.restart), Run: p.place.ctl(), Mount: p.place.mount()},
 		Capacity: spec.Capacity(), Scratch: spec.Scratch(p.site), Rate: spec.Rate(), ServeRate: spec.ServeRate(), Ahead: spec.Ahead(), VerifyReads: spec.VerifyReads(), KernelView: spec.KernelView(p.site), Network: spec.Network(p.site), Protect: spec.Protect(p.site), LogFormat: p.site.LogFormat, Debug: spec.Debug(), Seed: seed, Datasets: spec.StageIn, StageOut: spec.StageOut, Wait: spec.Wait(),
-		Created: metadata.TimeOf(p.began), WorkDir: p.job.workDir, FailureTimeout: spec.failureTimeout(p.site), Scrub: spec.Scrub(), NoChecksums: spec.NoChecksums(),
+		Created: metadata.TimeOf(p.began), WorkDir: p.job.workDir, FailureTimeout: spec.failureTimeout(p.site), Scrub: spec.Scrub(), NoChecksums: spec.NoChecksums(), Keep: p.site.Keep > 0,
 	}
 }
 
@@ -207,13 +214,14 @@ func (p *prolog) checkNode() error {
 }
 
 // make makes the job's directories. All failures are the node's, since the names are ours.
-func (p *prolog) make(rec *record) error {
+func (p *prolog) make(ctx context.Context, rec *record) error {
 	uid, gid := int(p.job.uid), int(p.job.gid)
 	for _, s := range rec.Job.Dirs.Store {
 		if err := makeFor(s, uid, gid); err != nil {
 			return nodeFault{fmt.Errorf("store: %w", err)}
 		}
 	}
+	p.giveKept(ctx)
 	if err := os.Mkdir(p.place.mount(), 0o755); err != nil {
 		return nodeFault{fmt.Errorf("mountpoint: %w", err)}
 	}

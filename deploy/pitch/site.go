@@ -56,6 +56,9 @@ type Site struct {
 	Memory         Size    `yaml:"memory" json:"memory"` // a daemon's cgroup bound; 0 is none
 	// Scratch is how much of a node's capacity datasets leave to scratch, a size or a percentage.
 	Scratch string `yaml:"scratch" json:"scratch"`
+	// Keep is how long the datasets of a job stay on its nodes for the next job of the same user; 0: not
+	// at all.
+	Keep Seconds `yaml:"keep" json:"keep"`
 	// KernelView is auto or off: whether datasets may have kernel views.
 	KernelView string `yaml:"kernel_view" json:"kernel_view"`
 	// MetricsTextfile is node_exporter's directory of textfiles; "" is none.
@@ -146,6 +149,7 @@ func (s *Site) validate() error {
 	}{
 		{"start_timeout", s.StartTimeout, time.Second, time.Hour},
 		{"epilog_timeout", s.EpilogTimeout, 0, 24 * time.Hour},
+		{"keep", s.Keep, 0, 30 * 24 * time.Hour},
 		{"failure_timeout", s.FailureTimeout, job.MinFailureTimeout, job.MaxFailureTimeout},
 	} {
 		if d := time.Duration(t.v); d < t.min || d > t.max {

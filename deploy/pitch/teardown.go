@@ -36,6 +36,7 @@ func teardown(ctx context.Context, p place) []string {
 	if at, err := mounts.At(p.mount()); err == nil && len(at) == 0 {
 		bad(removeMountpoint(p.mount()))
 	}
+	keepSets(p)
 	for _, err := range wipeAll(ctx, p.allStores()) {
 		bad(err)
 	}

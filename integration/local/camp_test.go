@@ -386,3 +386,13 @@ func names(t *testing.T, dir string) []string {
 	}
 	return s
 }
+
+// sh runs a script that has to succeed.
+func sh(t *testing.T, script string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("bash", append([]string{"-euc", script, "sh"}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return string(out)
+}

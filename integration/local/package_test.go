@@ -26,16 +26,6 @@ func built(t *testing.T, pattern string) string {
 	return all[0]
 }
 
-// sh runs a script that has to succeed.
-func sh(t *testing.T, script string, args ...string) string {
-	t.Helper()
-	out, err := exec.Command("bash", append([]string{"-euc", script, "sh"}, args...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", script, err, out)
-	}
-	return string(out)
-}
-
 // tree is the paths below root that the package manager does not keep for itself.
 func tree(t *testing.T, root string) []string {
 	t.Helper()

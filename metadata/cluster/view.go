@@ -22,15 +22,18 @@ type Dataset struct {
 	Bytes       int64              `json:"bytes"`
 	SourceSize  int64              `json:"source_size,omitempty"`  // bytes of the source
 	SourceBytes int64              `json:"source_bytes,omitempty"` // bytes that were read of it, by all nodes
-	Skipped     int64              `json:"skipped,omitempty"`      // things of the source that could not be read and were left out, as the user wanted
-	Missing     int64              `json:"missing,omitempty"`      // files that the source did not give by the time the dataset was Sealed
-	Error       string             `json:"error,omitempty"`        // why it Failed
-	Started     metadata.Time      `json:"started,omitempty"`
-	Spec        string             `json:"spec,omitempty"`    // the request, as the daemons write it, for a takeover; "" is not known
-	Attempt     int                `json:"attempt,omitempty"` // how often the stage-in was started again, or taken over
-	Reading     bool               `json:"reading,omitempty"` // files are being read, or were: it is taken over, not started again
-	Sealed      metadata.Time      `json:"sealed,omitempty"`
-	Plan        string             `json:"plan,omitempty"` // digest of its access plan; "": none
+	// Adopted is the files, by the time the dataset was Sealed, that an earlier job had kept on the nodes, and AdoptedBytes theirs.
+	Adopted      int64         `json:"adopted,omitempty"`
+	AdoptedBytes int64         `json:"adopted_bytes,omitempty"`
+	Skipped      int64         `json:"skipped,omitempty"` // things of the source that could not be read and were left out, as the user wanted
+	Missing      int64         `json:"missing,omitempty"` // files that the source did not give by the time the dataset was Sealed
+	Error        string        `json:"error,omitempty"`   // why it Failed
+	Started      metadata.Time `json:"started,omitempty"`
+	Spec         string        `json:"spec,omitempty"`    // the request, as the daemons write it, for a takeover; "" is not known
+	Attempt      int           `json:"attempt,omitempty"` // how often the stage-in was started again, or taken over
+	Reading      bool          `json:"reading,omitempty"` // files are being read, or were: it is taken over, not started again
+	Sealed       metadata.Time `json:"sealed,omitempty"`
+	Plan         string        `json:"plan,omitempty"` // digest of its access plan; "": none
 }
 
 // MaxAttempts is how often a stage-in is started at most: its source may be what kills the

@@ -125,6 +125,7 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	n := v.Datasets[i]
 	n.Phase, n.Digest, n.Fill, n.Error, n.Sealed = d.Phase, d.Digest, d.Fill, d.Error, d.Sealed
 	n.Files, n.Dirs, n.Bytes, n.SourceSize, n.SourceBytes, n.Skipped = d.Files, d.Dirs, d.Bytes, d.SourceSize, d.SourceBytes, d.Skipped
+	n.Adopted, n.AdoptedBytes = d.Adopted, d.AdoptedBytes
 	n.Missing, n.Reading = d.Missing, n.Reading || d.Reading
 	was := v.Datasets[i]
 	again := d.Attempt == was.Attempt+1 && was.Phase == cluster.Staging && d.Phase == cluster.Staging && d.Reading == was.Reading

@@ -42,7 +42,10 @@ type Config struct {
 	Drop func(ctx context.Context, ino metadata.Ino) error
 	// Copy stores a file that is whole on one node here, from a replica, and returns its
 	// checksum; false if there is none. Nil: there are no replicas.
-	Copy      func(ctx context.Context, ino metadata.Ino) (sum [16]byte, ok bool)
+	Copy func(ctx context.Context, ino metadata.Ino) (sum [16]byte, ok bool)
+	// Kept makes a file from what an earlier job has kept under a key, and returns its checksum;
+	// false if there is none. Nil: nothing is kept.
+	Kept      func(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool)
 	Peers     Peers           // nil: each node fetches its own files, a piece at a time
 	Journal   string          // path
 	Digest    string          // of the manifest, which the journal belongs to
@@ -78,6 +81,8 @@ type Fill struct {
 	cancel context.CancelFunc
 
 	files, bytes, total atomic.Int64
+	adopted             atomic.Int64 // files that an earlier job has kept, and adoptedBytes theirs
+	adoptedBytes        atomic.Int64
 	demand              atomic.Int64 // pieces that were fetched on demand
 	readThroughs        atomic.Int64 // pieces that were read through
 	failing             atomic.Int64 // pieces in a row that the source did not give
@@ -203,6 +208,7 @@ func (f *Fill) Progress() stagein.Progress {
 	return stagein.Progress{
 		SourceBytes: f.src.Read.Load(), SourceTotal: f.total.Load() - f.Overflow().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
 		Demand: f.demand.Load(), Through: f.readThroughs.Load(), Done: f.complete.Load(), First: f.First(),
+		Adopted: f.adopted.Load(), AdoptedBytes: f.adoptedBytes.Load(),
 	}
 }
 

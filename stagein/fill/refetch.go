@@ -81,18 +81,26 @@ func (f *Fill) forget(ino metadata.Ino) ([]PieceID, error) {
 	return mine, nil
 }
 
-// copied reports whether a file came from a replica.
+// copied reports whether a file came from what an earlier job has kept, or from a replica.
 func copied(f *Fill, p PieceID) bool {
-	if f.cfg.Copy == nil || p.Chunk > 0 {
+	if f.cfg.Copy == nil && f.cfg.Kept == nil || p.Chunk > 0 {
 		return false
 	}
-	_, a, err := f.cfg.Files.Origin(p.Ino)
+	from, a, err := f.cfg.Files.Origin(p.Ino)
 	if err != nil || a.Layout.Kind != metadata.Local {
 		return false
 	}
-	sum, ok := f.cfg.Copy(f.ctx, p.Ino)
+	sum, adopted := adoptKept(f, &from, &a)
+	ok := adopted
+	if !ok && f.cfg.Copy != nil {
+		sum, ok = f.cfg.Copy(f.ctx, p.Ino)
+	}
 	if !ok || f.journal.add(p, sum) != nil {
 		return false
+	}
+	if adopted {
+		f.adopted.Add(1)
+		f.adoptedBytes.Add(a.Size)
 	}
 	f.markPresent(p, a.Size)
 	return true
@@ -101,10 +109,10 @@ func copied(f *Fill, p PieceID) bool {
 // healers is how many files are copied from replicas at a time.
 const healers = 8
 
-// heal copies files that fall to this node because others are lost, from replicas as far as
-// there are any, before the source is read.
+// heal copies, before the source is read, what an earlier job has kept, and from replicas files that
+// fall to this node because others are lost.
 func heal(f *Fill, m cluster.Map) {
-	if f.cfg.Copy == nil || len(downIn(m)) == 0 {
+	if f.cfg.Kept == nil && (f.cfg.Copy == nil || len(downIn(m)) == 0) {
 		return
 	}
 	list, err := f.list(m)

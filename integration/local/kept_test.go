@@ -1,0 +1,159 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
+	prolog "github.com/bivouacfs/bivouac/deploy/pitch"
+	"github.com/bivouacfs/bivouac/integration/netcluster"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// slurmNode is a node whose prolog and epilog the test runs, as Slurm does.
+type slurmNode struct {
+	t           *testing.T
+	home, store string
+	source      string
+}
+
+const keptFiles = 30
+
+func newSlurmNode(t *testing.T) *slurmNode {
+	t.Helper()
+	needRoot(t)
+	home, err := os.MkdirTemp("", "kept") // short: a socket's path is
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &slurmNode{t, home, filepath.Join(home, "store"), filepath.Join(home, "source")}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(home); err != nil {
+			t.Error(err)
+		}
+	})
+	sh(t, `chmod 755 "$1"; mkdir "$1/store" "$1/source"`, home)
+	for i := range keptFiles {
+		if err := os.WriteFile(n.file(i), []byte(strings.Repeat(fmt.Sprintf("file %02d\n", i), 2000)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+func (n *slurmNode) file(i int) string { return filepath.Join(n.source, fmt.Sprintf("f%02d", i)) }
+
+// script runs the prolog or the epilog of a job.
+func (n *slurmNode) script(name, id string, uid int, keep string) {
+	n.t.Helper()
+	config := filepath.Join(n.home, "bivouac.yaml")
+	site := fmt.Sprintf("store: [%[1]s/store]\nrun: %[1]s/run\nmount: %[1]s/mnt\nlog: %[1]s/log\nkeep: %[2]s\n", n.home, keep)
+	if err := os.WriteFile(config, []byte(site), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+	spec, err := (&prolog.Spec{V: prolog.SpecVersion, StageIn: []job.Dataset{{Source: n.source, Name: "d"}}}).Encode()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	cmd := exec.Command(netcluster.Binary(n.t), name, "--config", config)
+	cmd.Env = append(os.Environ(), "SPANK_BIVOUAC_SPEC="+spec, "SLURM_JOB_ID="+id, fmt.Sprint("SLURM_JOB_UID=", uid), fmt.Sprint("SLURM_JOB_GID=", uid),
+		"SLURM_JOB_NODELIST=node1", "SLURMD_NODENAME=node1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		n.t.Fatalf("%s: %v: %s", name, err, out)
+	}
+}
+
+// job runs a job, compares the dataset with the source, and returns what the job says of it.
+func (n *slurmNode) job(id string, uid int, keep string) (ds daemon.DatasetStatus) {
+	n.t.Helper()
+	n.script("prolog", id, uid, keep)
+	ended := false
+	end := func() {
+		if !ended {
+			ended = true
+			n.script("epilog", id, uid, keep)
+		}
+	}
+	defer end()
+	j := job.File{Dirs: job.Dirs{Run: filepath.Join(n.home, "run", id, "d")}}
+	ctl := daemon.NewCtl(j.CtlSocket())
+	eventually(n.t, "the dataset is complete", func() bool {
+		s, err := ctl.Status(n.t.Context())
+		if err != nil || len(s.Datasets) == 0 {
+			return false
+		}
+		ds = s.Datasets[0]
+		return ds.Phase == cluster.Sealed || ds.Phase.Ended()
+	})
+	mnt := filepath.Join(n.home, "mnt", id)
+	sh(n.t, `setpriv --reuid "$3" --regid "$3" --clear-groups sh -c 'diff -r "$1" "$2/data/d" && echo a secret of scratch >"$2/scratch/f"' sh "$1" "$2"`, n.source, mnt, fmt.Sprint(uid))
+	end()
+	return ds
+}
+
+// kept is what lies in the store when no job runs.
+func (n *slurmNode) kept() []string {
+	n.t.Helper()
+	entries, err := os.ReadDir(n.store)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// TestKept: with keep, the next job of a user finds the files on the node that its source still has
+// as they were, and reads only the others; scratch is gone. A job of another user gets nothing and
+// leaves nothing of the first; after the time, and without keep, nothing is left.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	n := newSlurmNode(t)
+	const a, b = 65534, 1 // users that every machine has
+	if ds := n.job("4711", a, "30m"); ds.Adopted != 0 || ds.SourceBytes == 0 {
+		t.Errorf("the first job: adopted %d files, %d bytes read from the source", ds.Adopted, ds.SourceBytes)
+	}
+	if k := n.kept(); len(k) != 1 || !strings.HasPrefix(k[0], fmt.Sprintf(".kept.%d.", a)) {
+		t.Fatalf("kept: %q", k)
+	}
+	sh(t, `! grep -r "a secret" "$1"; test -z "$(find "$1" -mindepth 1 -maxdepth 1 ! -perm 700)"`, n.store)
+	changed, err := os.ReadFile(n.file(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed[5]++
+	if err := os.WriteFile(n.file(3), changed, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(n.file(3), time.Time{}, time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if ds := n.job("4712", a, "30m"); ds.Adopted != keptFiles-1 || ds.AdoptedBytes != int64(keptFiles-1)*int64(len(changed)) || ds.SourceBytes != int64(len(changed)) {
+		t.Errorf("the second job: adopted %d files with %d bytes, %d bytes read from the source; want %d files, and the bytes of one read", ds.Adopted, ds.AdoptedBytes, ds.SourceBytes, keptFiles-1)
+	}
+	if k := n.kept(); len(k) != 1 {
+		t.Fatalf("kept: %q, want that of the second job", k)
+	}
+	if ds := n.job("4713", b, "1s"); ds.Adopted != 0 || ds.SourceBytes != keptFiles*int64(len(changed)) {
+		t.Errorf("another user's job: adopted %d files, %d bytes read from the source", ds.Adopted, ds.SourceBytes)
+	}
+	if k := n.kept(); len(k) > 1 || len(k) == 1 && !strings.HasPrefix(k[0], fmt.Sprintf(".kept.%d.", b)) {
+		t.Errorf("after another user's job are kept: %q", k)
+	}
+	eventually(t, "what was kept is expired", func() bool {
+		n.script("epilog", "9999", b, "1s")
+		return len(n.kept()) == 0
+	})
+	n.job("4714", a, "0")
+	if k := n.kept(); len(k) != 0 {
+		t.Errorf("without keep are left: %q", k)
+	}
+}
