@@ -430,21 +430,7 @@ func (d *Daemon) Close() error {
 	if d.training != nil {
 		d.training.Save()
 	}
-	var errs []error
-	var keep []chunkstore.KeptObject
-	if d.datasets != nil {
-		if d.job.Keep && d.left.Load() { // else the next daemon goes on with these stores
-			list, err := d.datasets.Fills.Keepable()
-			keep, errs = list, append(errs, err)
-		}
-		errs = append(errs, d.datasets.Fills.Close())
-	}
-	if d.data != nil {
-		errs = append(errs, d.data.Close())
-	}
-	if len(keep) > 0 && errors.Join(errs...) == nil {
-		errs = append(errs, d.data.Keep(keep))
-	}
+	errs := closeData(d)
 	if d.home != nil {
 		errs = append(errs, d.home.Close())
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -146,4 +147,24 @@ func (d *Daemon) linger(ctx context.Context) {
 		case <-t.C:
 		}
 	}
+}
+
+// closeData closes the datasets and the store. If the job is over, it keeps the datasets for the next
+// one, as far as the site wants it and all is closed without an error.
+func closeData(d *Daemon) (errs []error) {
+	var keep []chunkstore.KeptObject
+	if d.datasets != nil {
+		if d.job.Keep && d.left.Load() { // else the next daemon goes on with these stores
+			list, err := d.datasets.Fills.Keepable()
+			keep, errs = list, append(errs, err)
+		}
+		errs = append(errs, d.datasets.Fills.Close())
+	}
+	if d.data != nil {
+		errs = append(errs, d.data.Close())
+	}
+	if len(keep) > 0 && errors.Join(errs...) == nil {
+		errs = append(errs, d.data.Keep(keep))
+	}
+	return errs
 }

@@ -4,6 +4,7 @@
 // removal is unlink.
 //
 //	<store directory>/objects/<last byte of the ino, in hex>/<ino, in 16 hex digits>
+//	<store directory>/keep, kept.<name>   objects that are kept for a later store, or by an earlier one
 //
 // A new object goes to the store directory (disk) with the fewest bytes among those
 // with room, and stays there; a lookup tries the directories in an order given by a
@@ -17,6 +18,10 @@
 //
 // Some objects are spare: when a write finds no room, their owner is asked to remove some
 // (Spare).
+//
+// A closed store can leave objects to a later one (Keep), which adopts those whose key it asks for
+// (AdoptKept): it reads each and compares its checksum first. Until then they count as free, and go
+// before any spare object when a write finds no room. Whatever cannot be read is not adopted.
 //
 // Objects of the live realm have a checksum of 32 bits per block of 4 KiB, made by the write and
 // compared by every read; the bytes of a block that differs are EIO. The sums are in memory

@@ -35,6 +35,8 @@ const (
 	keptIndex = "index"
 	keptMagic = "bivouac kept 1\n\x00"
 	keptEntry = 16 + 8 + 8 + 16
+	// maxKeptIndex is the most that a store reads of an index, some 20 million objects.
+	maxKeptIndex = 1 << 30
 )
 
 // KeptObject is an object that is kept.
@@ -121,7 +123,7 @@ func (k *kept) find(s *Store, p *place, set string, entries map[metadata.Ino]Kep
 		_ = s.cfg.FS.ReadDir(dir, func(name string, st Stat) { // what cannot be read is not adopted
 			n, err := strconv.ParseUint(name, 16, 64)
 			e, ok := entries[metadata.Ino(n)]
-			if err == nil && ok && st.Size == e.Size && k.objects[e.Key] == nil {
+			if err == nil && ok && st.Size == e.Size && e.Size > 0 && k.objects[e.Key] == nil {
 				k.objects[e.Key] = &keptObject{e, p, filepath.Join(dir, name), st.Alloc}
 				k.bytes += st.Alloc
 			}
@@ -130,12 +132,15 @@ func (k *kept) find(s *Store, p *place, set string, entries map[metadata.Ino]Kep
 }
 
 func readKeptIndex(path string) (map[metadata.Ino]KeptObject, error) {
-	fd, err := openFile(path, os.O_RDONLY|unix.O_NOFOLLOW)
+	fd, err := openFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close() // read only
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() > maxKeptIndex {
+		return nil, errors.Join(fmt.Errorf("%s: no index of kept objects: %w", path, syscall.EPROTO), err)
+	}
 	b, err := io.ReadAll(f)
 	if err != nil {
 		return nil, err

@@ -21,6 +21,8 @@
 //	    keeper.sock           0600: "leave SECONDS\n", answered when all is removed
 //	    d/                    0700, the user's: the daemon's control socket
 //	<store>/<jobid>.<restart> 0700, the user's, in each store
+//	<store>/.kept.<uid>.<expiry>.<jobid>.<restart>
+//	                          0700, the user's: with keep, datasets that a job has left
 //	<mount>/<jobid>           the mountpoint
 //	<metrics_textfile>/bivouac_<jobid>.prom
 //	<log>/<jobid>.log         stays if something went wrong
@@ -33,6 +35,11 @@
 // tells the keeper to leave; without a live keeper it removes everything by
 // itself. A keeper whose job failed stays until the epilog, so that a run
 // directory without a live keeper is always a stale one.
+//
+// With keep, teardown renames the datasets that the daemon has set apart when it left, before it wipes
+// the store. The next prolog of the same user moves them into the job's store; any other prolog, and
+// each prolog and epilog after the expiry, removes them. Root checks type, owner and device of such a
+// directory by its descriptor, when nobody else can exchange it any more.
 //
 // The watchdog kills a daemon that stops answering. When a daemon has died, a new one starts on
 // the same stores with the same key, and calls wait for it. The keeper holds the FUSE connection and

@@ -16,7 +16,7 @@ func Epilog(ctx context.Context, env Env, site Site) int {
 		env.say("?", "%v", err)
 		return exitOK
 	}
-	defer expireKept(ctx, site) // what is left is a later prolog's
+	defer expireKept(ctx, site)
 	e := &epilog{env: env, place: place{site, id}, leave: site.leaveTime(false)}
 	if absent(e.place) {
 		return exitOK

@@ -22,7 +22,8 @@ import (
 // The daemon makes it, as chunkstore.KeepDir of its store; root renames it when the job ends, and into
 // the store of the next job of the same user. The prolog of any other user's job removes it, and so
 // does each prolog and epilog after its expiry. The names are root's, what is below is the user's:
-// root renames it and wipes it, and opens nothing in it.
+// root renames it and wipes it, and opens nothing in it. Whatever a user puts in its place is checked
+// by its descriptor, where nobody but root can exchange it any more.
 var keptName = regexp.MustCompile(`^\.kept\.([0-9]{1,10})\.([0-9]{1,18})\.([1-9][0-9]{0,9}\.[0-9]{1,10})$`)
 
 // keepSets renames what the daemons of a job have left in its stores for the next job. What is not
@@ -48,18 +49,21 @@ func keepSet(store string, until int64) error {
 		return err
 	}
 	defer dir.Close()
-	set, err := openDir(int(dir.Fd()), chunkstore.KeepDir)
+	var owner unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &owner); err != nil {
+		return err
+	}
+	if owner.Uid == 0 { // root's, or taken before
+		return unix.EPERM
+	}
+	if _, err := take(dir, 0); err != nil { // from now on its user cannot exchange the set
+		return err
+	}
+	set, err := openSet(dir, chunkstore.KeepDir, owner.Uid)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
-	var owner, st unix.Stat_t
-	if err := errors.Join(unix.Fstat(int(dir.Fd()), &owner), unix.Fstat(int(set.Fd()), &st)); err != nil {
-		return err
-	}
-	if owner.Uid == 0 || st.Uid != owner.Uid || st.Dev != owner.Dev {
-		return fmt.Errorf("%s: not a user's: %w", chunkstore.KeepDir, unix.EPERM)
-	}
 	if err := unix.Fchmod(int(set.Fd()), 0o700); err != nil {
 		return err
 	}
@@ -67,54 +71,104 @@ func keepSet(store string, until int64) error {
 	return unix.Renameat2(int(dir.Fd()), chunkstore.KeepDir, int(top.Fd()), name, unix.RENAME_NOREPLACE)
 }
 
-// sweepKept removes what earlier jobs have kept, unless spare says otherwise. It returns what it
-// could not remove.
-func sweepKept(ctx context.Context, site Site, spare func(store, name, uid, job string) bool) (left []string) {
-	now := time.Now().Unix()
+// openSet opens a directory in dir, a directory of root, which must be the user's and on the same device.
+func openSet(dir *os.File, name string, uid uint32) (*os.File, error) {
+	set, err := openDir(int(dir.Fd()), name)
+	if err != nil {
+		return nil, err
+	}
+	var st, above unix.Stat_t
+	err = errors.Join(unix.Fstat(int(set.Fd()), &st), unix.Fstat(int(dir.Fd()), &above))
+	if err == nil && (st.Uid != uid || st.Dev != above.Dev) {
+		err = fmt.Errorf("%s: not of user %d: %w", name, uid, unix.EPERM)
+	}
+	if err != nil {
+		_ = set.Close() // nothing was written
+		return nil, err
+	}
+	return set, nil
+}
+
+// keptSet is what is kept in a store of the site, and for whom.
+type keptSet struct {
+	top       *os.File // the store
+	name      string
+	uid, from string // the user, and the start of the job that has left it
+}
+
+// sweepKept removes what earlier jobs have kept, unless it is not expired and spare says otherwise.
+// It returns what it could not remove.
+func sweepKept(ctx context.Context, site Site, spare func(keptSet) bool) (left []string) {
+	now, last := time.Now().Unix(), time.Now().Add(time.Duration(site.Keep)).Unix()
 	for _, store := range site.Store {
-		entries, err := os.ReadDir(store)
+		top, err := os.Open(store)
 		if err != nil {
 			continue // no store, nothing in it
 		}
-		for _, e := range entries {
-			m := keptName.FindStringSubmatch(e.Name())
+		names, _ := top.Readdirnames(-1) // those that cannot be read stay
+		for _, name := range names {
+			m := keptName.FindStringSubmatch(name)
 			if m == nil {
 				continue
 			}
-			until, _ := strconv.ParseInt(m[2], 10, 64) // digits only
-			if site.Keep > 0 && now < until && spare(store, e.Name(), m[1], m[3]) {
+			until, _ := strconv.ParseInt(m[2], 10, 64) // digits only; after last: the clock was set, or Keep
+			if now < until && until <= last && spare(keptSet{top, name, m[1], m[3]}) {
 				continue
 			}
-			if err := wipe(ctx, filepath.Join(store, e.Name())); err != nil {
+			if err := wipe(ctx, filepath.Join(store, name)); err != nil {
 				left = append(left, oneLine(err.Error()))
 			}
 		}
+		_ = top.Close() // nothing was written
 	}
 	return left
 }
 
 // expireKept removes what was kept for long enough.
-func expireKept(ctx context.Context, site Site) []string {
-	return sweepKept(ctx, site, func(_, _, _, _ string) bool { return true })
+func expireKept(ctx context.Context, site Site) {
+	ctx, cancel := context.WithTimeout(ctx, wipeTime)
+	defer cancel()
+	sweepKept(ctx, site, func(keptSet) bool { return true }) // what is left is a later prolog's
 }
 
 // clearKept removes what is kept for others than the job's user: the job may need the room. If a
 // store is nearly full, it removes all.
 func (p *prolog) clearKept(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, p.limit/4)
+	defer cancel()
 	uid := strconv.FormatUint(uint64(p.job.uid), 10)
-	left := sweepKept(ctx, p.site, func(store, _, owner, _ string) bool {
+	left := sweepKept(ctx, p.site, func(k keptSet) bool {
 		var fs unix.Statfs_t
-		return owner == uid && unix.Statfs(store, &fs) == nil && fs.Bavail*uint64(fs.Bsize) >= 2*minFree
+		return k.uid == uid && unix.Fstatfs(int(k.top.Fd()), &fs) == nil &&
+			fs.Bavail*uint64(fs.Bsize) >= 2*minFree && (fs.Files == 0 || fs.Ffree > 0)
 	})
 	for _, l := range left {
 		p.env.say(p.place.job, "could not remove what an earlier job has kept: %s", l)
 	}
 }
 
-// giveKept moves what clearKept has left into the store directories of the job, which were just made.
+// giveKept moves what is kept for the job's user into the store directories of the job, which were
+// just made, and removes the rest.
 func (p *prolog) giveKept(ctx context.Context) {
-	sweepKept(ctx, p.site, func(store, name, _, job string) bool {
-		to := filepath.Join(store, fmt.Sprintf("%s.%d", p.place.job, p.job.restart), chunkstore.KeptPrefix+job)
-		return unix.Renameat2(unix.AT_FDCWD, filepath.Join(store, name), unix.AT_FDCWD, to, unix.RENAME_NOREPLACE) == nil
+	ctx, cancel := context.WithTimeout(ctx, p.limit/4)
+	defer cancel()
+	uid := strconv.FormatUint(uint64(p.job.uid), 10)
+	sweepKept(ctx, p.site, func(k keptSet) bool {
+		return k.uid == uid && giveSet(k, p.job.uid, fmt.Sprintf("%s.%d", p.place.job, p.job.restart)) == nil
 	})
+}
+
+// giveSet moves a set into the directory store beside it.
+func giveSet(k keptSet, uid uint32, store string) error {
+	set, err := openSet(k.top, k.name, uid)
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	dir, err := openDir(int(k.top.Fd()), store)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Renameat2(int(k.top.Fd()), k.name, int(dir.Fd()), chunkstore.KeptPrefix+k.from, unix.RENAME_NOREPLACE)
 }

@@ -29,7 +29,7 @@ var OptionKeys = []stagein.Key{
 	{Name: "network", Values: "NET+NET", Default: "the site's: all", Meaning: "networks that daemons listen on and connect by, each an interface or a CIDR; connections are spread over them"},
 	{Name: "encrypt", Values: "tls", Default: "the site's: off", Meaning: "encrypt and authenticate the traffic between daemons; costs processor time"},
 	{Name: "auth", Values: "frames", Default: "the site's: off", Meaning: "authenticate the traffic between daemons without encryption; costs less"},
-	{Name: "seed", Values: "N", Default: "derived from the job ID", Meaning: "seed for placing files on nodes"},
+	{Name: "seed", Values: "N", Default: "derived from the job ID; with the site's keep, from the user", Meaning: "seed for placing files on nodes"},
 	{Name: "failure-timeout", Values: "TIME", Default: "the site's: 15s", Meaning: "a node that is silent for this long is declared lost; 2s to 45s"},
 	{Name: "start-timeout", Values: "TIME", Default: "the site's", Meaning: "time limit until the filesystem is up; at most the site's start_timeout"},
 	{Name: "log", Values: "debug", Default: "off", Meaning: "log every request of the mount"},

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -49,31 +47,10 @@ func TestWipeEnds(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	top := filepath.Join(dir, "top")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(top, 0o777), os.Chmod(top, 0o777), os.Chown(top, 12345, 12345)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(top, 0o777), os.Chmod(top, 0o777), os.Chown(top, keeperUID, keeperUID)); err != nil {
 		t.Fatal(err)
 	}
-	open, err := os.Open(top)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer open.Close()
-	cmd := exec.Command("/proc/self/exe", "filldir")
-	cmd.ExtraFiles = []*os.File{open}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-	}()
-	if _, err := out.Read(make([]byte, 6)); err != nil {
-		t.Fatal(err)
-	}
+	defer asUser(t, "filldir", top)()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := wipe(ctx, top); err != nil || exists(top) {

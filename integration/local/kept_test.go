@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,6 +22,7 @@ type slurmNode struct {
 	t           *testing.T
 	home, store string
 	source      string
+	opts        map[string]string // of the jobs
 }
 
 const keptFiles = 30
@@ -32,7 +34,7 @@ func newSlurmNode(t *testing.T) *slurmNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &slurmNode{t, home, filepath.Join(home, "store"), filepath.Join(home, "source")}
+	n := &slurmNode{t: t, home: home, store: filepath.Join(home, "store"), source: filepath.Join(home, "source")}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(home); err != nil {
 			t.Error(err)
@@ -57,7 +59,7 @@ func (n *slurmNode) script(name, id string, uid int, keep string) {
 	if err := os.WriteFile(config, []byte(site), 0o644); err != nil {
 		n.t.Fatal(err)
 	}
-	spec, err := (&prolog.Spec{V: prolog.SpecVersion, StageIn: []job.Dataset{{Source: n.source, Name: "d"}}}).Encode()
+	spec, err := (&prolog.Spec{V: prolog.SpecVersion, Opts: n.opts, StageIn: []job.Dataset{{Source: n.source, Name: "d"}}}).Encode()
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -81,20 +83,33 @@ func (n *slurmNode) job(id string, uid int, keep string) (ds daemon.DatasetStatu
 		}
 	}
 	defer end()
+	ds = n.dataset(id, "the dataset is complete", func(ds daemon.DatasetStatus) bool { return ds.Phase == cluster.Sealed || ds.Phase.Ended() })
+	mnt := filepath.Join(n.home, "mnt", id)
+	sh(n.t, `setpriv --reuid "$3" --regid "$3" --clear-groups sh -c 'diff -r "$1" "$2/data/d" && echo a secret of scratch >"$2/scratch/f"' sh "$1" "$2"`, n.source, mnt, fmt.Sprint(uid))
+	end()
+	return ds
+}
+
+// dataset waits until the job's dataset is as it should be.
+func (n *slurmNode) dataset(id, what string, is func(daemon.DatasetStatus) bool) (ds daemon.DatasetStatus) {
+	n.t.Helper()
 	j := job.File{Dirs: job.Dirs{Run: filepath.Join(n.home, "run", id, "d")}}
 	ctl := daemon.NewCtl(j.CtlSocket())
-	eventually(n.t, "the dataset is complete", func() bool {
+	eventually(n.t, what, func() bool {
 		s, err := ctl.Status(n.t.Context())
 		if err != nil || len(s.Datasets) == 0 {
 			return false
 		}
 		ds = s.Datasets[0]
-		return ds.Phase == cluster.Sealed || ds.Phase.Ended()
+		return is(ds)
 	})
-	mnt := filepath.Join(n.home, "mnt", id)
-	sh(n.t, `setpriv --reuid "$3" --regid "$3" --clear-groups sh -c 'diff -r "$1" "$2/data/d" && echo a secret of scratch >"$2/scratch/f"' sh "$1" "$2"`, n.source, mnt, fmt.Sprint(uid))
-	end()
 	return ds
+}
+
+// kill kills the process of a job that has this pid file.
+func (n *slurmNode) kill(id, file string) {
+	n.t.Helper()
+	sh(n.t, `read pid rest <"$1"; kill -9 "$pid"`, filepath.Join(n.home, "run", id, file))
 }
 
 // kept is what lies in the store when no job runs.
@@ -155,5 +170,67 @@ func TestKept(t *testing.T) {
 	n.job("4714", a, "0")
 	if k := n.kept(); len(k) != 0 {
 		t.Errorf("without keep are left: %q", k)
+	}
+}
+
+// TestKeptIsWhole: of a job that ends while it stages in, each file that is kept is whole, and the next
+// job adopts it; of one whose keeper was killed, nothing is kept.
+func TestKeptIsWhole(t *testing.T) {
+	t.Parallel()
+	n := newSlurmNode(t)
+	const uid = 65534
+	whole := map[string]bool{}
+	for i := range keptFiles {
+		b := bytes.Repeat([]byte(fmt.Sprintf("file %02d\n", i)), 1<<16)
+		whole[string(b)] = true
+		if err := os.WriteFile(n.file(i), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, c := range []struct {
+		what string
+		kill string // before the epilog
+	}{
+		{"the keeper is killed, and its daemon with it", "keeper.pid"},
+		{"the daemon is killed", "daemon.pid"},
+		{"the job is cancelled", ""},
+	} {
+		id := fmt.Sprint(4720 + i)
+		n.opts = map[string]string{"rate": "4M"}
+		n.script("prolog", id, uid, "30m")
+		n.dataset(id, "some files are there", func(ds daemon.DatasetStatus) bool {
+			return ds.Phase == cluster.Sealed || ds.Progress != nil && ds.Progress.Files >= 3
+		})
+		if c.kill != "" {
+			n.kill(id, c.kill)
+		}
+		n.script("epilog", id, uid, "30m")
+		files := 0
+		for _, set := range n.kept() {
+			dirs, err := filepath.Glob(filepath.Join(n.store, set, "??", "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range dirs {
+				files++
+				if b, err := os.ReadFile(path); err != nil || !whole[string(b)] {
+					t.Errorf("%s: %s has %d bytes, %v, and is no file of the source", c.what, path, len(b), err)
+				}
+			}
+		}
+		t.Logf("%s: %d files are kept", c.what, files)
+		if c.kill == "keeper.pid" && files > 0 {
+			t.Errorf("%s: %d files are kept", c.what, files)
+		}
+		if c.kill != "" {
+			continue
+		}
+		if files == 0 {
+			t.Errorf("%s: nothing is kept", c.what)
+		}
+		n.opts = nil
+		if ds := n.job("4730", uid, "30m"); ds.Adopted != int64(files) {
+			t.Errorf("%d files were kept, %d adopted", files, ds.Adopted)
+		}
 	}
 }
