@@ -94,13 +94,13 @@
 //	                    disk; every one ends a wait for a lock (EINTR)        deadline of a call; of a process in
 //	                                                                          another PID namespace every one ends a
 //	                                                                          call that hangs
-//	the daemon here     open files, directories, mappings and calls go on     EIO once where writes may be lost;
-//	is killed                                                                 always where locks were held,
-//	                                                                          or the file has no name; for a
-//	                                                                          change of names or append in flight
 //	a node is down      EIO at once for what only it has; rm -rf removes the  until the map knows: at the deadline of a
 //	                    names of what was lost with it                        call; rmdir also removes the name of a
 //	                                                                          lost directory, whatever it held
+//
+// If the daemon here is killed and the next one takes the connection over (adopt.go), open files,
+// directories, mappings and calls go on. EIO is the answer once where writes may be lost; always
+// where locks were held, or the file has no name; and to a change of names or an append in flight.
 //
 // The kernel has no request for syncfs(2) of such a mount: it returns when mappings are
 // written back. fsync makes a file durable.

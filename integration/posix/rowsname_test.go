@@ -106,6 +106,28 @@ func xattrs(t *testing.T, _ *camp, here, there string) {
 	wantErr(t, "an ACL", unix.Setxattr(here+"/f", "system.posix_acl_access", []byte{2, 0, 0, 0}, 0), syscall.EOPNOTSUPP)
 }
 
+// copies: what is closed here is on two nodes, and read there; a file with data keeps the number of its copies.
+func copies(t *testing.T, _ *camp, here, there string) {
+	check(t, unix.Setxattr(here, "user.bivouac.copies", []byte("2"), 0))
+	check(t, unix.Setxattr(here, "user.bivouac.layout", []byte("local"), 0))
+	check(t, os.WriteFile(here+"/f", []byte("twice"), 0o644))
+	if b, err := os.ReadFile(there + "/f"); err != nil || string(b) != "twice" {
+		t.Errorf("there: %q, %v", b, err)
+	}
+	b := make([]byte, 200)
+	n, err := unix.Getxattr(there+"/f", "user.bivouac.copies", b)
+	check(t, err)
+	if string(b[:n]) != "2" {
+		t.Errorf("copies of the file: %q", b[:n])
+	}
+	n, err = unix.Getxattr(there+"/f", "user.bivouac.node", b)
+	check(t, err)
+	if nodes := strings.FieldsFunc(string(b[:n]), func(r rune) bool { return r == ',' || r == ' ' }); len(nodes) != 2 {
+		t.Errorf("nodes of the file: %q, want two", b[:n])
+	}
+	wantErr(t, "copies of a file with data", unix.Setxattr(there+"/f", "user.bivouac.copies", []byte("1"), 0), syscall.EBUSY)
+}
+
 // layouts: a directory's layout is that of what is made in it.
 func layouts(t *testing.T, c *camp, here, there string) {
 	check(t, unix.Setxattr(here, "user.bivouac.layout", []byte("local"), 0))

@@ -28,6 +28,7 @@ var rows = []row{
 	{"attributes", attributes},
 	{"xattr", xattrs},
 	{"user.bivouac.layout and .chunk", layouts},
+	{"user.bivouac.copies", copies},
 	{"truncate", truncate},
 	{"fallocate", fallocate},
 	{"SEEK_DATA, HOLE", seekHoles},
