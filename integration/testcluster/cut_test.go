@@ -127,12 +127,12 @@ func TestShortCut(t *testing.T) {
 			}
 		})
 	}
-	c.cutUnder(t, rounds)
+	Eventually(t, "cuts hit calls", func() bool {
+		c.cutUnder(t, rounds)
+		return t.Failed() || c.Nodes[0].Peers().Stats().Lost > 0
+	})
 	close(stop)
 	wg.Wait()
-	if lost := c.Nodes[0].Peers().Stats().Lost; lost == 0 {
-		t.Error("no call was lost: the cuts hit nothing")
-	}
 }
 
 // namer makes, moves, syncs and removes files on other nodes; rounds counts how
@@ -216,13 +216,13 @@ func TestShortCutOfNames(t *testing.T) {
 			}
 		})
 	}
-	c.cutUnder(t, rounds)
+	Eventually(t, "cuts hit calls", func() bool { // where tests share two processors, six cuts may hit none
+		c.cutUnder(t, rounds)
+		s := c.Nodes[0].Peers().Stats()
+		return t.Failed() || s.Lost > 0 && s.Calls[wire.OpCachedReply] > 0
+	})
 	close(stop)
 	wg.Wait()
-	s := c.Nodes[0].Peers().Stats()
-	if s.Lost == 0 || s.Calls[wire.OpCachedReply] == 0 {
-		t.Errorf("%d calls were lost, %d were asked for: the cuts hit nothing", s.Lost, s.Calls[wire.OpCachedReply])
-	}
 	c.Check(t)
 }
 
