@@ -187,6 +187,41 @@ func TestNumber(t *testing.T) {
 	}
 }
 
+// TestRanges: a path may name a range of a file, unless a file has that name, and At finds the range that a read begins.
+func TestRanges(t *testing.T) {
+	files := tree{"d/a.h5", "d/b:0+9", "z"}
+	n, err := Number(files, &Plan{Root: "d", Paths: []string{"a.h5:100+50", "a.h5:0+100", "b:0+9", "gone:0+1", "a.h5:-1+3", "a.h5:0+9223372036854775808", "a.h5:150+8"}})
+	if err != nil || n.Len() != 7 || !n.Ranged() {
+		t.Fatalf("%d numbers, ranged %v, %v", n.Len(), n.Ranged(), err)
+	}
+	a, b := files.ino("d/a.h5"), files.ino("d/b:0+9")
+	for i, want := range []struct {
+		ino metadata.Ino
+		r   Range
+	}{{a, Range{100, 50}}, {a, Range{0, 100}}, {b, Range{}}, {0, Range{0, 1}}, {}, {}, {a, Range{150, 8}}} {
+		if n.Ino(i) != want.ino || n.Range(i) != want.r {
+			t.Errorf("number %d is %v of inode %v, want %v of %v", i, n.Range(i), n.Ino(i), want.r, want.ino)
+		}
+	}
+	for _, x := range []struct {
+		ino        metadata.Ino
+		off, slack int64
+		want       int // -1: none
+	}{{a, 0, 1, 1}, {a, 99, 1, 1}, {a, 100, 1, 0}, {a, 96, 8, 0}, {a, 149, 1, 0}, {a, 157, 1, 6}, {a, 158, 1, -1}, {b, 1 << 40, 1, 2}, {files.ino("z"), 0, 1, -1}} {
+		got, ok := n.At(x.ino, x.off, x.slack)
+		if !ok {
+			got = -1
+		}
+		if got != x.want {
+			t.Errorf("At(%v, %d, %d) = %d, want %d", x.ino, x.off, x.slack, got, x.want)
+		}
+	}
+	whole, _ := Number(files, &Plan{Paths: []string{"d/a.h5"}})
+	if k, ok := whole.At(a, 77, 1); !ok || k != 0 || whole.Ranged() || whole.Range(0) != (Range{}) {
+		t.Errorf("a whole file: %d, %v, %v", k, ok, whole.Range(0))
+	}
+}
+
 func TestParse(t *testing.T) {
 	for s, want := range map[string]Plan{
 		"seed:0": {Kind: Torch, Shuffle: true},

@@ -23,6 +23,9 @@ type Numbering struct {
 	root string
 	inos []metadata.Ino      // by number; 0 is a file that the dataset lacks
 	of   map[uint16][]uint32 // by the part of an inode and its number there; one more than the file's number
+
+	ranges []Range                   // by number; nil: every number is a whole file
+	within map[metadata.Ino][]uint32 // the numbers of each file by offset, if there are ranges
 }
 
 // Root is the directory below which the files are numbered.
@@ -154,20 +157,22 @@ func within(dir, root string) bool {
 	return root == "" || dir == root || strings.HasPrefix(dir, root+"/")
 }
 
-// numberPaths numbers the files that a plan names.
+// numberPaths numbers the files that a plan names, or ranges of them: PATH:OFFSET+LENGTH, if no file has this name.
 func numberPaths(files Files, p *Plan) (*Numbering, error) {
-	at := make(map[string]uint32, len(p.Paths))
-	for i, name := range p.Paths {
-		at[path.Join(p.Root, name)] = uint32(i)
+	named := make(map[string]metadata.Ino, len(p.Paths))
+	for _, name := range p.Paths {
+		named[path.Join(p.Root, name)] = 0
+		if file, _, ok := splitRange(name); ok {
+			named[path.Join(p.Root, file)] = 0
+		}
 	}
-	inos := make([]metadata.Ino, len(p.Paths))
 	err := files.Files(func(dir string, _ uint32, name string, a metadata.Attr) bool {
 		full := name
 		if dir != "" {
 			full = dir + "/" + name
 		}
-		if i, ok := at[full]; ok {
-			inos[i] = a.Ino
+		if _, ok := named[full]; ok {
+			named[full] = a.Ino
 		}
 		return true
 	})
@@ -175,8 +180,18 @@ func numberPaths(files Files, p *Plan) (*Numbering, error) {
 		return nil, err
 	}
 	n := &Numbering{root: p.Root, of: make(map[uint16][]uint32)}
-	for _, name := range p.Paths {
-		n.add(inos[at[path.Join(p.Root, name)]])
+	for i, name := range p.Paths {
+		ino := named[path.Join(p.Root, name)]
+		if file, r, ok := splitRange(name); ino == 0 && ok {
+			if n.ranges == nil {
+				n.ranges = make([]Range, len(p.Paths))
+			}
+			ino, n.ranges[i] = named[path.Join(p.Root, file)], r
+		}
+		n.add(ino)
+	}
+	if n.ranges != nil {
+		n.index()
 	}
 	return n, nil
 }

@@ -52,7 +52,8 @@ type Plan struct {
 	Root string `json:"root,omitempty"`
 	// Files is how many files the training program has; 0: not known.
 	Files int `json:"files,omitempty"`
-	// Paths numbers the files if they are not numbered as ImageFolder does it: paths below Root.
+	// Paths numbers the files if they are not numbered as ImageFolder does it: paths below Root, or ranges of files,
+	// PATH:OFFSET+LENGTH.
 	Paths []string `json:"paths,omitempty"`
 	// Indices is the order of a List, as numbers of files; without it, a List is in the order
 	// of the numbers.
