@@ -94,7 +94,7 @@ func TestQuickTrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quick(t, len(trainFigures), "--train", "--python", python, "--module", module, "--arms", "Sampler|no plan|copy|selection")
+	quick(t, len(trainFigures), "--train", "--python", python, "--module", module, "--arms", "Sampler|copy|selection")
 }
 
 // TestQuickVeth does so over veth pairs.

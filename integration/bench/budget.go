@@ -20,7 +20,7 @@ func budget(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	if err := expire(ctx); err != nil { // what another node has just changed is not leased
+	if err := b.expire(ctx); err != nil { // what another node has just changed is not leased
 		return err
 	}
 	for _, op := range []string{"create", "stat", "open", "unlink", "small", "rename", "mkdir", "rmdir"} {

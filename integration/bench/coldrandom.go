@@ -49,7 +49,7 @@ func coldRandom(ctx context.Context, b *bench) error {
 	const rate, calls = "6 random 4 KiB, cold, remote", "6 calls to other nodes for each read"
 	err = b.interleave(ctx,
 		arm{armBivouac, func(ctx context.Context, _ int) error {
-			if err := errors.Join(forget(b.camp.state.Nodes[0].Mount), expire(ctx)); err != nil {
+			if err := errors.Join(forget(b.camp.state.Nodes[0].Mount), b.expire(ctx)); err != nil {
 				return err
 			}
 			var u usage

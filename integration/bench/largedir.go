@@ -41,10 +41,8 @@ func largeDir(ctx context.Context, b *bench) error {
 		if err := b.crowd(filepath.Join(b.loop.under, filepath.Base(loop)), size); err != nil {
 			return err
 		}
-		if !b.quick {
-			if err := expire(ctx); err != nil { // it may be split meanwhile
-				return err
-			}
+		if err := b.expire(ctx); err != nil { // it may be split meanwhile
+			return err
 		}
 		var arms []arm
 		for _, s := range []struct{ arm, dir string }{{armBivouac, large}, {armFew, few}, {armLoopback, loop}} {

@@ -89,7 +89,7 @@ func (c namesCase) run(ctx context.Context, arm string, where func() ([]string, 
 	}
 	n := c.b.amount(namesFiles) / c.procs
 	for _, op := range []string{"create", "stat", "unlink"} {
-		if err := expire(ctx); err != nil {
+		if err := c.b.expire(ctx); err != nil {
 			return err
 		}
 		u, err := load(op, dirs, n)

@@ -131,7 +131,7 @@ func (b *bench) statNeighbours(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := expire(ctx); err != nil { // what was just made is not leased
+	if err := b.expire(ctx); err != nil { // what was just made is not leased
 		return err
 	}
 	const row = "3 stat of a neighbour's files, after one listing"
@@ -203,7 +203,7 @@ func (b *bench) openCold(ctx context.Context) error {
 	err = b.inPlaces(ctx, all, func(p place) error {
 		err := p.forget()
 		if p.arm == armBivouac {
-			err = errors.Join(err, expire(ctx))
+			err = errors.Join(err, b.expire(ctx))
 		}
 		if err != nil {
 			return err
@@ -248,7 +248,7 @@ func (b *bench) secondRun(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := expire(ctx); err != nil {
+	if err := b.expire(ctx); err != nil {
 		return err
 	}
 	seen := b.camp.same(made, 1)
@@ -331,7 +331,7 @@ func (b *bench) openLeased(ctx context.Context) error {
 			return 0, 0, err
 		}
 		if leased {
-			if err := expire(ctx); err != nil { // what was just written is not leased
+			if err := b.expire(ctx); err != nil { // what was just written is not leased
 				return 0, 0, err
 			}
 			if _, err := os.Stat(filepath.Join(dir, "f")); err != nil {

@@ -42,7 +42,7 @@ func serverCamp(ctx context.Context, b *bench) error {
 	}
 	n := b.amount(2000)
 	for _, op := range serverOps {
-		if err := expire(ctx); err != nil {
+		if err := b.expire(ctx); err != nil {
 			return err
 		}
 		all0, each0, err := b.camp.cpu()
@@ -70,7 +70,7 @@ func serverLoop(ctx context.Context, b *bench) error {
 	}
 	n := b.amount(2000)
 	for _, op := range serverOps {
-		if err := expire(ctx); err != nil {
+		if err := b.expire(ctx); err != nil {
 			return err
 		}
 		before, err := processTime(b.loop.cmd.Process.Pid)

@@ -17,7 +17,7 @@ func small(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		if err := expire(ctx); err != nil {
+		if err := b.expire(ctx); err != nil {
 			return err
 		}
 		u, err := load("small", []string{dir}, n)

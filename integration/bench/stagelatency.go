@@ -47,5 +47,8 @@ func stageLatency(ctx context.Context, b *bench) (err error) {
 			return nil
 		}}
 	}
+	if b.quick {
+		return b.interleave(ctx, side(time.Millisecond))
+	}
 	return b.interleave(ctx, side(5*time.Millisecond), side(20*time.Millisecond))
 }
