@@ -33,18 +33,20 @@ func planSetCmd() *cobra.Command {
 	var w which
 	var list string
 	c := &cobra.Command{
-		Use:   "set DATASET {seed:S | random:S | loader:S | --list FILE}",
+		Use:   "set DATASET {seed:S | random:S | loader:S | chunk:S | --list FILE}",
 		Short: "Set the plan of a dataset",
 		Long: `Set gives the dataset a plan, in place of the one that it has:
 
   seed:S     torch's DistributedSampler(seed=S) with set_epoch in each epoch
   random:S   torch's RandomSampler with a generator that was seeded with S once
   loader:S   DataLoader(shuffle=True, generator=...), seeded with S once
+  chunk:S    bivouac.torch.ChunkShuffleSampler(seed=S) with set_epoch in each epoch
   --list F   the paths in the dataset that F names, a line each, in every epoch
 
 After a seed, with commas: ranks=R (default: learned from the reads), epochs=E,
 root=DIR (ImageFolder's directory in the dataset; default: the dataset, or train/
-in it), drop_last.`,
+in it), drop_last; after chunk:S also chunk=N and group=N, the sampler's arguments
+(default: 64).`,
 		Example: "  bivouac plan set imagenet seed:0,ranks=16,root=train\n  bivouac plan set shards --list order.txt",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -72,7 +74,7 @@ func planOf(args []string, list string) (accessplan.Plan, error) {
 	case list != "" && len(args) == 2:
 		return accessplan.Plan{}, fmt.Errorf("both %q and --list: give one order", args[1])
 	case list == "" && len(args) == 1:
-		return accessplan.Plan{}, fmt.Errorf("no order given: add seed:S, random:S, loader:S or --list FILE")
+		return accessplan.Plan{}, fmt.Errorf("no order given: add seed:S, random:S, loader:S, chunk:S or --list FILE")
 	case list == "":
 		p, err := accessplan.Parse(args[1])
 		p.Dataset = args[0]

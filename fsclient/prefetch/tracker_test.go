@@ -569,6 +569,7 @@ func TestBurst(t *testing.T) {
 		{Kind: accessplan.Torch, Seed: 5, Shuffle: true},
 		{Kind: accessplan.Random, Seed: 5},
 		{Kind: accessplan.Loader, Seed: 5},
+		{Kind: accessplan.Chunk, Seed: 5, Chunk: 16, Group: 8},
 		{Kind: accessplan.List, Indices: indices},
 	} {
 		plan.Ranks, plan.Epochs = 2, 2

@@ -2,10 +2,8 @@ package testcluster
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -13,30 +11,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
-
-// chunkShuffle is the order of a sampler that shuffles chunks, and the samples of a group of chunks among themselves. Each
-// rank has its own chunks.
-func chunkShuffle(files, chunk, group int) []uint32 {
-	r := rand.New(rand.NewPCG(1, 2))
-	var chunks []uint32
-	for _, c := range r.Perm(files / chunk) {
-		for i := range chunk {
-			chunks = append(chunks, uint32(c*chunk+i))
-		}
-	}
-	each := len(chunks) / trainRanks
-	order := make([]uint32, each*trainRanks)
-	for rank := range trainRanks {
-		mine := chunks[rank*each:][:each]
-		for part := range slices.Chunk(mine, chunk*group) {
-			r.Shuffle(len(part), func(i, k int) { part[i], part[k] = part[k], part[i] })
-		}
-		for pos, i := range mine {
-			order[pos*trainRanks+rank] = i
-		}
-	}
-	return order
-}
 
 // TestPrefetchOfRuns: of a tar that does not fit, files that lie side by side and are read soon are fetched by one request
 // of the source, as its own counter says.
@@ -59,7 +33,7 @@ func TestPrefetchOfRuns(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	plan := accessplan.Plan{Dataset: "set", Kind: accessplan.List, Ranks: trainRanks, Indices: chunkShuffle(n, 64, 4)}
+	plan := accessplan.Plan{Dataset: "set", Kind: accessplan.Chunk, Seed: 1, Ranks: trainRanks, Group: 4}
 	x := &training{t: t, files: n, content: content, order: plan}
 	x.start(Config{
 		Capacity: n * size / trainRanks * 56 / 100,

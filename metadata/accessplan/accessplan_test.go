@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path"
 	"slices"
 	"sort"
@@ -71,6 +72,38 @@ func TestEpochAsTorch(t *testing.T) {
 		}
 		if x.Len(len(tt.want)) != 0 || x.Len(-1) != 0 {
 			t.Errorf("%v: a rank that does not exist reads files", &tt.plan)
+		}
+	}
+}
+
+// TestChunksAsPython: the file is what bivouac.torch.ChunkShuffleSampler gives, which the Python tests compare with it too.
+func TestChunksAsPython(t *testing.T) {
+	b, err := os.ReadFile("testdata/chunks.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []struct {
+		N, Epoch int
+		Plan     Plan
+		Want     [][]int
+	}
+	if err := json.Unmarshal(b, &all); err != nil || len(all) == 0 {
+		t.Fatalf("%d cases, %v", len(all), err)
+	}
+	for _, tt := range all {
+		x, err := tt.Plan.Epoch(tt.Epoch, tt.N)
+		if err != nil {
+			t.Errorf("%v: %v", &tt.Plan, err)
+			continue
+		}
+		for rank, want := range tt.Want {
+			got := make([]int, x.Len(rank))
+			for pos := range got {
+				got[pos] = x.At(rank, pos)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%v, %d files, epoch %d: rank %d reads %v, want %v", &tt.Plan, tt.N, tt.Epoch, rank, got, want)
+			}
 		}
 	}
 }
@@ -227,6 +260,7 @@ func TestParse(t *testing.T) {
 		"seed:0": {Kind: Torch, Shuffle: true},
 		"seed:7,ranks=16,epochs=90,root=train,drop_last": {Kind: Torch, Seed: 7, Shuffle: true, Ranks: 16, Epochs: 90, Root: "train", DropLast: true},
 		"random:18446744073709551615":                    {Kind: Random, Seed: 1<<64 - 1, Shuffle: true},
+		"chunk:5,ranks=2,chunk=16,group=4":               {Kind: Chunk, Seed: 5, Shuffle: true, Ranks: 2, Chunk: 16, Group: 4},
 		"loader:3,root=a//b/":                            {Kind: Loader, Seed: 3, Shuffle: true, Root: "a/b"},
 	} {
 		p, err := Parse(s)
@@ -235,7 +269,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"", "seed", "seed:", "seed:-1", "seed:x", "list:/x", "seed:1,ranks=0", "seed:1,ranks=x", "seed:1,epochs=-1",
-		"seed:1,root=..", "seed:1,root=/x", "seed:1,root=", "seed:1,drop_last=1", "seed:1,,", "seed:1,what"} {
+		"seed:1,root=..", "seed:1,root=/x", "seed:1,root=", "seed:1,drop_last=1", "seed:1,,", "seed:1,what", "seed:1,chunk=2", "chunk:1,group=0"} {
 		if p, err := Parse(s); !errors.Is(err, syscall.EINVAL) || !strings.Contains(fmt.Sprint(err), "give") {
 			t.Errorf("Parse(%q) = %+v, %v, want EINVAL and what to give", s, p, err)
 		}
@@ -247,6 +281,7 @@ func TestCheck(t *testing.T) {
 		{}, {Dataset: "d"}, {Dataset: "d", Kind: "x"}, {Dataset: "d", Kind: Torch, Ranks: -1}, {Dataset: "d", Kind: Torch, Epochs: -1},
 		{Dataset: "d", Kind: Torch, Files: -1}, {Dataset: "d", Kind: Torch, Root: "../x"}, {Dataset: "d", Kind: Torch, Root: "a\x00"},
 		{Dataset: "d", Kind: Torch, Indices: []uint32{1}}, {Dataset: "d", Kind: Random, FirstOnly: true},
+		{Dataset: "d", Kind: Torch, Chunk: 1}, {Dataset: "d", Kind: Chunk, Group: -1}, {Dataset: "d", Kind: Chunk, Chunk: MaxFiles + 1},
 	} {
 		if err := p.Check(); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%+v: %v, want EINVAL", p, err)
@@ -258,7 +293,7 @@ func TestCheck(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"seed:7", "random:1,ranks=2", "loader:0,root=a,drop_last", "seed:1,epochs="} {
+	for _, s := range []string{"seed:7", "random:1,ranks=2", "chunk:2,chunk=8,group=3", "loader:0,root=a,drop_last", "seed:1,epochs="} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -275,6 +310,7 @@ func FuzzParse(f *testing.F) {
 // FuzzPlan has a plan from another node give an epoch of a dataset that it may not fit.
 func FuzzPlan(f *testing.F) {
 	f.Add([]byte(`{"dataset":"d","kind":"torch","seed":1,"ranks":3,"shuffle":true}`), uint16(10))
+	f.Add([]byte(`{"dataset":"d","kind":"chunk","seed":1,"ranks":3,"chunk":2,"group":2}`), uint16(17))
 	f.Add([]byte(`{"dataset":"d","kind":"list","indices":[1,2],"drop_last":true,"ranks":9}`), uint16(3))
 	f.Fuzz(func(t *testing.T, b []byte, n uint16) {
 		var p Plan

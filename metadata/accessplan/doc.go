@@ -1,5 +1,5 @@
 // Package accessplan computes which file of a dataset each rank of a training job reads, and
-// when: the order that the seeded samplers of PyTorch give, or an explicit list. All nodes
+// when: the order that the seeded samplers of PyTorch and package bivouac.torch give, or an explicit list. All nodes
 // compute the same order from the same Plan and manifest, without messages.
 //
 //	Plan       the user's description: kind of sampler, seed, ranks, the root of the files

@@ -35,7 +35,7 @@ func (p *Plan) Epoch(e, n int) (*Epoch, error) {
 	return x, nil
 }
 
-// order is the order of all files before the ranks share it.
+// order is the order of all files before the ranks share it; of the kind Chunk, with each rank's files in its places.
 func (p *Plan) order(e, n int) ([]uint32, error) {
 	switch {
 	case n <= 0 || n > MaxFiles:
@@ -49,6 +49,8 @@ func (p *Plan) order(e, n int) ([]uint32, error) {
 		return p.Indices, nil
 	case p.Kind == Torch && p.Shuffle:
 		return RandPerm(p.Seed+uint64(e), n), nil
+	case p.Kind == Chunk:
+		return p.chunks(e, n), nil
 	case p.Kind == Random || p.Kind == Loader:
 		// When RandomSampler has handed out the last file, it draws one more permutation
 		// that it does not use.

@@ -24,6 +24,8 @@ const (
 	// Loader is DataLoader(shuffle=True, generator=...): as Random, and the loader draws the
 	// seed of its workers from the same generator.
 	Loader Kind = "loader"
+	// Chunk is bivouac.torch.ChunkShuffleSampler, with set_epoch called before each epoch.
+	Chunk Kind = "chunk"
 	// List is an explicit order.
 	List Kind = "list"
 )
@@ -47,6 +49,9 @@ type Plan struct {
 	// Shuffle and DropLast are DistributedSampler's arguments.
 	Shuffle  bool `json:"shuffle"`
 	DropLast bool `json:"drop_last,omitempty"`
+	// Chunk is how many files lie in a chunk of the kind Chunk, and Group how many chunks a rank shuffles at a time; 0: 64.
+	Chunk int `json:"chunk,omitempty"`
+	Group int `json:"group,omitempty"`
 	// Root is the directory in the dataset below which the files are numbered; "" is the
 	// dataset's root, or train below it if the classes are there.
 	Root string `json:"root,omitempty"`
@@ -70,8 +75,8 @@ func (p *Plan) Check() error {
 	switch {
 	case p.Dataset == "":
 		return bad("no dataset: give the name of a dataset of this job")
-	case p.Kind != Torch && p.Kind != Random && p.Kind != Loader && p.Kind != List:
-		return bad("kind %q is not known: give torch, random, loader or list", p.Kind)
+	case p.Kind != Torch && p.Kind != Random && p.Kind != Loader && p.Kind != Chunk && p.Kind != List:
+		return bad("kind %q is not known: give torch, random, loader, chunk or list", p.Kind)
 	case p.Ranks < 0 || p.Ranks > MaxRanks:
 		return bad("ranks=%d: give a number from 1 to %d, or none", p.Ranks, MaxRanks)
 	case p.Epochs < 0 || p.Epochs > maxEpochs:
@@ -82,6 +87,8 @@ func (p *Plan) Check() error {
 		return bad("root=%q: give a directory in the dataset, such as train", p.Root)
 	case len(p.Indices) > 0 && p.Kind != List:
 		return bad("indices are for the kind list")
+	case p.Chunk < 0 || p.Chunk > MaxFiles || p.Group < 0 || p.Group > MaxFiles || p.Kind != Chunk && p.Chunk+p.Group > 0:
+		return bad("chunk=%d and group=%d: give numbers from 1 to %d, to the kind chunk", p.Chunk, p.Group, MaxFiles)
 	case p.FirstOnly && p.Kind != List:
 		return bad("first_only is for the kind list")
 	}
@@ -98,11 +105,11 @@ func (p *Plan) Digest() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Parse parses a stage-in's order=: seed:S, random:S or loader:S, and after commas ranks=R,
-// epochs=E, root=DIR and drop_last. The dataset is left open.
+// Parse parses the order of a sampler: seed:S, random:S, loader:S or chunk:S, and after commas ranks=R, epochs=E, root=DIR,
+// drop_last, and for chunk chunk=N and group=N. The dataset is left open.
 func Parse(text string) (Plan, error) {
 	bad := func(why string) (Plan, error) {
-		return Plan{}, fmt.Errorf("order=%s: %s: give seed:S, random:S or loader:S, then ,ranks=R ,epochs=E ,root=DIR ,drop_last: %w", text, why, syscall.EINVAL)
+		return Plan{}, fmt.Errorf("order=%s: %s: give seed:S, random:S, loader:S or chunk:S, then ,ranks=R ,epochs=E ,root=DIR ,drop_last, for chunk ,chunk=N ,group=N: %w", text, why, syscall.EINVAL)
 	}
 	first, rest, _ := strings.Cut(text, ",")
 	kind, arg, _ := strings.Cut(first, ":")
@@ -110,7 +117,7 @@ func Parse(text string) (Plan, error) {
 	switch kind {
 	case "seed":
 		p.Kind = Torch
-	case string(Random), string(Loader):
+	case string(Random), string(Loader), string(Chunk):
 		p.Kind = Kind(kind)
 	default:
 		return bad("unknown order")
@@ -126,15 +133,13 @@ func Parse(text string) (Plan, error) {
 		key, value, _ := strings.Cut(one, "=")
 		switch key {
 		case "ranks":
-			p.Ranks, err = strconv.Atoi(value)
-			if err != nil || p.Ranks < 1 || p.Ranks > MaxRanks {
-				return bad(fmt.Sprintf("ranks must be a number from 1 to %d", MaxRanks))
-			}
+			p.Ranks, err = number(key, value, MaxRanks)
 		case "epochs":
-			p.Epochs, err = strconv.Atoi(value)
-			if err != nil || p.Epochs < 1 || p.Epochs > maxEpochs {
-				return bad(fmt.Sprintf("epochs must be a number from 1 to %d", maxEpochs))
-			}
+			p.Epochs, err = number(key, value, maxEpochs)
+		case "chunk":
+			p.Chunk, err = number(key, value, MaxFiles)
+		case "group":
+			p.Group, err = number(key, value, MaxFiles)
 		case "root":
 			p.Root = path.Clean(value)
 		case "drop_last":
@@ -145,6 +150,9 @@ func Parse(text string) (Plan, error) {
 		default:
 			return bad(fmt.Sprintf("%q is not known", key))
 		}
+		if err != nil {
+			return bad(err.Error())
+		}
 	}
 	check := p
 	check.Dataset = "any"
@@ -154,6 +162,15 @@ func Parse(text string) (Plan, error) {
 	return p, nil
 }
 
+// number is the value of a key that takes a number from 1 to most.
+func number(key, value string, most int) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > most {
+		return 0, fmt.Errorf("%s must be a number from 1 to %d", key, most)
+	}
+	return n, nil
+}
+
 // String returns the text that Parse parses, for plans that it can return.
 func (p *Plan) String() string {
 	kind := string(p.Kind)
@@ -161,11 +178,13 @@ func (p *Plan) String() string {
 		kind = "seed"
 	}
 	s := fmt.Sprintf("%s:%d", kind, p.Seed)
-	if p.Ranks > 0 {
-		s += fmt.Sprintf(",ranks=%d", p.Ranks)
-	}
-	if p.Epochs > 0 {
-		s += fmt.Sprintf(",epochs=%d", p.Epochs)
+	for _, x := range []struct {
+		key string
+		n   int
+	}{{"ranks", p.Ranks}, {"epochs", p.Epochs}, {"chunk", p.Chunk}, {"group", p.Group}} {
+		if x.n > 0 {
+			s += fmt.Sprintf(",%s=%d", x.key, x.n)
+		}
 	}
 	if p.Root != "" {
 		s += ",root=" + p.Root

@@ -1,6 +1,8 @@
 import contextlib
 import io
 import itertools
+import json
+import pathlib
 from typing import Any, List
 
 from bivouac import _reporter as reporter
@@ -43,6 +45,16 @@ class ChunkTest(JobTest):
         s.set_epoch(1)
         self.assertNotEqual(list(s), first)
 
+    def test_order_of_the_daemon(self) -> None:
+        """The daemon computes the same samples from the plan: its test reads the same file."""
+        root = pathlib.Path(__file__).parents[3]
+        for case in json.loads((root / "metadata/accessplan/testdata/chunks.json").read_text()):
+            plan = {k: v for k, v in case["plan"].items() if k not in ("kind", "ranks")}
+            ours = self.samplers(case["n"], case["plan"]["ranks"], **plan)
+            for s, want in zip(ours, case["want"]):
+                s.set_epoch(case["epoch"])
+                self.assertEqual(list(s), want, case["plan"])
+
     def test_given_chunks(self) -> None:
         chunks = [[0, 5], [1, 3], [2, 4]]
         s = ChunkShuffleSampler(self.folder(6), 1, 0, chunks=chunks, group=1, verbose=False)
@@ -73,7 +85,8 @@ class ChunkTest(JobTest):
         whole = [list(s) for s in ours]
         reporter.flush()
         plan = self.daemon.asked("PUT", "/v1/plan")[-1]
-        self.assertEqual([plan["indices"][r::3] for r in range(3)], whole)
+        self.assertEqual([plan.get(k) for k in ("kind", "ranks", "chunk", "group")], ["chunk", 3, 8, 2])
+        self.assertNotIn("indices", plan)
         begun = list(itertools.islice(ours[1], 11))
         state = ours[1].state_dict()
         self.assertEqual(state, {"epoch": 0, "done": 33, "ranks": 3})
@@ -84,3 +97,14 @@ class ChunkTest(JobTest):
         self.assertEqual(max(p["position"] for p in self.daemon.positions()), 34)
         with self.assertRaisesRegex(ValueError, "of 3 ranks, and there are 2"):
             self.samplers(100, 2)[0].load_state_dict(state)
+
+    def test_plan_of_given_chunks(self) -> None:
+        """The daemon does not know these chunks: it gets each epoch as a list."""
+        s = ChunkShuffleSampler(self.folder(6), 1, 0, chunks=[[0, 5], [1, 3], [2, 4]], group=1, verbose=False)
+        for epoch in range(2):
+            s.set_epoch(epoch)
+            mine = list(s)
+            reporter.flush()
+            plan = self.daemon.asked("PUT", "/v1/plan")[-1]
+            self.assertEqual((plan["kind"], plan["indices"]), ("list", mine))
+            self.assertEqual({p["epoch"] for p in self.daemon.positions()}, {0})

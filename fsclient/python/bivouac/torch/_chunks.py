@@ -70,6 +70,7 @@ class ChunkShuffleSampler(DistributedSampler):
         n = len(dataset)
         self.group = group
         self.batch_size = batch_size  # of the DataLoader; quality() counts by it
+        self._chunk = chunk if chunks is None else 0  # 0: the chunks were given
         if chunks is None:
             chunks = [range(i, min(i + chunk, n)) for i in range(0, n, chunk)]
         self._chunks = [list(c) for c in chunks]
@@ -83,7 +84,7 @@ class ChunkShuffleSampler(DistributedSampler):
 
     def _generator(self, more: int) -> torch.Generator:
         g = torch.Generator()
-        g.manual_seed((self.seed + self.epoch) * 1_000_003 + more)
+        g.manual_seed(((self.seed + self.epoch) * 1_000_003 + more) % 2**64)
         return g
 
     def _chunks_in_turn(self) -> Tuple[torch.Tensor, List[int]]:
@@ -120,13 +121,13 @@ class ChunkShuffleSampler(DistributedSampler):
             print(f"bivouac: shuffle of {self.group} chunks at a time: {self.quality()}", file=sys.stderr)
 
     def _follow(self, start: int) -> Tuple[int, int]:
-        if self._source is not None:
-            self._feed = self._feed or self._new_feed(self._source)
-            self._feed.follow(self._epoch_plan())
-        return 0, start // self.num_replicas
+        epoch, position = super()._follow(start)
+        return epoch if self._chunk else 0, position
 
     def _epoch_plan(self) -> Plan:
-        return self._list_plan(self._all().t().reshape(-1))
+        if not self._chunk:  # the daemon does not know the chunks: a plan of one epoch
+            return self._list_plan(self._all().t().reshape(-1))
+        return self._same_plan("chunk", chunk=self._chunk, group=self.group)
 
     # Where to resume.
 

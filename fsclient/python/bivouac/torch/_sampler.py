@@ -125,14 +125,18 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
         return Feed(source.control, source.name, int(self.rank))
 
     def _epoch_plan(self) -> Plan:
+        return self._same_plan("torch")
+
+    def _same_plan(self, kind: str, **more: int) -> Plan:
         """The plan of all epochs: always the same object, unless the sampler was changed."""
         assert self._source is not None
         plan = self._source.plan(
-            "torch",
+            kind,
             seed=int(self.seed) % 2**64,
             ranks=int(self.num_replicas),
             shuffle=bool(self.shuffle),
             drop_last=bool(self.drop_last),
+            **more,
         )
         if self._plan is None or self._plan != plan:
             self._plan = plan
