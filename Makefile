@@ -12,7 +12,7 @@ BESIDE := -parallel 3
 # Decoders that are not ours and share nothing are not watched for races: they would take most of the time.
 UNWATCHED := $(foreach p,github.com/ulikunitz/xz/... github.com/klauspost/compress/... compress/bzip2 compress/flate hash/crc64,-gcflags=$(p)=-race=false)
 
-.PHONY: all build plugin python python-test dist packages demo check lint layers unit fuzz integration slurm-test model soak huge test bench bench-stage bench-train bench-faults docs man clean help
+.PHONY: all build plugin python python-test dist slurm-headers packages demo check lint layers unit fuzz integration slurm-test model soak huge test bench bench-stage bench-train bench-faults docs man clean help
 
 all: build plugin ## build everything
 
@@ -34,6 +34,9 @@ python: ## the Python package: a wheel and an sdist in bin
 
 dist: build plugin python ## bin/*.deb and bin/*.rpm
 	deploy/package/build $(VERSION)
+
+slurm-headers: packages ## the plugin built with the Slurm headers of Debian 12, 13 and unstable, from a mirror of Debian
+	deploy/package/slurm-headers
 
 python-test: ## flake8, mypy and the unit tests of the Python package
 	integration/slurm/install-packages python3-setuptools python3-wheel python3-torch python3-torchvision python3-h5py flake8 mypy

@@ -1,6 +1,6 @@
 // Package firsttime is the walk of a newcomer, in one directory and with plain Python: doctor, up,
-// stage-in with an order, training, top, status, report, stage-out, down. Its one idea is that the
-// output of each command has the words that its user needs next.
+// stage-in with an order, training, top, status, report, stage-out, down; the same on a clean machine with nothing but
+// the package. Its one idea is that the output of each command has the words that its user needs next.
 package firsttime
 
 import (
@@ -29,7 +29,8 @@ const patience = 2 * time.Minute
 type walk struct {
 	t         *testing.T
 	bin, home string
-	camp      string // the directory for up
+	camp      string   // the directory for up
+	enter     []string // what every command begins with, elsewhere than on this machine
 }
 
 // newWalk skips without FUSE.
@@ -63,7 +64,7 @@ func TestFirstTime(t *testing.T) {
 	}
 	w := newWalk(t)
 	w.sources()
-	w.doctor()
+	w.doctor(filepath.Join(w.home, "site.yaml"), filepath.Join(w.home, "store"))
 	exports := w.up()
 	w.stageIn()
 	w.train(exports)
@@ -126,8 +127,12 @@ func (w *walk) sources() {
 		w.t.Fatal(err)
 	}
 	rand.New(rand.NewPCG(1, 1)).Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	script, err := os.ReadFile("testdata/train.py")
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	for name, data := range map[string][]byte{
-		"images.tar": b.Bytes(), "order.txt": []byte(strings.Join(order, "\n") + "\n"), "site.yaml": []byte("store: [" + w.home + "/store]\n"),
+		"train.py": script, "images.tar": b.Bytes(), "order.txt": []byte(strings.Join(order, "\n") + "\n"), "site.yaml": []byte("store: [" + w.home + "/store]\n"),
 	} {
 		if err := os.WriteFile(filepath.Join(w.home, name), data, 0o644); err != nil {
 			w.t.Fatal(err)
@@ -141,7 +146,8 @@ func (w *walk) sources() {
 // command is what is typed, in the home directory and outside of any job.
 func (w *walk) command(name string, args ...string) (out, errs string, status int) {
 	w.t.Helper()
-	cmd := exec.Command(name, args...)
+	line := slices.Concat(w.enter, []string{name}, args)
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Dir = w.home
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
 		return strings.HasPrefix(s, "SLURM_") || strings.HasPrefix(s, "BIVOUAC")
@@ -181,10 +187,10 @@ func (w *walk) says(text string, words ...string) {
 }
 
 // doctor: every finding that is not ok has a remedy.
-func (w *walk) doctor() {
+func (w *walk) doctor(config, store string) {
 	w.t.Helper()
-	out, errs, status := w.command(w.bin, "doctor", "--config", "site.yaml", "--probe", "0")
-	w.says(out, "configuration", "kernel", "/dev/fuse", "store "+w.home+"/store", "run bivouac doctor without --probe 0")
+	out, errs, status := w.command(w.bin, "doctor", "--config", config, "--probe", "0")
+	w.says(out, "configuration", config, "kernel", "/dev/fuse", "store "+store, "run bivouac doctor without --probe 0")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	failed := false
 	for i, l := range lines {
@@ -231,11 +237,7 @@ func (w *walk) stageIn() {
 
 func (w *walk) train(exports string) {
 	w.t.Helper()
-	script, err := filepath.Abs("testdata/train.py")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	out, errs, status := w.command("sh", "-ec", exports+"; exec python3 -B "+script)
+	out, errs, status := w.command("sh", "-ec", exports+"; exec python3 -B train.py")
 	if status != 0 {
 		w.t.Fatalf("train.py: status %d: %s", status, errs)
 	}

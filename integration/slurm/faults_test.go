@@ -19,7 +19,7 @@ func TestDaemonKilled(t *testing.T) {
 		out := c.on(t, "node2", "cat /var/log/bivouac_"+j.id+".prom || true")
 		return strings.Contains(out, `bivouac_daemon_up{jobid="`+j.id+`"} 1`) && strings.Contains(out, `bivouac_nodes_up{jobid="`+j.id+`"} 4`)
 	})
-	c.on(t, "node2", "cp /usr/local/bin/bivouac /usr/local/bin/.new && mv /usr/local/bin/.new /usr/local/bin/bivouac")
+	c.on(t, "node2", "p=$(command -v bivouac) && cp $p $p.new && mv $p.new $p")
 	c.on(t, "node2", "kill -KILL "+j.daemon(t, "node2"))
 	j.release(t)
 	j.ends(t, "COMPLETED")
