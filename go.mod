@@ -16,6 +16,7 @@ require (
 	github.com/sirupsen/logrus v1.10.2
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
+	github.com/therootcompany/xz v1.0.1
 	github.com/ulikunitz/xz v0.5.17
 	github.com/valyala/bytebufferpool v1.0.0
 	github.com/vbauerster/mpb/v8 v8.16.2

@@ -33,10 +33,7 @@
 //	tar, scanned        all nodes     each member             journal                     the file
 //	tar, single pass    one a region  each member             its last checkpoint         the file
 //	zip                 all nodes     each member             journal; the part anew      the member
-//	tar.gz              one           gzip members (bgzip)    restart point before it     from the restart point
-//	tar.zst             one           frames                  restart point before it     from the restart point
-//	tar.xz              one           blocks                  restart point before it     from the restart point
-//	tar.bz2             one           none                    unpacked from the beginning from the beginning
+//	compressed tar      one           none                    unpacked from the beginning from the beginning, all at once
 //	several archives    one each      as of each              after the last whole ones   as of each
 //
 // # What does not fit
@@ -45,7 +42,7 @@
 // overflow: they stay in the source, and each node reads them through a bounded cache. A compressed tar, a tar with sparse
 // members and anything with on-error=skip has to fit, or is refused with the numbers. Files
 // that fall to a node later and do not fit there (other nodes were lost, scratch has grown) overflow, too: their owner
-// reads them through for all nodes. In a compressed tar that needs a restart point within 64 MiB.
+// reads them through for all nodes, except in a compressed tar.
 //
 // # Invariants
 //

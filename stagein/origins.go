@@ -1,9 +1,6 @@
 package stagein
 
 import (
-	"fmt"
-	"syscall"
-
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/archive"
 )
@@ -18,13 +15,4 @@ type Origins struct {
 	Since metadata.Epoch `json:"since,omitempty"`
 	// Void is the tries that were given up. Nodes remove the inodes of them that were not kept.
 	Void []Try `json:"void,omitempty"`
-}
-
-// SetRestartPoints sets the restart points of a source.
-func (o *Origins) SetRestartPoints(number uint32, points []byte) error {
-	if int(number) >= len(o.Sources) {
-		return fmt.Errorf("restart points of source %d of %d: %w", number, len(o.Sources), syscall.EPROTO)
-	}
-	o.Sources[number].RestartPoints = points
-	return nil
 }

@@ -39,7 +39,6 @@ const (
 func PartFile(part int) string    { return "part-" + strconv.Itoa(part) }    // its items
 func RecordsFile(part int) string { return "records-" + strconv.Itoa(part) } // what it found
 func SkipsFile(part int) string   { return "skips-" + strconv.Itoa(part) }   // what it left out
-func PointsFile(part int) string  { return "points-" + strconv.Itoa(part) }  // restart points of its compressed tars
 
 // SumsFile has the SHA-256 of the files that a node has verified.
 func SumsFile(id metadata.NodeID) string { return "sums-" + strconv.Itoa(int(id)) }

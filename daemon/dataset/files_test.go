@@ -55,7 +55,7 @@ func TestFetch(t *testing.T) {
 	if err := all[0].Call(t.Context(), 1, wire.OpManifest, blobRequest{Dataset: 7, Name: Manifest, Off: -1}, nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a negative offset: %v", err)
 	}
-	for _, name := range []string{PartFile(1), RecordsFile(2), SkipsFile(3), PointsFile(4), SumsFile(5), Origins, Order, AllSkips} {
+	for _, name := range []string{PartFile(1), RecordsFile(2), SkipsFile(3), SumsFile(5), Origins, Order, AllSkips} {
 		if !served(name) {
 			t.Errorf("%s is not served", name)
 		}

@@ -135,9 +135,6 @@ func (c *Coordinator) singlePass(ctx context.Context) error {
 	if err := c.runParts(ctx); err != nil {
 		return err
 	}
-	if err := c.gatherRestartPoints(); err != nil {
-		return err
-	}
 	c.plan.Origins.Void = c.plan.Void(c.kept())
 	if err := c.keepOrigins(c.plan.Origins); err != nil {
 		return err

@@ -2,16 +2,11 @@ package ingest
 
 import (
 	"bufio"
-	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/node"
@@ -66,9 +61,7 @@ func (e *earlier) close() {
 
 // fromStart starts a part from its beginning: no mark counts.
 func (p *participant) fromStart() earlier {
-	for _, path := range []string{p.markFile(), p.path(dataset.PointsFile(p.part))} {
-		_ = os.Remove(path) // there may be none
-	}
+	_ = os.Remove(p.markFile()) // there may be none
 	return earlier{}
 }
 
@@ -106,59 +99,4 @@ func (p *participant) earlier(part stagein.Part) (e earlier, err error) {
 	}
 	e.mark, e.records = &m.Mark, bufio.NewReaderSize(e.file, 1<<20)
 	return e, nil
-}
-
-// restartPoints is those of one compressed tar, a line of JSON in dataset.PointsFile.
-type restartPoints struct {
-	Source uint32 `json:"source"` // the tar's number among the sources
-	Points []byte `json:"points"` // as stagein.Config.RestartPoints gets them
-}
-
-// readRestartPoints reads a points file. A line that a killed daemon has left unfinished is
-// ignored: its archive is read again.
-func readRestartPoints(path string) (all []restartPoints, err error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	for line := range bytes.SplitSeq(b, []byte("\n")) {
-		var p restartPoints
-		if json.Unmarshal(line, &p) == nil {
-			all = append(all, p)
-		}
-	}
-	return all, nil
-}
-
-// appendRestartPoints appends to a points file.
-func appendRestartPoints(w io.Writer) func(source uint32, points []byte) error {
-	var mu sync.Mutex
-	return func(source uint32, points []byte) error {
-		b, err := json.Marshal(restartPoints{source, points})
-		if err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		_, err = w.Write(slices.Concat([]byte("\n"), b, []byte("\n")))
-		return err
-	}
-}
-
-// gatherRestartPoints takes over the restart points that the parts have found in
-// compressed tars.
-func (c *Coordinator) gatherRestartPoints() error {
-	if !c.plan.WholeArchives() {
-		return nil
-	}
-	for i := range c.plan.Parts {
-		all, err := readRestartPoints(c.partPath(c.plan.Parts[i].Node, dataset.PointsFile(i)))
-		for _, p := range all {
-			err = errors.Join(err, c.plan.Origins.SetRestartPoints(p.Source, p.Points))
-		}
-		if err != nil {
-			return fmt.Errorf("stage-in: %w", err)
-		}
-	}
-	return nil
 }

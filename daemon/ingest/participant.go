@@ -126,13 +126,8 @@ func (p *participant) stage(ctx context.Context, part stagein.Part, w, skips io.
 	if p.plan.WholeArchives() && part.Try > 0 {
 		s.excludeTries(ctx, p.plan, p.part, was.kept())
 	}
-	points, err := os.OpenFile(p.path(dataset.PointsFile(p.part)), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("stage-in: %w", err)
-	}
-	defer points.Close() // every write was checked
 	x, err := ingest.New(ingest.Config{
-		Checkpointed: p.saveMark(part), Resume: was.mark, Before: was.records, RestartPoints: appendRestartPoints(points),
+		Checkpointed: p.saveMark(part), Resume: was.mark, Before: was.records,
 		Plan: p.plan, Part: part, FS: count.of(s.cfg.Source), Map: p.plan.Map, Target: s.cfg.Data.Stores.Since(p.plan.Map.Epoch),
 		BoundaryIn: p.boundaryIn, BoundaryOut: p.boundaryOut, Records: w, Skipped: skips,
 		Scratch: s.cfg.Data.Files.Scratch(p.plan.Dataset), Log: p.log(),

@@ -226,9 +226,6 @@ func (c *Coordinator) readPart(ctx context.Context, plan *stagein.Plan, i int, b
 	if c.req.OnError == stagein.OnErrorSkip {
 		names = append(names, dataset.SkipsFile(i))
 	}
-	if plan.WholeArchives() {
-		names = append(names, dataset.PointsFile(i))
-	}
 	for _, name := range names {
 		if err == nil {
 			err = c.fetch(ctx, p.Node, name)

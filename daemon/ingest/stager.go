@@ -248,5 +248,5 @@ func (s *Stager) Discard(id metadata.DatasetID) {
 
 // Published implements dataset.Stager.
 func (s *Stager) Published(id metadata.DatasetID) {
-	s.cfg.Data.Files.Remove(id, "part-*", "records-*", "skips-*", "read-*", "points-*", "mark-*", "attempt-*", dataset.State+"*", standbyFile)
+	s.cfg.Data.Files.Remove(id, "part-*", "records-*", "skips-*", "read-*", "mark-*", "attempt-*", dataset.State+"*", standbyFile)
 }

@@ -406,32 +406,6 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestRestartPoints: an unfinished line is ignored.
-func TestRestartPoints(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "points")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	add := appendRestartPoints(f)
-	for _, err := range []error{add(3, []byte("a")), add(4, []byte("b"))} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := f.WriteString(`{"source":5,"poi`); err != nil {
-		t.Fatal(err)
-	}
-	if err := add(6, []byte("c")); err != nil {
-		t.Fatal(err)
-	}
-	all, err := readRestartPoints(path)
-	if err != nil || len(all) != 3 || all[0].Source != 3 || all[2].Source != 6 || string(all[1].Points) != "b" {
-		t.Errorf("points %+v, %v", all, err)
-	}
-}
-
 // TestCounter: the count survives, and lags by no more than a step.
 func TestCounter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "count")

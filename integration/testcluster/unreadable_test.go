@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
-
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -34,27 +32,6 @@ func randomFiles(n, size int) map[string][]byte {
 		m[fmt.Sprintf("d%d/f%04d", i%9, i)] = b
 	}
 	return m
-}
-
-// packBlindly compresses a file in place into frames that have no checksums.
-func packBlindly(t *testing.T, path string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderCRC(false))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []byte
-	for part := range slices.Chunk(b, 1<<20) {
-		out = w.EncodeAll(part, out)
-	}
-	if err := os.WriteFile(path, out, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // flipSource flips a bit of a source, whose times stay.
@@ -84,9 +61,12 @@ func flipSource(t *testing.T, path string, at int) {
 func TestSourceIsWrong(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(300, 60_000)
-	src := filepath.Join(t.TempDir(), "set.tar.zst")
+	src := filepath.Join(t.TempDir(), "set.tar")
 	writeTar(t, src, m)
-	archive := packBlindly(t, src)
+	archive, err := os.ReadFile(src)
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := Start(t, Config{Capacity: bytesOf(m)/4 + 2<<20, Window: 1 << 20, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 	ds := c.Dataset(t, 0, "set")
 	status := func(i int) daemon.DatasetStatus {
@@ -110,9 +90,7 @@ func TestSourceIsWrong(t *testing.T) {
 	}
 	bad, at := "", -1
 	for _, path := range slices.Sorted(maps.Keys(had)) {
-		if at = bytes.Index(archive, m[path][1000:1100]); at < 0 {
-			continue // a frame ends there
-		}
+		at = bytes.Index(archive, m[path][1000:1100])
 		flipSource(t, src, at)
 		if _, err := read(context.Background(), c.Nodes[1], ds.ID, path); err != nil {
 			if !errors.Is(err, syscall.EIO) {

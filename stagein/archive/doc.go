@@ -1,12 +1,12 @@
 // Package archive reads the bytes of files where they lie in a source: in a directory, in a tar, in a compressed
-// tar from a restart point on, or in a zip archive. It is the layer that the single pass, the scan and the fill
+// tar from its beginning on, or in a zip archive. It is the layer that the single pass, the scan and the fill
 // share.
 //
-//	Fetcher      opens what a manifest.Origin points to, keeps archives open, and knows their restart points
+//	Fetcher      opens what a manifest.Origin points to, keeps archives open
 //	Content      one file's bytes in its origin: Read takes a range of them, whatever the format
 //	BlockReader  an archive as one stream of blocks, made of the pieces that a source.Region reads ahead
 //	Unzipper     members of a zip archive out of a BlockReader, one after another
-//	Unpacking    a compressed tar, unpacked from a restart point on
+//	Unpacking    a compressed tar, unpacked from its beginning
 //	Batcher      small pieces for the same node, stored with one message
 //	Hasher       the xxh3-128 of a file; ChunkCRCs and HoleSum the CRC-32C of its chunks
 //

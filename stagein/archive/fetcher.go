@@ -15,7 +15,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
-	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
@@ -27,8 +26,6 @@ type Origin struct {
 	Mtime metadata.Time `json:"mtime"` // likewise
 	// Index is the path of the index from which an archive's members are known; "" if it was scanned.
 	Index source.Name `json:"index,omitempty"`
-	// RestartPoints has those of a compressed tar, as unpack.RestartPoints encodes them; empty if it has only its beginning.
-	RestartPoints []byte `json:"restart_points,omitempty"`
 }
 
 const (
@@ -36,8 +33,6 @@ const (
 	MinPieces = 8
 	// ReadAhead is how many reads of one region are in flight.
 	ReadAhead = 4
-	// PointsApart is the least distance between two restart points of a compressed tar, in unpacked bytes.
-	PointsApart = 4 << 20
 )
 
 // KeptOpen is the largest number of archives of a dataset that stay open once they were opened. Archives of a dataset
@@ -51,9 +46,8 @@ type Fetcher struct {
 	Read    atomic.Int64 // bytes that were read
 
 	mu       sync.Mutex
-	archives map[uint32]source.File          // guarded by mu
-	kinds    map[uint32]source.Kind          // guarded by mu; of origins whose kind had to be detected
-	points   map[uint32]unpack.RestartPoints // guarded by mu; parsed so far
+	archives map[uint32]source.File // guarded by mu
+	kinds    map[uint32]source.Kind // guarded by mu; of origins whose kind had to be detected
 }
 
 // KindOf returns the kind of the source that holds a file.
@@ -116,8 +110,7 @@ type Content struct {
 	member *source.Item // nil: not a member of a zip archive
 	sparse bool         // a sparse member of a tar
 
-	Kind   source.Kind          // of the archive
-	Points unpack.RestartPoints // of a compressed tar
+	Kind source.Kind // of the archive
 }
 
 // Open opens a file with the attributes a at its origin. The source must be what was scanned.
@@ -167,15 +160,13 @@ func (q *Fetcher) OpenArchive(n uint32) (*Content, error) {
 }
 
 func (q *Fetcher) openIn(o *Origin, from manifest.Origin) (*Content, error) {
+	kind, err := q.Kind(from.Source)
+	if err != nil {
+		return nil, err
+	}
 	s := &Content{
 		Name: string(o.Path), Base: from.Off, Was: source.Info{Size: o.Size, Mtime: o.Mtime},
-		Head: from.Head, check: from.Check, index: string(o.Index), sparse: from.Sparse, Kind: o.Kind,
-	}
-	var err error
-	if len(o.RestartPoints) > 0 {
-		if s.Points, err = q.RestartPoints(from.Source); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.Name, err)
-		}
+		Head: from.Head, check: from.Check, index: string(o.Index), sparse: from.Sparse, Kind: kind,
 	}
 	s.owned = len(q.Sources) > KeptOpen
 	var f source.File
@@ -189,24 +180,6 @@ func (q *Fetcher) openIn(o *Origin, from manifest.Origin) (*Content, error) {
 	}
 	s.Src = countedFile{f, &q.Read}
 	return s, nil
-}
-
-// RestartPoints returns the restart points of source n.
-func (q *Fetcher) RestartPoints(n uint32) (unpack.RestartPoints, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if ps, ok := q.points[n]; ok {
-		return ps, nil
-	}
-	ps, err := unpack.ParseRestartPoints(q.Sources[n].RestartPoints)
-	if err != nil {
-		return nil, err
-	}
-	if q.points == nil {
-		q.points = make(map[uint32]unpack.RestartPoints)
-	}
-	q.points[n] = ps
-	return ps, nil
 }
 
 // openKept opens an archive that then stays open.
@@ -285,16 +258,13 @@ func (s *Content) readPiece(ctx context.Context, pool *source.Pool, pos, n int64
 }
 
 // Read calls do with the bytes [pos, pos+n) of the file in their order, some of which are read ahead. Headers that
-// are known only from an index are read and checked with the first bytes.
+// are known only from an index are read and checked with the first bytes. Files of a compressed tar are read with Unpack.
 func (s *Content) Read(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
 	if s.member != nil {
 		return s.readZip(ctx, bufs, pos, n, do)
 	}
-	if s.Kind.Packed() && s.sparse {
-		return s.readPackedSparse(ctx, bufs, pos, n, do)
-	}
 	if s.Kind.Packed() {
-		return s.readPacked(ctx, bufs, pos, n, do)
+		return fmt.Errorf("%s: only the whole archive can be unpacked: %w", s.Name, syscall.EIO)
 	}
 	if s.sparse {
 		return s.readSparse(ctx, bufs, pos, n, do)

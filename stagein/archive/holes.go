@@ -66,20 +66,3 @@ func (s *Content) readSparse(ctx context.Context, bufs Buffers, pos, n int64, do
 	}
 	return fill.Zeros(pos + n)
 }
-
-// readPackedSparse is readSparse for a compressed tar.
-func (s *Content) readPackedSparse(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
-	x, err := s.UnpackFrom(ctx, bufs, s.Base-s.Head, s.Base+pos+n)
-	if err != nil {
-		return err
-	}
-	defer x.Close()
-	m, err := s.mapOf(x)
-	if err != nil {
-		return err
-	}
-	if err := s.pour(x, m, pos, n, do); err != nil {
-		return err
-	}
-	return s.Unchanged()
-}

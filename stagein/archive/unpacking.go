@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
-// Unpacking is a compressed tar that is unpacked from a restart point on.
+// Unpacking is a compressed tar that is unpacked from its beginning.
 type Unpacking struct {
 	name string
 	u    *unpack.Stream
@@ -20,16 +20,18 @@ type Unpacking struct {
 	Pos  int64         // unpacked offset of the next byte that read may return
 }
 
-// UnpackFrom begins to unpack at the restart point before off. Nothing behind end is needed.
-func (s *Content) UnpackFrom(ctx context.Context, bufs Buffers, off, end int64) (*Unpacking, error) {
-	part := unpack.Range{File: s.Src, Name: s.Name, Kind: s.Kind, Size: s.Was.Size, Points: s.Points, Off: off, End: end}
-	u := part.Open(ctx, bufs.In, bufs.Out)
-	if u == nil {
-		return nil, fmt.Errorf("%s: it has no restart point before offset %d: %w", s.Name, off, syscall.EIO)
-	}
-	return &Unpacking{name: s.Name, u: u, Pos: off}, nil
+// Unpack begins to unpack the archive that has the file.
+func (s *Content) Unpack(ctx context.Context, bufs Buffers) *Unpacking {
+	return &Unpacking{name: s.Name, u: s.Stream(ctx, bufs)}
 }
 
+// Stream is what the archive unpacks to.
+func (s *Content) Stream(ctx context.Context, bufs Buffers) *unpack.Stream {
+	from := source.ReadRegion(ctx, s.Src, s.Name, 0, s.Was.Size, bufs.In, ReadAhead)
+	return unpack.Open(ctx, s.Kind, nil, from, bufs.Out)
+}
+
+// Close stops the decoder.
 func (x *Unpacking) Close() {
 	if x.p != nil {
 		x.p.Release()
@@ -64,19 +66,6 @@ func (x *Unpacking) read(off, end int64, do func(b []byte, at int64) error) erro
 	return nil
 }
 
-// readPacked is Read for a member of a compressed tar. It unpacks from the last restart point before it.
-func (s *Content) readPacked(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
-	x, err := s.UnpackFrom(ctx, bufs, s.Base+pos, s.Base+pos+n)
-	if err != nil {
-		return err
-	}
-	defer x.Close()
-	if err := x.read(s.Base+pos, s.Base+pos+n, func(b []byte, at int64) error { return do(b, at-s.Base) }); err != nil {
-		return err
-	}
-	return s.Unchanged()
-}
-
 // ReadFile calls do with all bytes of the file s, which has size bytes and lies in x.
 func (s *Content) ReadFile(x *Unpacking, size int64, do func(b []byte, pos int64) error) error {
 	if !s.sparse {
@@ -86,7 +75,12 @@ func (s *Content) ReadFile(x *Unpacking, size int64, do func(b []byte, pos int64
 	if err != nil {
 		return err
 	}
-	return s.pour(x, m, 0, size, do)
+	fill := NewHoleFiller(0, size, do)
+	from, to := m.Within(0, size)
+	if err := x.read(s.Base+from, s.Base+to, func(b []byte, at int64) error { return m.Pour(at-s.Base, b, fill.Data) }); err != nil {
+		return err
+	}
+	return fill.Zeros(size)
 }
 
 // mapOf reads the headers of a sparse file, which come next in x, and returns where its data lies.
@@ -101,14 +95,4 @@ func (s *Content) mapOf(x *Unpacking) (*source.Sparse, error) {
 		return nil, fmt.Errorf("%s: %w", s.Name, err)
 	}
 	return m, nil
-}
-
-// pour calls do with the bytes [pos, pos+n) of a sparse file, holes as zeros.
-func (s *Content) pour(x *Unpacking, m *source.Sparse, pos, n int64, do func(b []byte, pos int64) error) error {
-	fill := HoleFiller{pos, pos + n, do}
-	from, to := m.Within(pos, pos+n)
-	if err := x.read(s.Base+from, s.Base+to, func(b []byte, at int64) error { return m.Pour(at-s.Base, b, fill.Data) }); err != nil {
-		return err
-	}
-	return fill.Zeros(pos + n)
 }

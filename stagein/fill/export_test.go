@@ -5,18 +5,16 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
 // Internals for the external tests.
 const (
-	FirstWorkers   = firstWorkers
-	LargePiece     = largePiece
-	MaxFailing     = maxFailing
-	MaxTries       = maxTries
-	MaxUnpackedFor = maxUnpackedFor
-	MinInFlight    = minInFlight
-	OpenPerRead    = openPerRead
+	FirstWorkers = firstWorkers
+	LargePiece   = largePiece
+	MaxFailing   = maxFailing
+	MaxTries     = maxTries
+	MinInFlight  = minInFlight
+	OpenPerRead  = openPerRead
 )
 
 type JournalFile = journalFile
@@ -63,5 +61,3 @@ func (f *Fill) StartupQueue() int {
 	defer f.startup.mu.Unlock()
 	return len(f.startup.queue)
 }
-
-func (f *Fill) Reachable(from manifest.Origin) bool { return f.reachable(from) }

@@ -157,18 +157,10 @@ func (f *Fill) moveToOverflow(p PieceID) bool {
 	return true
 }
 
-// maxUnpackedFor is the most bytes that are unpacked to read one file of a compressed tar through.
-const maxUnpackedFor = 64 << 20
-
 // reachable reports whether a file can be read in its source without unpacking everything before it.
 func (f *Fill) reachable(from manifest.Origin) bool {
 	kind, err := f.src.KindOf(from)
-	if err != nil || !from.Known() || !kind.Packed() {
-		return err == nil && from.Known()
-	}
-	points, err := f.src.RestartPoints(from.Source)
-	at, ok := points.Before(from.Off)
-	return err == nil && ok && from.Off-at <= maxUnpackedFor
+	return err == nil && from.Known() && !kind.Packed()
 }
 
 // extent is a contiguous part of this node's object.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"io"
-	"math"
 	"slices"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -88,9 +87,6 @@ type sourceReader struct {
 	last *archive.Content // whose file x reads
 }
 
-// farAhead is how many unwanted bytes of a compressed tar are worth a new start at a later restart point.
-const farAhead = 2 * archive.PointsApart
-
 func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error {
 	s, err := r.f.src.Open(x.from, &x.a)
 	if err != nil {
@@ -102,12 +98,9 @@ func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error 
 		return s.Close(s.Explain(s.Read(ctx, r.f.bufs, 0, x.a.Size, to)))
 	}
 	begin := s.Base - s.Head
-	if r.x == nil || r.n != x.from.Source || begin < r.x.Pos || begin-r.x.Pos > farAhead {
+	if r.x == nil || r.n != x.from.Source || begin < r.x.Pos {
 		r.close()
-		if r.x, err = s.UnpackFrom(ctx, r.f.bufs, begin, math.MaxInt64); err != nil {
-			return s.Close(err)
-		}
-		r.n, r.last = x.from.Source, s
+		r.x, r.n, r.last = s.Unpack(ctx, r.f.bufs), x.from.Source, s
 	} else {
 		defer s.Close(nil) // read only
 	}

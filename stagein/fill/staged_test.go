@@ -1,11 +1,8 @@
 package fill_test
 
 import (
-	"archive/tar"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -76,45 +73,6 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 			s.FillStaged(m, files, dir)
 			if again := s.FS.Read.Load() - read; again != 0 {
 				t.Errorf("%d bytes were read a third time", again)
-			}
-		})
-	}
-}
-
-// TestRefetchFromRestartPoints: a lost node's files of a compressed tar are unpacked from the restart points before them
-// on, in several legs.
-func TestRefetchFromRestartPoints(t *testing.T) {
-	r := stageintest.Rand(t)
-	m := stageintest.ClusterMap(2)
-	for _, c := range stageintest.SeekableCodecs[:4] {
-		t.Run(c.Name, func(t *testing.T) {
-			var members [2][]stageintest.Member
-			for i := 0; len(members[0]) < 200 || len(members[1]) < 30; i++ {
-				name := fmt.Sprint("f", i)
-				k := m.FileOwner(name)
-				members[k] = append(members[k], stageintest.TarFile(name, stageintest.RandBytes(r, 4000+r.IntN(9000))))
-			}
-			const before = 150 // the lost node's files come late, and at the end
-			all := slices.Concat(members[0][:before], members[1][:15], members[0][before:], members[1][15:30])
-			j := jobtest.SeekableJob(c.Pack(t, stageintest.WriteTar(t, tar.FormatGNU, all)), 1<<30)
-			j.Nodes, j.Memory, j.RangeSize = 2, 4<<20, 100_000
-			want, err := j.Run(context.Background())
-			stageintest.NoError(t, err)
-			files, err := stageintest.FilesOfParts(j.Records, j.Sums)
-			stageintest.NoError(t, err)
-			s := &jobtest.Rack{Job: j, T: t, Want: make(map[string]string)}
-			for p, e := range want {
-				s.Want[p] = e.Data
-			}
-			dir := t.TempDir()
-			s.FillStaged(m, files, dir)
-			maps.DeleteFunc(j.Target.Objects, func(k stageintest.ObjectKey, _ []byte) bool { return k.Node == 1 })
-			read := j.FS.Read.Load()
-			m := m.WithState(1, cluster.Down, "")
-			s.FillStaged(m, files, dir)
-			s.Holds(m, files)
-			if n, size := j.FS.Read.Load()-read, int64(len(j.FS.Nodes[j.Path].Data)); n == 0 || n > size*2/3 {
-				t.Errorf("%d bytes were read of %d", n, size)
 			}
 		})
 	}

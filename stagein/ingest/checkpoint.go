@@ -9,7 +9,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
-	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // Checkpoint is a point in the single pass of a part before which all is stored and recorded: a reader whose
@@ -28,10 +27,9 @@ type Checkpoint struct {
 
 // Position is a point in an archive, between two members.
 type Position struct {
-	At    int64                `json:"at"`              // offset of the next group of headers, in the tar
-	Some  bool                 `json:"some,omitempty"`  // Boundary.Some
-	Mtime *metadata.Time       `json:"mtime,omitempty"` // Boundary.Mtime
-	From  *unpack.RestartPoint `json:"from,omitempty"`  // from which a compressed tar is unpacked again; nil is its beginning
+	At    int64          `json:"at"`              // offset of the next group of headers, in the tar
+	Some  bool           `json:"some,omitempty"`  // Boundary.Some
+	Mtime *metadata.Time `json:"mtime,omitempty"` // Boundary.Mtime
 }
 
 // validIn reports whether m can be a checkpoint of the part x.
@@ -43,8 +41,6 @@ func (m *Checkpoint) validIn(p *stagein.Plan, x stagein.Part) bool {
 		return m.Next >= 0 && m.Next <= len(x.Archives) && (m.At == 0 || len(x.Archives) == 1)
 	case m.At < 0 || m.At%source.BlockSize != 0:
 		return false
-	case m.From != nil:
-		return m.From.Check(p.Kind, p.Size) == nil && m.From.Begin() <= m.At
 	}
 	return p.Kind.Packed() || m.At >= x.Off && m.At <= x.End
 }
@@ -78,11 +74,7 @@ func (c *chain) checkpoint() error {
 
 // position returns where the chain is, between two groups.
 func (c *chain) position() Position {
-	s := Position{At: c.t.Pos, Some: c.some, Mtime: c.g.Mtime}
-	if k := c.r.packed; k != nil {
-		s.From = k.from.Restart(s.At)
-	}
-	return s
+	return Position{At: c.t.Pos, Some: c.some, Mtime: c.g.Mtime}
 }
 
 // recorded writes into a checkpoint what was recorded before it.

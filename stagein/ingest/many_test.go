@@ -33,9 +33,9 @@ type shelf struct {
 
 func newShelf(t *testing.T, o stagein.Options) *shelf {
 	t.Helper()
-	s := &shelf{Job: jobtest.SeekableJob(nil, 1<<30), t: t, r: stageintest.Rand(t), want: make(map[string]stageintest.Entry)}
+	s := &shelf{Job: jobtest.PackedJob(nil, 1<<30), t: t, r: stageintest.Rand(t), want: make(map[string]stageintest.Entry)}
 	s.FS, s.Path, s.Opts = stageintest.NewFS(), "/src/*", o
-	s.Memory, s.Lim.Piece, s.Lim.Checkpoint, s.Lim.Apart = 512<<10, 16<<10, 1<<10, 40_000
+	s.Memory, s.Lim.Piece, s.Lim.Checkpoint = 512<<10, 16<<10, 1<<10
 	for _, d := range []string{"/", "/src"} {
 		s.FS.Add(d, source.TypeDir|0o755, nil)
 	}
@@ -145,7 +145,7 @@ func TestCheckpointsOfSeveral(t *testing.T) {
 				s.FS.Add("/src/z.zip", source.TypeRegular|0o644, packed)
 				s.size += int64(len(packed))
 				maps.Copy(s.want, want)
-				ways := []stageintest.Codec{stageintest.SeekableCodecs[0], stageintest.SeekableCodecs[1], stageintest.GzipOneMember, asIs, stageintest.Codecs[1], stageintest.Codecs[2]}
+				ways := []stageintest.Codec{stageintest.PartedCodecs[0], stageintest.PartedCodecs[1], stageintest.GzipOneMember, asIs, stageintest.Codecs[1], stageintest.Codecs[2]}
 				for i := range 7 {
 					s.put(fmt.Sprint("s", i, ".tar"), ways[(i+int(k))%len(ways)], 10+s.r.IntN(30))
 				}
@@ -166,7 +166,7 @@ func TestCheckpointsOfSeveral(t *testing.T) {
 
 // TestCheckpointsOfOne: a part that has only one archive, of which some is wanted, goes on inside it.
 func TestCheckpointsOfOne(t *testing.T) {
-	for _, c := range []stageintest.Codec{stageintest.SeekableCodecs[1], stageintest.GzipOneMember, asIs} {
+	for _, c := range []stageintest.Codec{stageintest.PartedCodecs[1], stageintest.GzipOneMember, asIs} {
 		t.Run(c.Name, func(t *testing.T) {
 			whole := newShelf(t, stagein.Options{Exclude: []source.Name{"*7"}})
 			s := newShelf(t, stagein.Options{Exclude: []source.Name{"*7"}})
@@ -204,11 +204,11 @@ func TestCheckpointsAnywhere(t *testing.T) {
 		tree, err := stageintest.TwinTar(plain)
 		stageintest.NoError(t, err)
 		maps.Copy(want, tree)
-		archives = append(archives, stageintest.SeekableCodecs[i%2].Pack(t, plain))
+		archives = append(archives, stageintest.PartedCodecs[i%2].Pack(t, plain))
 	}
 	for lives := 12; lives < 60; lives += 1 + r.IntN(3) {
 		s := newShelf(t, stagein.Options{})
-		s.Lim.Checkpoint, s.Lim.Apart, s.Lim.Piece = 1, 4096, 4096
+		s.Lim.Checkpoint, s.Lim.Piece = 1, 4096
 		s.Nodes, s.want, s.Stripe = 1, want, 20_000
 		for i, b := range archives {
 			s.FS.Add(fmt.Sprint("/src/s", i, ".tar"), source.TypeRegular|0o644, b)
@@ -234,7 +234,7 @@ func TestCheckpointsOfSome(t *testing.T) {
 			for _, s := range []*shelf{whole, s} {
 				s.Nodes, s.r = 1, rand.New(rand.NewPCG(5, 79))
 				for i := range 4 {
-					s.put(fmt.Sprint("s", i, ".tar"), stageintest.SeekableCodecs[i], 40)
+					s.put(fmt.Sprint("s", i, ".tar"), stageintest.PartedCodecs[i], 40)
 				}
 			}
 			var err error

@@ -7,8 +7,6 @@ import (
 	"math"
 	"syscall"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/archive"
@@ -39,57 +37,23 @@ func (s *Share) runPacked(ctx context.Context) error {
 	}
 	defer f.Close()                                 // read only
 	s.count.source.Add(int64(len(p.Head)) + p.Read) // read by MakePlan
-	u, begin := s.unpack(ctx, f)
+	u := unpack.Open(ctx, p.Kind, p.Head, source.ReadRegion(ctx, f, string(p.Source), s.cfg.Part.Off, s.cfg.Part.End, s.pool, archive.ReadAhead), s.pool)
 	defer u.Close()
-	if s.cfg.Log != nil {
-		s.cfg.Log.WithFields(logrus.Fields{"archive": string(p.Source), "workers": u.Workers()}).Debug("unpacking a compressed tar") // there may be thousands
-	}
 	k := &packed{from: u, room: p.Room}
 	r := &region{Share: s, part: stagein.Part{End: unknownSize}, size: unknownSize, file: f, packed: k}
-	c := r.chain(ctx, begin)
+	c := r.chain(ctx, 0)
 	c.t.More = u.Next
 	stage := func() error { return c.stage(&Boundary{}) }
 	if m := s.cfg.Resume; m != nil {
 		stage = func() error { return c.again(m) }
 	}
-	err = stage()
-	if err == nil || p.OnError == stagein.OnErrorSkip && skippable(err) { // what came before the damage stays
-		err = errors.Join(err, s.keepPoints(u))
-	}
-	if err != nil {
+	if err := stage(); err != nil {
 		return k.explain(err)
 	}
 	return archive.CheckUnchanged(f, string(p.Source), was)
 }
 
-// keepPoints keeps the restart points of a file, if there are any but its beginning.
-func (s *Share) keepPoints(u *unpack.Stream) error {
-	points := u.RestartPoints()
-	if s.cfg.RestartPoints == nil || len(points) < 2 {
-		return nil
-	}
-	return s.cfg.RestartPoints(s.cfg.Plan.Number, points.Append(nil))
-}
-
-// unpack begins to unpack a file, from the restart point of the checkpoint on if there is one, and collects restart points.
-// What u returns begins at begin.
-func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Stream, begin int64) {
-	p, off := s.cfg.Plan, s.cfg.Part.Off
-	var start *unpack.RestartPoint
-	if m := s.cfg.Resume; m != nil && m.From != nil {
-		start, off, begin = m.From, m.From.Byte(p.Kind), m.From.Begin()
-	}
-	from := source.ReadRegion(ctx, f, string(p.Source), off, s.cfg.Part.End, s.pool, archive.ReadAhead)
-	switch {
-	case start != nil:
-		return unpack.OpenAt(ctx, p.Kind, *start, p.Head, from, s.pool, s.cfg.Limits.Apart), begin
-	case unpack.HasRestartPoints(p.Kind):
-		return unpack.OpenWithPoints(ctx, p.Kind, p.Head, from, s.pool, s.cfg.Limits.Apart), begin
-	}
-	return unpack.Open(ctx, p.Kind, p.Head, from, s.pool), begin
-}
-
-// again unpacks from the last restart point before a checkpoint on, and stages what follows the checkpoint.
+// again unpacks what lies before a checkpoint once more, and stages what follows it.
 func (c *chain) again(m *Checkpoint) error {
 	if err := c.t.Skip(m.At - c.t.Pos); err != nil {
 		return c.end(err)

@@ -49,16 +49,12 @@ type Config struct {
 	// beginning.
 	Resume *Checkpoint
 	Before io.Reader
-	// RestartPoints, if it is not nil, keeps the restart points of a compressed tar, as unpack.RestartPoints.Append
-	// encodes them, when all of it is staged. number is that of the source among several.
-	RestartPoints func(number uint32, points []byte) error
 }
 
 // Limits are the steps of a share; 0: the default.
 type Limits struct {
 	Carry      int   // bytes of a cut member that the boundary may carry; 256 KiB
 	Checkpoint int64 // bytes between two checkpoints; 4 MiB
-	Apart      int64 // bytes between two restart points of a compressed tar, at the least; archive.PointsApart
 }
 
 // Share is one node's part of a stage-in.
@@ -110,7 +106,7 @@ func New(cfg Config) (*Share, error) {
 		cfg.Pool = source.NewPool(stagein.DefaultBuffers/wire.MaxData, wire.MaxData)
 	}
 	l := &cfg.Limits
-	l.Carry, l.Checkpoint, l.Apart = cmp.Or(l.Carry, 256<<10), cmp.Or(l.Checkpoint, 4<<20), cmp.Or(l.Apart, archive.PointsApart)
+	l.Carry, l.Checkpoint = cmp.Or(l.Carry, 256<<10), cmp.Or(l.Checkpoint, 4<<20)
 	if cfg.Workers <= 0 {
 		cfg.Workers = stagein.DefaultWorkers
 	}

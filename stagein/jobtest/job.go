@@ -68,8 +68,8 @@ type Job struct {
 
 // Bounds make a job meet every kind of boundary with little data; 0: the default, if piece is 0, and else the least.
 type Bounds struct {
-	Piece, Carry      int
-	Checkpoint, Apart int64
+	Piece, Carry int
+	Checkpoint   int64
 }
 
 const (
@@ -176,11 +176,6 @@ func (j *Job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	pool := source.NewPool(j.buffers())
 	cfg := ingest.Config{
 		Plan: &plan, Part: plan.Parts[i], FS: j.FS, Map: m, Target: j.Target, Records: w, Skipped: skips, Workers: 4, Pool: pool, Scratch: &manifest.Scratch{},
-		RestartPoints: func(n uint32, points []byte) error {
-			j.mu.Lock()
-			defer j.mu.Unlock()
-			return j.Plan.Origins.SetRestartPoints(n, points)
-		},
 		BoundaryIn: func(ctx context.Context) (seam ingest.Boundary, err error) {
 			select {
 			case b := <-seams[i]:
@@ -206,7 +201,7 @@ func (j *Job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 		},
 	}
 	if j.Lim.Piece != 0 {
-		cfg.Limits = ingest.Limits{Carry: max(j.Lim.Carry, 1), Checkpoint: max(j.Lim.Checkpoint, 1), Apart: j.Lim.Apart}
+		cfg.Limits = ingest.Limits{Carry: max(j.Lim.Carry, 1), Checkpoint: max(j.Lim.Checkpoint, 1)}
 	}
 	if j.Config != nil {
 		j.Config(i, &cfg)

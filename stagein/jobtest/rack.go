@@ -172,12 +172,12 @@ const RoomEach = 300 << 10
 
 func HasRoom(metadata.NodeID) (int64, bool) { return RoomEach, true }
 
-// SeekableJob is a job of a compressed tar with close restart points, on 4 nodes with so many bytes
+// PackedJob is a job of a compressed tar on 4 nodes with so many bytes
 // free each.
-func SeekableJob(archive []byte, each int64) *Job {
+func PackedJob(archive []byte, each int64) *Job {
 	j := TarJob(archive, 4)
 	j.Memory, j.Stripe = 32<<20, 40_000
-	j.Lim = Bounds{Piece: 64 << 10, Carry: 1024, Checkpoint: 64 << 10, Apart: 60_000}
+	j.Lim = Bounds{Piece: 64 << 10, Carry: 1024, Checkpoint: 64 << 10}
 	j.Free = func(metadata.NodeID) (int64, bool) { return each, true }
 	return j
 }

@@ -4,7 +4,7 @@
 //	walk    what lies at a path: detection of the kind, patterns, lists, directory trees
 //	tar     headers, sparse maps, and the index of a tar
 //	zip     the central directory and local headers of a zip archive
-//	unpack  decoders of compressed tars, and their restart points
+//	unpack  decoders of compressed tars
 //
 // Invariants:
 //   - All bytes of a source are read through FS, so that a test or a report can count them.

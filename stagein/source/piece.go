@@ -2,7 +2,6 @@ package source
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"sync/atomic"
 )
@@ -12,8 +11,6 @@ import (
 type Pool struct {
 	size int
 	room chan struct{} // a token for each buffer that is out
-	// Help has a token for each decoder besides the first one of each archive.
-	Help chan struct{}
 
 	// quick counts consecutive reads that were served from memory.
 	quick atomic.Int32
@@ -22,12 +19,9 @@ type Pool struct {
 	free [][]byte // guarded by mu
 }
 
-// maxHelpers bounds concurrent decoders, and thereby their memory.
-const maxHelpers = 8
-
 // NewPool makes a pool of n buffers of size bytes, which are allocated when needed.
 func NewPool(n, size int) *Pool {
-	return &Pool{size: size, room: make(chan struct{}, n), Help: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxHelpers))} // one token each
+	return &Pool{size: size, room: make(chan struct{}, n)}
 }
 
 // Size is the size of a buffer, in bytes.

@@ -160,8 +160,8 @@ func ZstdUncheckedFrames(t *testing.T, b []byte, n int) (packed []byte) {
 	return packed
 }
 
-// SeekableCodecs make streams with restart points.
-var SeekableCodecs = []Codec{
+// PartedCodecs make files of several members, frames or blocks.
+var PartedCodecs = []Codec{
 	{"bgzip", Bgzip, Gunzip},
 	{"zstd frames of unknown size", func(t testing.TB, b []byte) []byte { return ZstdUnsizedFrames(t, b, 50_000) }, Unzstd},
 	{"zstd frames", func(t testing.TB, b []byte) []byte { return ZstdFrames(t, b) }, Unzstd},

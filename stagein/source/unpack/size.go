@@ -114,6 +114,8 @@ func xzIndex(b []byte) (packed, unpacked int64, ok bool) {
 }
 
 const (
+	blockHead  = 3         // bytes of the header of a zstd block
+	maxBlock   = 128 << 10 // its largest unpacked size
 	seekFooter = 9
 	seekMagic  = 0x8f92eab1
 	seekSums   = 0x80 // in the descriptor: entries have checksums
@@ -161,12 +163,18 @@ func seekTable(t *tail, foot []byte) (sum int64, ok bool, err error) {
 // deflated is the largest compression ratio of deflate.
 const deflated = 1032
 
+// gzipTail is the size of the checksum and the size behind the data of a member.
+const gzipTail = 8
+
 // minGzip is the size that the last member states, unless it is impossible.
 func minGzip(t *tail) (int64, error) {
 	b, err := t.before(t.size, gzipTail)
-	n := int64(memberSize(b))
+	if err != nil || b == nil {
+		return 0, err
+	}
+	n := int64(binary.LittleEndian.Uint32(b[gzipTail-4:]))
 	if n/deflated > t.size {
 		n = 0 // those bytes are not a size
 	}
-	return n, err
+	return n, nil
 }

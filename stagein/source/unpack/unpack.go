@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/therootcompany/xz"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -47,9 +48,6 @@ type Stream struct {
 	wg     sync.WaitGroup
 	queue  chan *source.Piece // closed at the end
 	err    error              // why it ended; set before queue is closed
-	list   *pointList         // collects restart points; may be nil
-	from   *RestartPoint      // start of a Range; nil if the file is decoded to its end
-	start  *RestartPoint      // restart point from which it is decoded to its end; nil is the beginning
 }
 
 // queueSize is how many decoded pieces may wait for the reader.
@@ -58,27 +56,18 @@ const queueSize = 4
 // Open starts to decode head and all that from reads, which it closes. All pieces but the last are whole buffers.
 // Close must be called.
 func Open(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool) *Stream {
-	return unpack(ctx, kind, head, from, pool, nil)
-}
-
-func unpack(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool, list *pointList) *Stream {
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Stream{kind: kind, pool: pool, cancel: cancel, queue: make(chan *source.Piece, queueSize), list: list}
+	u := &Stream{kind: kind, pool: pool, cancel: cancel, queue: make(chan *source.Piece, queueSize)}
 	u.in = &packed{left: head, from: from}
-	u.begin(ctx)
-	return u
-}
-
-func (u *Stream) begin(ctx context.Context) {
 	u.wg.Add(1)
 	go u.run(ctx)
+	return u
 }
 
 // Next returns the next piece, which the caller must release. It returns io.EOF at the end, when all checksums have
 // been verified.
 func (u *Stream) Next() (*source.Piece, error) {
 	if p, ok := <-u.queue; ok {
-		u.Restart(p.Off) // drops older restart points
 		return p, nil
 	}
 	return nil, u.err
@@ -86,9 +75,6 @@ func (u *Stream) Next() (*source.Piece, error) {
 
 // Offset is how much of the compressed file has been decoded, in bytes.
 func (u *Stream) Offset() int64 { return u.in.offset() }
-
-// Workers is how many parts can be decoded concurrently, if no other archive is being decoded.
-func (u *Stream) Workers() int { return workers(u.kind, u.pool) }
 
 // Close stops decoding and waits for all goroutines.
 func (u *Stream) Close() {
@@ -104,23 +90,13 @@ func (u *Stream) run(ctx context.Context) {
 	defer u.wg.Done()
 	defer close(u.queue)
 	defer u.in.release()
-	d, err := u.decoder(ctx)
+	d, err := decoder(u.kind, u.in)
 	if err != nil {
 		u.err = u.in.explain(err)
 		return
 	}
 	defer d.Close() // it has goroutines until then, and no error of its own
 	off := int64(0)
-	switch {
-	case u.from != nil:
-		off = u.from.Off
-	case u.start != nil:
-		off = u.start.Begin()
-		if _, err := fill(make([]byte, off-u.start.Off), d); err != nil {
-			u.err = u.in.explain(noEnd(err))
-			return
-		}
-	}
 	for u.err == nil {
 		p, err := u.pool.Get(ctx)
 		if err != nil {
@@ -128,7 +104,7 @@ func (u *Stream) run(ctx context.Context) {
 			return
 		}
 		p.Off = off
-		if u.err = u.in.explain(fillFrom(p, d)); u.err != nil && u.err != io.EOF && u.from == nil {
+		if u.err = u.in.explain(fillFrom(p, d)); u.err != nil && u.err != io.EOF {
 			p.B = p.B[:len(p.B)/source.BlockSize*source.BlockSize] // a partial block would look like the end
 		}
 		off += int64(len(p.B))
@@ -175,82 +151,23 @@ func fill(b []byte, r io.Reader) (n int, err error) {
 	return n, nil
 }
 
-// decoder makes the decoder of the file.
-func (u *Stream) decoder(ctx context.Context) (io.ReadCloser, error) {
-	switch {
-	case u.from != nil:
-		return decoderAt(ctx, u.kind, u.in, u.pool, *u.from)
-	case u.start != nil:
-		return u.decoderFrom(ctx)
-	}
-	d, err := unpacker(ctx, u.kind, u.in, u.pool, u.list != nil)
-	if b, ok := d.(*batches); ok {
-		b.points = u.list
-	}
-	return d, err
-}
-
-// unpacker makes the decoder of a whole file: in batches if restart points are wanted or several workers can help,
-// else serial.
-func unpacker(ctx context.Context, kind source.Kind, in *packed, pool *source.Pool, points bool) (io.ReadCloser, error) {
-	if kind != source.TarXz && workers(kind, pool) < 2 && !points {
-		return decoder(kind, in)
-	}
-	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.Help)+1)
-	if f == nil || err != nil {
-		return decoder(kind, in)
-	}
-	return inBatches(ctx, kind, in, f, pool), nil
-}
-
-// inBatches decodes a file in batches.
-func inBatches(ctx context.Context, kind source.Kind, in *packed, f format, pool *source.Pool) *batches {
-	d := newBatches(ctx, in, f, pool.Help)
-	in.ahead = d.ahead
-	if kind == source.TarXz {
-		d.max = min(d.max, xzMost)
-	}
-	return d
-}
-
-// workers is how many workers decode a kind of file if all helpers of the pool are free.
-func workers(kind source.Kind, pool *source.Pool) int {
-	switch {
-	case cap(pool.Help) < 2 || kind == source.TarBzip2:
-		return 1
-	case kind == source.TarXz:
-		return min(cap(pool.Help), xzMost)
-	}
-	return cap(pool.Help)
-}
-
-// formatOf returns how a kind of file is cut into batches; nil if it cannot be, as bzip2.
-func formatOf(kind source.Kind, s sizes, most int) (format, error) {
-	switch kind {
-	case source.TarGzip:
-		return newGzip(s, most), nil
-	case source.TarZstd:
-		return newZstd(s, most)
-	case source.TarXz:
-		return newXz(s), nil
-	}
-	return nil, nil
-}
-
-// decoder makes the serial decoder of a kind of file, except of xz, which is always cut into blocks. It continues
-// with concatenated members, frames and streams.
+// decoder makes the decoder of a kind of file. It continues with concatenated members, frames and streams.
 func decoder(kind source.Kind, in *packed) (d io.ReadCloser, err error) {
 	defer func() {
 		if bug := recover(); bug != nil { // as in fill
 			err = fmt.Errorf("the decoder panicked: %v", bug)
 		}
 	}()
-	if kind == source.TarZstd {
+	switch kind {
+	case source.TarZstd:
 		z, err := zstd.NewReader(in, zstd.WithDecoderMaxWindow(MaxWindow))
 		if err != nil {
 			return nil, err
 		}
 		return z.IOReadCloser(), nil
+	case source.TarXz:
+		z, err := xz.NewReader(in, MaxWindow)
+		return io.NopCloser(xzStream{z}), xzError(err)
 	}
 	buf := bufio.NewReaderSize(in, 64<<10)
 	in.ahead = buf.Buffered
@@ -261,6 +178,22 @@ func decoder(kind source.Kind, in *packed) (d io.ReadCloser, err error) {
 		return io.NopCloser(bzip2.NewReader(buf)), nil
 	}
 	return nil, fmt.Errorf("no decoder for %q: %w", kind, syscall.EINVAL)
+}
+
+// xzStream is the library's decoder with the usual error for a file that ends too early.
+type xzStream struct{ *xz.Reader }
+
+// Read implements io.Reader.
+func (x xzStream) Read(p []byte) (int, error) {
+	n, err := x.Reader.Read(p)
+	return n, xzError(err)
+}
+
+func xzError(err error) error {
+	if errors.Is(err, xz.ErrBuf) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 // packed is the reader of the compressed bytes.
