@@ -13,7 +13,7 @@ import (
 // those that only look something up.
 func inline(op wire.Op) bool {
 	switch op {
-	case wire.OpLookup, wire.OpGetattr, wire.OpReadlink, wire.OpGetxattr, wire.OpLookupLease, wire.OpGetattrLease, wire.OpRevoke:
+	case wire.OpLookup, wire.OpGetattr, wire.OpReadlink, wire.OpGetxattr, wire.OpLookupLease, wire.OpGetattrLease, wire.OpRevoke, wire.OpRenewLease:
 		return true
 	}
 	return false

@@ -204,7 +204,7 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 	o, err := opensOf(s)
 	if err == nil {
 		pl, err = o.Append(ctx, f.c.holder(), q)
-		f.c.changedHere(f.ino)
+		f.c.changedHere(err, attrKey(f.ino))
 	}
 	if err == nil {
 		f.mu.Lock()

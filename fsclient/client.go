@@ -144,6 +144,7 @@ func New(cfg Config) (*Client, error) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.wg.Go(closeReporter{c}.run)
 	c.wg.Go(settler{c}.run)
+	c.wg.Go(c.renewLeases)
 	return c, nil
 }
 

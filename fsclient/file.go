@@ -131,6 +131,7 @@ func (c *Client) createOpen(ctx context.Context, dir metadata.Ino, name string, 
 	})
 	if err != nil {
 		c.files.notCreated(o.Ticket)
+		c.entryNotChanged(err, dir, name)
 		return nil, a, err
 	}
 	c.entryChanged(dir, &a)

@@ -25,18 +25,20 @@ func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 	if err != nil {
 		return metadata.Attr{}, err
 	}
-	defer c.changedHere(ino)
 	f := c.files.get(ino)
+	var a metadata.Attr
 	switch {
 	case ch.Set&metadata.SetSize != 0:
-		return c.resize(ctx, s, f, ino, ch)
+		a, err = c.resize(ctx, s, f, ino, ch)
 	case f != nil:
-		return f.change(ctx, s, ch)
+		a, err = f.change(ctx, s, ch)
+	default:
+		a, err = s.Setattr(ctx, ino, ch)
 	}
-	a, err := s.Setattr(ctx, ino, ch)
 	if err == nil && isDir(a.Mode) {
 		c.leases.See(a)
 	}
+	c.changedHere(err, attrKey(ino))
 	return a, err
 }
 

@@ -7,7 +7,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
 // Names and attributes are cached for as long as their homes have leased them.
@@ -25,9 +27,21 @@ func (c *Client) Revoke(keys []metadata.LeaseKey) {
 // must not wait for an operation of this client.
 func (c *Client) OnRevoke(f func(inos []metadata.Ino)) { c.onRevoke.Store(&f) }
 
-// changedHere drops what is cached of ino, which this node has changed, or may have. Its home
-// recalls leases from other nodes only.
-func (c *Client) changedHere(ino metadata.Ino) { c.leases.Revoke(metadata.LeaseKey{Ino: ino}) }
+// changedHere drops what is cached of keys, of which this node has changed what they name, or may have: err is that
+// of the call. Their home recalls leases from other nodes only. With some errors the change may still happen.
+func (c *Client) changedHere(err error, keys ...metadata.LeaseKey) {
+	if mayHappen(err) {
+		c.leases.Doubt(keys...)
+		return
+	}
+	c.leases.Revoke(keys...)
+}
+
+// mayHappen reports whether a change whose call failed with err may take effect later.
+func mayHappen(err error) bool {
+	return err != nil && (rpc.Unanswered(err) || errors.Is(err, syscall.EINTR) || errors.Is(err, syscall.EIO) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+}
 
 // LookupLeased is Lookup that also returns for how long the attributes are leased: 0
 // unless they had been asked for before.
@@ -37,13 +51,16 @@ func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string
 		return e, 0, err
 	}
 	e, ok := c.leases.Entry(dir, name)
+	if !ok && c.leases.Absent(dir, name) {
+		return metadata.Entry{}, 0, fmt.Errorf("entry %q of %v: %w", name, dir, syscall.ENOENT)
+	}
 	if !ok {
 		e, err := c.lookupNow(ctx, dir, name)
 		return e, 0, err
 	}
 	a, left, err := c.GetattrLeased(ctx, e.Ino)
 	if errors.Is(err, syscall.ENOENT) || err == nil && a.Nlink == 0 {
-		c.leases.Revoke(metadata.LeaseKey{Ino: dir, Name: name})
+		c.leases.Revoke(entryKey(dir, name))
 		e, err := c.lookupNow(ctx, dir, name)
 		return e, 0, err
 	}
@@ -83,6 +100,7 @@ func (c *Client) lookupOnce(ctx context.Context, dir metadata.Ino, name string) 
 	if err != nil {
 		return metadata.Entry{}, err
 	}
+	f = f.Under(term)
 	f.Entry(dir, e, term.Entry)
 	if e.Attr != nil {
 		*e.Attr = f.Attr(*e.Attr, term.Attr)
@@ -151,9 +169,48 @@ func (c *Client) getattrLive(ctx context.Context, ino metadata.Ino) (metadata.At
 	defer f.End()
 	a, term, err := l.GetattrLease(ctx, ino, c.cfg.Self)
 	if err == nil {
-		a = f.Attr(a, term.Attr)
+		a = f.Under(term).Attr(a, term.Attr)
 	}
 	return a, err
+}
+
+// renewEvery is how often this node looks for sessions of leases to renew.
+const renewEvery = leases.Term / 4
+
+// renewLeases renews the sessions of leases that are in use, until the client is closed.
+func (c *Client) renewLeases() {
+	t := time.NewTicker(renewEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-t.C:
+		}
+		for _, session := range c.leases.Due() {
+			c.wg.Go(func() { c.renewLease(session) })
+		}
+	}
+}
+
+func (c *Client) renewLease(session metadata.LeaseSession) {
+	ctx, cancel := context.WithTimeout(c.ctx, leases.Term)
+	defer cancel()
+	asked, term := c.cfg.Now(), time.Duration(-1)
+	if s, err := c.nodes.Background(session.Home); err == nil {
+		if l, ok := s.(metadata.Leaser); ok {
+			if got, err := l.RenewLease(ctx, session.ID, c.cfg.Self); err == nil {
+				term = got
+			}
+		}
+	}
+	c.leases.Renewed(session, asked, term)
+}
+
+func attrKey(ino metadata.Ino) metadata.LeaseKey { return metadata.LeaseKey{Ino: ino} }
+
+func entryKey(dir metadata.Ino, name string) metadata.LeaseKey {
+	return metadata.LeaseKey{Ino: dir, Name: name}
 }
 
 // entryChanged notes that this node has made or removed an entry of dir that names no
@@ -161,16 +218,17 @@ func (c *Client) getattrLive(ctx context.Context, ino metadata.Ino) (metadata.At
 // dir if they have one home. at may be nil.
 func (c *Client) entryChanged(dir metadata.Ino, at *metadata.Attr) {
 	if at == nil || at.Ino.Home() != dir.Home() {
-		c.leases.Revoke(metadata.LeaseKey{Ino: dir})
+		c.leases.Revoke(attrKey(dir))
 		return
 	}
 	c.leases.Touch(dir, at.Ctime)
 }
 
-// subdirChanged notes that this node has changed which directory an entry of dir
-// names, or may have.
-func (c *Client) subdirChanged(dir metadata.Ino, name string) {
-	c.leases.Revoke(metadata.LeaseKey{Ino: dir}, metadata.LeaseKey{Ino: dir, Name: name})
+// entryNotChanged is called with the error of a change of the entry name of dir.
+func (c *Client) entryNotChanged(err error, dir metadata.Ino, name string) {
+	if mayHappen(err) {
+		c.leases.Doubt(attrKey(dir), entryKey(dir, name))
+	}
 }
 
 func isDir(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }

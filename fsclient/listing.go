@@ -88,6 +88,11 @@ func (l *Listing) read(ctx context.Context, after string, limit int) (es []metad
 // readHome lists a directory that is not split. If it was when the listing began, it
 // has been empty since: all that it has is new.
 func (l *Listing) readHome(ctx context.Context, after string, limit int) ([]metadata.Entry, bool, error) {
+	if known, ok := l.c.leases.Listing(l.dir, after); ok && !l.attrs {
+		n := min(len(known), limit)
+		l.mode = listByName
+		return known[:n:n], n < limit, nil
+	}
 	s, err := l.c.nodes.Home(l.dir)
 	if err != nil {
 		return nil, false, err
@@ -115,16 +120,24 @@ func (l *Listing) readLeased(ctx context.Context, s metadata.Leaser, after strin
 	f := l.c.leases.Fetch()
 	defer f.End()
 	all, err := s.ReadDirLease(ctx, l.dir, after, limit, l.c.cfg.Self)
-	es := make([]metadata.Entry, len(all))
-	for i := range all {
-		e := &all[i]
-		f.Entry(l.dir, e.Entry, e.Lease.Entry)
+	if err != nil {
+		return nil, err
+	}
+	f = f.Under(all.Lease)
+	es := make([]metadata.Entry, len(all.Entries))
+	for i := range all.Entries {
+		e := &all.Entries[i]
+		f.Entry(l.dir, e.Entry, e.EntryTerm)
 		if e.Attr != nil {
-			f.Attr(*e.Attr, e.Lease.Attr)
+			f.Attr(*e.Attr, e.AttrTerm)
 		}
 		es[i] = metadata.Entry{Name: e.Name, Ino: e.Ino, Mode: e.Mode}
 	}
-	return es, err
+	f.Attr(all.Dir, all.Lease.Attr)
+	if after == "" && len(es) < limit {
+		f.Listing(l.dir, es, all.Lease.Entry)
+	}
+	return es, nil
 }
 
 // readShards continues in the shard that has the entry after, and then in the next.

@@ -44,10 +44,12 @@ func (c *Client) Create(ctx context.Context, dir metadata.Ino, name string, n me
 	}
 	c.setNewLayout(&n)
 	a, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Create(ctx, dir, name, n) })
-	if err == nil {
-		c.entryChanged(dir, &a)
+	if err != nil {
+		c.entryNotChanged(err, dir, name)
+		return a, err
 	}
-	return a, err
+	c.entryChanged(dir, &a)
+	return a, nil
 }
 
 // setNewLayout fills in the layout of a file that is to be created.
@@ -74,12 +76,13 @@ func (c *Client) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 	if dir.Sealed() {
 		return metadata.Entry{}, readOnly(dir)
 	}
-	defer c.leases.Revoke(metadata.LeaseKey{Ino: dir, Name: name})
+	defer c.leases.Revoke(entryKey(dir, name))
 	e, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Entry, error) { return s.Unlink(ctx, dir, name) })
 	if err != nil {
+		c.entryNotChanged(err, dir, name)
 		return metadata.Entry{}, err
 	}
-	c.changedHere(e.Ino)
+	c.changedHere(nil, attrKey(e.Ino))
 	c.entryChanged(dir, e.Attr)
 	return e, nil
 }
@@ -90,8 +93,9 @@ func (c *Client) Mkdir(ctx context.Context, dir metadata.Ino, name string, n met
 	if dir.Sealed() {
 		return metadata.Attr{}, readOnly(dir)
 	}
-	defer c.subdirChanged(dir, name)
-	return at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Mkdir(ctx, dir, name, n) })
+	a, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Mkdir(ctx, dir, name, n) })
+	c.changedHere(err, attrKey(dir), entryKey(dir, name))
+	return a, err
 }
 
 // Rmdir is metadata.Directories.
@@ -99,8 +103,8 @@ func (c *Client) Rmdir(ctx context.Context, dir metadata.Ino, name string) error
 	if dir.Sealed() {
 		return readOnly(dir)
 	}
-	defer c.subdirChanged(dir, name)
 	_, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (struct{}, error) { return struct{}{}, s.Rmdir(ctx, dir, name) })
+	c.changedHere(err, attrKey(dir), entryKey(dir, name))
 	return err
 }
 
@@ -116,9 +120,9 @@ func (c *Client) Link(ctx context.Context, ino, dir metadata.Ino, name string) (
 	if err := c.flushOpen(ctx, ino); err != nil {
 		return metadata.Attr{}, err
 	}
-	defer c.entryChanged(dir, nil)
-	defer c.changedHere(ino)
-	return at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Link(ctx, ino, dir, name) })
+	a, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Link(ctx, ino, dir, name) })
+	c.changedHere(err, attrKey(dir), attrKey(ino))
+	return a, err
 }
 
 // Rename is metadata.Namespace.
@@ -126,9 +130,9 @@ func (c *Client) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry
 	if r.Dir.Sealed() || r.NewDir.Sealed() {
 		return nil, readOnly(max(r.Dir, r.NewDir))
 	}
-	defer c.subdirChanged(r.Dir, r.Name)
-	defer c.subdirChanged(r.NewDir, r.NewName)
-	return at(ctx, c, r.Dir, r.Name, func(s metadata.NodeStore) (*metadata.Entry, error) { return s.Rename(ctx, r) })
+	old, err := at(ctx, c, r.Dir, r.Name, func(s metadata.NodeStore) (*metadata.Entry, error) { return s.Rename(ctx, r) })
+	c.changedHere(err, attrKey(r.Dir), entryKey(r.Dir, r.Name), attrKey(r.NewDir), entryKey(r.NewDir, r.NewName))
+	return old, err
 }
 
 // Resolve follows path, slash-separated, from the directory root. It follows no

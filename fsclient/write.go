@@ -103,7 +103,7 @@ func (f *File) dropSetIDs(ctx context.Context) error {
 		return err
 	}
 	a, err := s.Setattr(ctx, f.ino, metadata.Change{Set: metadata.DropSetIDs})
-	f.c.changedHere(f.ino)
+	f.c.changedHere(err, attrKey(f.ino))
 	if err != nil {
 		return f.missed(err)
 	}
@@ -228,7 +228,7 @@ func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Cha
 		return a, nil // another call has published meanwhile
 	}
 	a, err := s.Setattr(ctx, f.ino, ch)
-	f.c.changedHere(f.ino)
+	f.c.changedHere(err, attrKey(f.ino))
 	if err != nil {
 		return metadata.Attr{}, f.missed(err)
 	}

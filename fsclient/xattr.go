@@ -38,8 +38,9 @@ func (c *Client) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xatt
 	if err != nil {
 		return err
 	}
-	defer c.leases.Revoke(metadata.LeaseKey{Ino: ino})
-	return s.Setxattr(ctx, ino, x)
+	err = s.Setxattr(ctx, ino, x)
+	c.changedHere(err, attrKey(ino))
+	return err
 }
 
 // Listxattr is metadata.Xattrs. Attributes with ReservedXattr are not listed, so that
@@ -67,6 +68,7 @@ func (c *Client) Removexattr(ctx context.Context, ino metadata.Ino, name string)
 	if err != nil {
 		return err
 	}
-	defer c.leases.Revoke(metadata.LeaseKey{Ino: ino})
-	return s.Removexattr(ctx, ino, name)
+	err = s.Removexattr(ctx, ino, name)
+	c.changedHere(err, attrKey(ino))
+	return err
 }

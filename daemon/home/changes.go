@@ -44,15 +44,15 @@ func (l *leased) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 	return e, err
 }
 
-// Rename is metadata.Namespace. Leases on the names are revoked also before: a node that has the
-// lease on one of them must not see it unchanged when it sees the other one changed.
+// Rename is metadata.Namespace. Leases on the names and directories are revoked also before: a node that has
+// the lease on one of them must not see it unchanged when it sees the other one changed.
 func (l *leased) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
 	names := []metadata.LeaseKey{entryKey(r.Dir, r.Name), entryKey(r.NewDir, r.NewName)}
-	keys := append(l.inosOf(ctx, names...), names...)
+	keys := append(l.inosOf(ctx, names...), append(names, attrKey(r.Dir), attrKey(r.NewDir))...)
 	l.revoke(ctx, keys...)
 	old, err := l.store.Rename(ctx, r)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, append(keys, attrKey(r.Dir), attrKey(r.NewDir))...)
+		l.revoke(ctx, keys...)
 	}
 	return old, err
 }

@@ -84,11 +84,12 @@ func entryKey(dir metadata.Ino, name string) metadata.LeaseKey {
 // LookupLease is metadata.Leaser. The entry always has its Attr; attributes of an
 // inode with another home are fetched from there, and are not leased.
 func (l *leased) LookupLease(ctx context.Context, dir metadata.Ino, name string, by metadata.NodeID) (metadata.Entry, metadata.Lease, error) {
+	q := l.table.Ask(by)
 	e, err := l.Lookup(ctx, dir, name)
 	if err != nil {
 		return e, metadata.Lease{}, err
 	}
-	term := l.grantEntry(dir, &e, by)
+	term := l.grantEntry(dir, &e, q)
 	if l.Resharding(dir) { // must be asked after the grant: see shard.Config.Leases
 		term.Entry = 0
 	}
@@ -107,27 +108,52 @@ func (l *leased) LookupLease(ctx context.Context, dir metadata.Ino, name string,
 }
 
 // grantEntry grants leases on the entry e of dir, and on the attributes that come with it.
-func (l *leased) grantEntry(dir metadata.Ino, e *metadata.Entry, by metadata.NodeID) metadata.Lease {
-	term := metadata.Lease{Entry: l.table.Grant(entryKey(dir, e.Name), by)}
+func (l *leased) grantEntry(dir metadata.Ino, e *metadata.Entry, q leases.Request) metadata.Lease {
+	term := l.lease(q)
+	term.Entry = l.table.Grant(entryKey(dir, e.Name), q)
 	if e.Attr != nil {
-		term.Attr = l.table.Grant(attrKey(e.Ino), by)
+		term.Attr = l.table.Grant(attrKey(e.Ino), q)
 	}
 	return term
 }
 
+// lease is a lease on nothing yet.
+func (l *leased) lease(q leases.Request) metadata.Lease {
+	return metadata.Lease{Session: metadata.LeaseSession{Home: l.self, ID: q.Session}, Term: q.Term}
+}
+
+// RenewLease is metadata.Leaser.
+func (l *leased) RenewLease(_ context.Context, session uint64, by metadata.NodeID) (time.Duration, error) {
+	return l.table.Renew(by, session), nil
+}
+
+// endLeases recalls all leases on a directory and its entries. None is granted while it is resharded.
+func (l *leased) endLeases(ctx context.Context, dir metadata.Ino) {
+	l.revokeFor(ctx, rpc.NoNode, l.table.Of(dir)...)
+}
+
 // ReadDirLease is metadata.Leaser.
-func (l *leased) ReadDirLease(ctx context.Context, dir metadata.Ino, after string, limit int, by metadata.NodeID) ([]metadata.LeasedEntry, error) {
+func (l *leased) ReadDirLease(ctx context.Context, dir metadata.Ino, after string, limit int, by metadata.NodeID) (metadata.LeasedListing, error) {
+	q := l.table.Ask(by)
+	a, err := l.Getattr(ctx, dir)
+	if err != nil {
+		return metadata.LeasedListing{}, err
+	}
 	es, err := l.ReadDir(ctx, dir, after, limit)
 	if err != nil {
-		return nil, err
+		return metadata.LeasedListing{}, err
 	}
-	all := make([]metadata.LeasedEntry, len(es))
+	all := metadata.LeasedListing{Dir: a, Lease: l.lease(q), Entries: make([]metadata.LeasedEntry, len(es))}
 	for i, e := range es {
-		all[i] = metadata.LeasedEntry{Entry: e, Lease: l.grantEntry(dir, &e, by)}
+		term := l.grantEntry(dir, &e, q)
+		all.Entries[i] = metadata.LeasedEntry{Entry: e, EntryTerm: term.Entry, AttrTerm: term.Attr}
 	}
+	all.Lease.Attr = l.table.Grant(attrKey(dir), q)
+	all.Lease.Entry = all.Lease.Attr
 	if l.Resharding(dir) { // as above
-		for i := range all {
-			all[i].Lease.Entry = 0
+		all.Lease.Entry = 0
+		for i := range all.Entries {
+			all.Entries[i].EntryTerm = 0
 		}
 	}
 	return all, nil
@@ -135,11 +161,14 @@ func (l *leased) ReadDirLease(ctx context.Context, dir metadata.Ino, after strin
 
 // GetattrLease is metadata.Leaser.
 func (l *leased) GetattrLease(ctx context.Context, ino metadata.Ino, by metadata.NodeID) (metadata.Attr, metadata.Lease, error) {
+	q := l.table.Ask(by)
 	a, err := l.Getattr(ctx, ino)
 	if err != nil {
 		return a, metadata.Lease{}, err
 	}
-	return a, metadata.Lease{Attr: l.table.Grant(attrKey(ino), by)}, nil
+	term := l.lease(q)
+	term.Attr = l.table.Grant(attrKey(ino), q)
+	return a, term, nil
 }
 
 // revoke revokes the leases on keys, after the asker has changed what they name.
@@ -215,11 +244,12 @@ func (s *Server) leaseHandlers() node.Handlers {
 			if err := tooMany(q.Limit); err != nil {
 				return nil, err
 			}
-			es, err := s.ReadDirLease(ctx, q.Dir, q.After, int(q.Limit), r.Peer)
-			if err != nil {
-				return nil, err
-			}
-			return &wire.LeasedEntriesResp{Entries: es}, nil
+			all, err := s.ReadDirLease(ctx, q.Dir, q.After, int(q.Limit), r.Peer)
+			return &wire.LeasedListingResp{LeasedListing: all}, err
+		}),
+		wire.OpRenewLease: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.RenewLeaseReq) (node.Appender, error) {
+			term, err := s.RenewLease(ctx, q.Session, r.Peer)
+			return &wire.RenewLeaseResp{Term: term}, err
 		}),
 		wire.OpRevoke: node.Handle(func(_ context.Context, q *wire.RevokeReq) (node.Appender, error) {
 			if s.forget.Load() == nil { // the kernel may have leased answers of the daemon before this one

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
@@ -61,13 +62,14 @@ func (w *sweeper) orphans(ctx context.Context) error {
 		w.found.Undone = true
 		return nil
 	}
-	return w.removeOrphans(suspects)
+	return w.removeOrphans(ctx, suspects)
 }
 
-func (w *sweeper) removeOrphans(suspects map[metadata.Ino]pebblestore.Links) error {
+func (w *sweeper) removeOrphans(ctx context.Context, suspects map[metadata.Ino]pebblestore.Links) error {
 	var errs []error
 	for ino, links := range suspects {
 		err := w.s.LowerLinks(ino, links)
+		w.s.revokeFor(ctx, rpc.NoNode, attrKey(ino))
 		switch {
 		case err == nil && links.Count == 0:
 			w.found.Inodes++

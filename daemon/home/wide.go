@@ -11,7 +11,6 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/leases"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 	"github.com/bivouacfs/bivouac/metadata/shard"
 )
@@ -24,7 +23,7 @@ const defaultSplitAt = 1 << 17
 func (s *Server) newWide(st *pebblestore.Store) *shard.Manager {
 	return shard.New(shard.Config{
 		Self: s.node.Self(), Store: st, Map: func() cluster.Map { return s.node.View().Map },
-		Peer: s.cfg.Shards, Log: s.log.WithField("part", "wide"), LeaseTerm: leases.Term + slack,
+		Peer: s.cfg.Shards, Log: s.log.WithField("part", "wide"), EndLeases: func(ctx context.Context, dir metadata.Ino) { s.leased.endLeases(ctx, dir) },
 	})
 }
 

@@ -48,7 +48,7 @@ func Parse(b []byte, m Message) error {
 const (
 	layoutSize = 1 + 1 + 2 + 4 + 2 + 8
 	attrSize   = 8 + 5*4 + 4*8 + layoutSize
-	leaseSize  = 4 + 4
+	termsSize  = 4 + 4
 	entrySize  = 8 + 4 + 1 + 4 // without an Attr, with an empty name
 	lockSize   = 1 + 1 + 8 + 8 + 8 + 4
 	editSize   = 1 + 8 + 4 + 8 + 4 + 8 + 4 + 1

@@ -98,7 +98,7 @@
 //	recall        28   RecallReq    RecallResp
 //	remove-objects 29  InosReq      -
 //	append        30   AppendReq    PlaceResp
-//	readdir-lease 31   ReadDirReq   LeasedEntriesResp
+//	readdir-lease 31   ReadDirReq   LeasedListingResp
 //	read          32   ReadReq      data
 //	write         33   WriteReq + data   -
 //	sync          34   InoReq       -
@@ -131,7 +131,8 @@
 //	write-summed  61   SummedWriteReq + data   -
 //	cached-reply  62   CachedReplyReq  CachedReplyResp
 //	put-pieces    63   PutPiecesReq + data   PutPiecesResp
-//	64 and above       JSON, and data where the op says so
+//	renew-lease   86   RenewLeaseReq  RenewLeaseResp
+//	others above 63    JSON, and data where the op says so
 //
 // A reply to any op of the namespace whose status is EREMOTE has the body
 // RedirectResp: another node has the entry. The directory is sharded since that
@@ -210,11 +211,13 @@
 //	DataReq      8 ino, 8 offset
 //	ExtentResp   8 from, 8 to
 //	SizeResp     8 bytes
-//	Lease        4 entry, 4 attributes: milliseconds
+//	Lease        4 entry, 4 attributes, 2 home, 8 session, 4 its term: milliseconds
 //	LeasedEntryResp  Entry, Lease
 //	LeasedAttrResp   Attr, Lease
-//	LeasedEntriesResp  (Entry, Lease)…
+//	LeasedListingResp  Attr, Lease, (Entry, 4 entry, 4 attributes: milliseconds)…
 //	RevokeReq    (8 ino, string name)…
+//	RenewLeaseReq   8 session
+//	RenewLeaseResp  4 milliseconds
 //	DrainReq     32 nonce…: those of the Hellos of connections
 //	CachedReplyReq  32 nonce of a connection that was drained, 4 tag
 //	CachedReplyResp  1 fate: 0 unknown, 1 not started, 2 answered; then

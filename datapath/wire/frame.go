@@ -10,7 +10,7 @@ import (
 )
 
 // Version is the version of the protocol.
-const Version = 5 // 4 had no protection, 3 opens without mappings, 2 counts of other sizes, 1 no checksum of bodies
+const Version = 6 // 5 had leases without sessions, 4 had no protection, 3 opens without mappings, 2 counts of other sizes, 1 no checksum of bodies
 
 // The bounds of a frame, in bytes.
 const (
@@ -20,8 +20,8 @@ const (
 	MaxMany    = MaxFrame - 64<<10 // payload of a read of many files
 )
 
-// MaxEntries is how many entries always fit in one EntriesResp or LeasedEntriesResp.
-const MaxEntries = MaxFrame / (metadata.MaxName + entrySize + attrSize + 1 + leaseSize)
+// MaxEntries is how many entries always fit in one EntriesResp or LeasedListingResp.
+const MaxEntries = MaxFrame/(metadata.MaxName+entrySize+attrSize+1+termsSize) - 1
 
 // ErrTooLarge wraps the error of a Header.Parse that met a length out of bounds.
 var ErrTooLarge = fmt.Errorf("frame is too large: %w", syscall.EMSGSIZE)

@@ -173,14 +173,17 @@ func (m *LeasedAttrResp) fields(c *codec) {
 	c.lease(&m.Lease)
 }
 
-// LeasedEntriesResp answers with the entries of a directory, at most MaxEntries, and for how long
+// LeasedListingResp answers with the entries of a directory, at most MaxEntries, and for how long
 // each may be kept.
-type LeasedEntriesResp struct{ Entries []metadata.LeasedEntry }
+type LeasedListingResp struct{ metadata.LeasedListing }
 
-func (m *LeasedEntriesResp) fields(c *codec) {
-	list(c, &m.Entries, unlimited, entrySize+leaseSize, func(c *codec, e *metadata.LeasedEntry) {
+func (m *LeasedListingResp) fields(c *codec) {
+	c.attr(&m.Dir)
+	c.lease(&m.Lease)
+	list(c, &m.Entries, unlimited, entrySize+termsSize, func(c *codec, e *metadata.LeasedEntry) {
 		c.entry(&e.Entry)
-		c.lease(&e.Lease)
+		c.millis(&e.EntryTerm)
+		c.millis(&e.AttrTerm)
 	})
 }
 
@@ -197,7 +200,20 @@ func (m *RevokeReq) fields(c *codec) {
 func (c *codec) lease(l *metadata.Lease) {
 	c.millis(&l.Entry)
 	c.millis(&l.Attr)
+	u16(c, &l.Session.Home)
+	u64(c, &l.Session.ID)
+	c.millis(&l.Term)
 }
+
+// RenewLeaseReq renews a session.
+type RenewLeaseReq struct{ Session uint64 }
+
+func (m *RenewLeaseReq) fields(c *codec) { u64(c, &m.Session) }
+
+// RenewLeaseResp says how long the session lasts; zero if it has ended.
+type RenewLeaseResp struct{ Term time.Duration }
+
+func (m *RenewLeaseResp) fields(c *codec) { c.millis(&m.Term) }
 
 // millis cuts to whole milliseconds, so that a lease gets shorter on its way,
 // never longer.

@@ -168,8 +168,11 @@ const (
 	OpTraining Op = 85
 )
 
+// OpRenewLease renews the session of a node's leases at a home (metadata.Leaser).
+const OpRenewLease Op = 86
+
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 86
+const MaxOp Op = 87
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -193,7 +196,7 @@ var opNames = [MaxOp]string{
 	OpInventory: "inventory", OpObjects: "objects",
 	OpFillOffer: "fill-offer", OpFillComplete: "fill-complete",
 	OpMissing: "missing", OpReferenced: "referenced", OpDropPages: "drop-pages",
-	OpStandbyReplicate: "standby-replicate", OpScan: "scan", OpPlanState: "plan-state", OpTraining: "training",
+	OpStandbyReplicate: "standby-replicate", OpScan: "scan", OpPlanState: "plan-state", OpTraining: "training", OpRenewLease: "renew-lease",
 }
 
 // Known reports whether o is an op of this version.
@@ -224,7 +227,7 @@ func (o *Op) UnmarshalText(b []byte) error {
 // Reads reports whether a request only reads: an attempt whose reply was lost has no effect.
 func (o Op) Reads() bool {
 	switch o {
-	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease, OpReadDirLease,
+	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease, OpReadDirLease, OpRenewLease,
 		OpTestLock, OpCachedReply, OpRead, OpReadIfPresent, OpReadMany, OpReadSummed, OpSpace, OpData, OpAllocated:
 		return true
 	}

@@ -80,6 +80,8 @@ func messages() []Message {
 		&LeasedEntryResp{Entry: bare},
 		&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Attr: time.Millisecond}},
 		&RevokeReq{},
+		&RenewLeaseReq{Session: 7},
+		&RenewLeaseResp{Term: 3 * time.Millisecond},
 		&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16}, {Ino: 17, Name: "d"}}},
 		&DrainReq{},
 		&DrainReq{Conns: []Nonce{{1, 2}, {3}}},
@@ -212,10 +214,11 @@ func TestGolden(t *testing.T) {
 				"0600000000000000" + "01000000" + "62" + "00"},
 		{&ReadReq{Ino: 2, Off: 3, Len: 4}, "0200000000000000" + "0300000000000000" + "04000000"},
 		{&EntriesResp{}, "00000000"},
-		{&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Entry: 1500 * time.Microsecond, Attr: time.Second}}, attr + "01000000" + "e8030000"},
+		{&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Entry: 1500 * time.Microsecond, Attr: time.Second, Session: metadata.LeaseSession{Home: 2, ID: 3}, Term: time.Millisecond}},
+			attr + "01000000" + "e8030000" + "0200" + "0300000000000000" + "01000000"},
 		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "01000000" + "1000000000000000" + "01000000" + "64"},
 		{&Hello{Purpose: PurposeStream, Protection: 2, From: 1, To: 2, Nonce: Nonce{9}},
-			hex.EncodeToString([]byte("BVhi")) + "0500" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+			hex.EncodeToString([]byte("BVhi")) + "0600" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
 		if got := hex.EncodeToString(Append(nil, c.m)); got != c.want {
 			t.Errorf("%T = %s, want %s", c.m, got, c.want)
@@ -245,9 +248,9 @@ func TestGolden(t *testing.T) {
 
 func TestMaxEntriesFit(t *testing.T) {
 	e := metadata.Entry{Name: strings.Repeat("x", metadata.MaxName), Attr: &sampleAttr}
-	m := EntriesResp{Entries: make([]metadata.Entry, MaxEntries)}
+	m := LeasedListingResp{metadata.LeasedListing{Entries: make([]metadata.LeasedEntry, MaxEntries)}}
 	for i := range m.Entries {
-		m.Entries[i] = e
+		m.Entries[i].Entry = e
 	}
 	if n := len(Append(nil, &m)); n > MaxFrame {
 		t.Fatalf("MaxEntries entries are %d bytes, want at most %d", n, MaxFrame)

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"time"
 
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -23,12 +24,16 @@ func (s *Store) GetattrLease(ctx context.Context, ino metadata.Ino, _ metadata.N
 	return r.Attr, r.Lease, err
 }
 
+// RenewLease is metadata.Leaser.
+func (s *Store) RenewLease(ctx context.Context, session uint64, _ metadata.NodeID) (time.Duration, error) {
+	var r wire.RenewLeaseResp
+	err := do(ctx, s.c, wire.OpRenewLease, &wire.RenewLeaseReq{Session: session}, &r)
+	return r.Term, err
+}
+
 // ReadDirLease is metadata.Leaser.
-func (s *Store) ReadDirLease(ctx context.Context, dir metadata.Ino, after string, limit int, _ metadata.NodeID) ([]metadata.LeasedEntry, error) {
-	name := func(e *metadata.LeasedEntry) string { return e.Name }
-	return pages(after, limit, name, func(after string, limit uint32) ([]metadata.LeasedEntry, error) {
-		var r wire.LeasedEntriesResp
-		err := do(ctx, s.c, wire.OpReadDirLease, &wire.ReadDirReq{Dir: dir, After: after, Limit: limit}, &r)
-		return r.Entries, err
-	})
+func (s *Store) ReadDirLease(ctx context.Context, dir metadata.Ino, after string, limit int, _ metadata.NodeID) (metadata.LeasedListing, error) {
+	var r wire.LeasedListingResp
+	err := do(ctx, s.c, wire.OpReadDirLease, &wire.ReadDirReq{Dir: dir, After: after, Limit: uint32(limit)}, &r)
+	return r.LeasedListing, err
 }

@@ -78,6 +78,14 @@ func (r *Router) Meta(id metadata.NodeID) (metadata.NodeStore, error) {
 	return r.meta.Get(id), nil
 }
 
+// Background is Meta for a call that no operation waits for. It is not counted.
+func (r *Router) Background(id metadata.NodeID) (metadata.NodeStore, error) {
+	if err := r.Alive(id); err != nil {
+		return nil, err
+	}
+	return r.meta.Get(id), nil
+}
+
 // Data is the file data of a node.
 func (r *Router) Data(id metadata.NodeID) (datapath.Store, error) {
 	if err := r.Alive(id); err != nil {

@@ -281,7 +281,7 @@ func quietly(ctx context.Context, dir string, args ...string) error {
 }
 
 // background is the calls between daemons that nobody waits for.
-var background = []string{"report", "space", "closed", "propose", "training", "plan-state", "shard-report", "status"}
+var background = []string{"report", "space", "closed", "propose", "training", "plan-state", "shard-report", "status", "renew-lease"}
 
 // asked is how many calls the daemons have answered to each other.
 func (c *camp) asked() (n int64, err error) {

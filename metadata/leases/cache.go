@@ -1,6 +1,9 @@
 package leases
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -17,25 +20,46 @@ const maxKept = 1 << 16
 // maxSeen is how many directories are remembered, at least, with their last attributes.
 const maxSeen = 8192
 
+// idle is how long an unused session is renewed.
+const idle = 5 * Term
+
 // Cache is the leased answers of one node.
 type Cache struct {
 	now func() time.Time
 
-	mu      sync.Mutex
-	entries map[metadata.LeaseKey]kept[metadata.Entry] // under mu; without Attr
-	attrs   map[metadata.Ino]kept[metadata.Attr]       // under mu
-	seen    [2]map[metadata.Ino]metadata.Attr          // guarded by mu: directories, newer ones first
-	swept   time.Time                                  // guarded by mu: last removal of expired answers
-	flights int                                        // guarded by mu: fetches in progress
-	seq     uint64                                     // guarded by mu: counts events
-	past    map[metadata.LeaseKey]uint64               // guarded by mu: seq of each recall, during fetches
-	floors  map[metadata.Ino]floor                     // guarded by mu: own changes, during fetches
-	barren  uint64                                     // guarded by mu: earlier fetches cache nothing
+	mu       sync.Mutex
+	sessions map[metadata.LeaseSession]*renewed         // guarded by mu
+	listed   int                                        // guarded by mu: entries of all listings
+	entries  map[metadata.LeaseKey]kept[metadata.Entry] // under mu; without Attr
+	attrs    map[metadata.Ino]keptAttr                  // under mu
+	seen     [2]map[metadata.Ino]metadata.Attr          // guarded by mu: directories, newer ones first
+	swept    time.Time                                  // guarded by mu: last removal of expired answers
+	flights  int                                        // guarded by mu: fetches in progress
+	seq      uint64                                     // guarded by mu: counts events
+	past     map[metadata.LeaseKey]uint64               // guarded by mu: seq of each recall, during fetches
+	floors   map[metadata.Ino]floor                     // guarded by mu: own changes, during fetches
+	barren   uint64                                     // guarded by mu: earlier fetches cache nothing
+	doubts   map[metadata.LeaseKey]time.Time            // guarded by mu: until then nothing is cached
+}
+
+// renewed is a session, as its holder knows it.
+type renewed struct {
+	until time.Time
+	used  time.Time // the last use of an answer
+	asked bool      // a renewal is in progress
 }
 
 type kept[T any] struct {
-	value T
-	until time.Time
+	value   T
+	until   time.Time
+	session metadata.LeaseSession
+}
+
+// keptAttr is attributes. Those of a directory may have all its entries, by name, which are valid as long.
+type keptAttr struct {
+	kept[metadata.Attr]
+	entries []metadata.Entry
+	whole   bool // entries is the whole directory
 }
 
 // floor is a lower bound of the mtime of a directory.
@@ -49,9 +73,20 @@ func NewCache(now func() time.Time) *Cache {
 	return &Cache{
 		now: now, swept: now(),
 		seen:    [2]map[metadata.Ino]metadata.Attr{make(map[metadata.Ino]metadata.Attr)},
-		entries: make(map[metadata.LeaseKey]kept[metadata.Entry]), attrs: make(map[metadata.Ino]kept[metadata.Attr]),
-		past: make(map[metadata.LeaseKey]uint64), floors: make(map[metadata.Ino]floor),
+		entries: make(map[metadata.LeaseKey]kept[metadata.Entry]), attrs: make(map[metadata.Ino]keptAttr),
+		sessions: make(map[metadata.LeaseSession]*renewed),
+		past:     make(map[metadata.LeaseKey]uint64), floors: make(map[metadata.Ino]floor), doubts: make(map[metadata.LeaseKey]time.Time),
 	}
+}
+
+// left returns how long k is valid, and notes that it is used; c.mu is held.
+func (k *kept[T]) left(c *Cache, now time.Time) time.Duration {
+	s := c.sessions[k.session]
+	if s == nil || !s.until.After(now) || !k.until.After(now) {
+		return 0
+	}
+	s.used = now
+	return min(k.until.Sub(now), s.until.Sub(now))
 }
 
 // Entry returns the leased entry name of dir, without an Attr.
@@ -59,7 +94,7 @@ func (c *Cache) Entry(dir metadata.Ino, name string) (metadata.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.entries[metadata.LeaseKey{Ino: dir, Name: name}]
-	return e.value, ok && e.until.After(c.now())
+	return e.value, ok && e.left(c, c.now()) > 0
 }
 
 // Attr returns the leased attributes of ino and for how long; zero if there is no lease.
@@ -70,14 +105,76 @@ func (c *Cache) Attr(ino metadata.Ino) (metadata.Attr, time.Duration) {
 	if !ok {
 		return metadata.Attr{}, 0
 	}
-	return a.value, max(a.until.Sub(c.now()), 0)
+	return a.value, a.left(c, c.now())
+}
+
+// Listing returns all entries of dir behind the name after, by name and without Attr, if they are known.
+func (c *Cache) Listing(dir metadata.Ino, after string) ([]metadata.Entry, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, ok := c.attrs[dir]
+	if !ok || !a.whole || a.left(c, c.now()) == 0 {
+		return nil, false
+	}
+	i, found := slices.BinarySearchFunc(a.entries, after, byName)
+	if found {
+		i++
+	}
+	return a.entries[i:], true
+}
+
+// Absent reports whether dir is known not to have the entry name.
+func (c *Cache) Absent(dir metadata.Ino, name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, ok := c.attrs[dir]
+	if !ok || !a.whole || a.left(c, c.now()) == 0 {
+		return false
+	}
+	_, found := slices.BinarySearchFunc(a.entries, name, byName)
+	return !found
+}
+
+func byName(e metadata.Entry, name string) int { return cmp.Compare(e.Name, name) }
+
+// Due returns the sessions that are to be renewed: each must be given to Renewed.
+func (c *Cache) Due() (due []metadata.LeaseSession) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.sweep(now)
+	for id, s := range c.sessions {
+		if !s.asked && s.until.Sub(now) < Term*3/4 && s.until.After(now) && now.Sub(s.used) < idle {
+			s.asked = true
+			due = append(due, id)
+		}
+	}
+	return due
+}
+
+// Renewed notes the term of a session that was asked for at a time; negative is unknown.
+func (c *Cache) Renewed(id metadata.LeaseSession, asked time.Time, term time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.sessions[id]
+	switch {
+	case s == nil:
+	case term == 0:
+		delete(c.sessions, id)
+	default:
+		s.asked = false
+		if until := asked.Add(term); until.After(s.until) {
+			s.until = until
+		}
+	}
 }
 
 // Fetch is a request to a home in progress.
 type Fetch struct {
-	c     *Cache
-	began time.Time
-	seq   uint64
+	c       *Cache
+	began   time.Time
+	seq     uint64
+	session metadata.LeaseSession
 }
 
 // Fetch must be called before a request to a home, and End of its result after the reply was
@@ -103,6 +200,31 @@ func (f Fetch) End() {
 	}
 }
 
+// Under returns f with the session of the leases in the reply.
+func (f Fetch) Under(l metadata.Lease) Fetch {
+	if l.Term <= 0 {
+		return f
+	}
+	c, until := f.c, f.began.Add(l.Term)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f.session = l.Session
+	s := c.sessions[f.session]
+	if s == nil {
+		s = &renewed{used: c.now()}
+		c.sessions[f.session] = s
+	}
+	if until.After(s.until) {
+		s.until = until
+	}
+	return f
+}
+
+// overtaken reports whether an answer about k is not to be cached; c.mu is held.
+func (f Fetch) overtaken(k metadata.LeaseKey) bool {
+	return f.seq < f.c.barren || f.c.past[k] > f.seq || f.c.doubts[k].After(f.began)
+}
+
 // Entry caches an entry of dir for the term of its lease, unless that was recalled since the
 // request. Without a term it only tells Revoke the target of the entry.
 func (f Fetch) Entry(dir metadata.Ino, e metadata.Entry, term time.Duration) {
@@ -110,14 +232,14 @@ func (f Fetch) Entry(dir metadata.Ino, e metadata.Entry, term time.Duration) {
 	k := metadata.LeaseKey{Ino: dir, Name: e.Name}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f.seq < c.barren || c.past[k] > f.seq {
+	if f.overtaken(k) {
 		term = 0
 	}
 	if _, ok := c.entries[k]; !ok && len(c.entries) >= maxKept {
 		return
 	}
 	e.Attr = nil
-	c.entries[k] = kept[metadata.Entry]{e, f.began.Add(max(term, 0))}
+	c.entries[k] = kept[metadata.Entry]{e, f.began.Add(max(term, 0)), f.session}
 }
 
 // Attr is Entry for the attributes of an inode. It returns those of a directory with the changes of
@@ -133,7 +255,7 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 		}
 		c.see(a)
 	}
-	if term <= 0 || f.seq < c.barren || c.past[metadata.LeaseKey{Ino: a.Ino}] > f.seq {
+	if term <= 0 || f.overtaken(metadata.LeaseKey{Ino: a.Ino}) {
 		return a
 	}
 	have, ok := c.attrs[a.Ino]
@@ -145,8 +267,43 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	case ok && have.value.Ctime > a.Ctime: // of a younger answer
 		return a
 	}
-	c.attrs[a.Ino] = kept[metadata.Attr]{a, f.began.Add(term)}
+	now := c.now()
+	next := keptAttr{kept: kept[metadata.Attr]{a, f.began.Add(term), f.session}}
+	if ok && have.left(c, now) > 0 && have.value.Ctime == a.Ctime {
+		next.entries, next.whole = have.entries, have.whole
+		have.whole = false
+	}
+	c.unlist(have)
+	c.attrs[a.Ino] = next
 	return a
+}
+
+// Listing caches all entries of dir, by name and without Attr, for as long as its attributes are leased. Those
+// came with the entries, for the same term.
+func (f Fetch) Listing(dir metadata.Ino, es []metadata.Entry, term time.Duration) {
+	c := f.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	a, ok := c.attrs[dir]
+	own := kept[struct{}]{until: f.began.Add(term), session: f.session}
+	switch {
+	case !ok || a.left(c, now) == 0 || own.left(c, now) == 0, len(es)+c.listed > maxKept:
+		return
+	case f.overtaken(metadata.LeaseKey{Ino: dir}) || c.floors[dir].seq > f.seq:
+		return
+	}
+	c.unlist(a)
+	a.entries, a.whole = es, true
+	c.listed += len(es)
+	c.attrs[dir] = a
+}
+
+// unlist is called for attributes whose listing is dropped; c.mu is held.
+func (c *Cache) unlist(a keptAttr) {
+	if a.whole {
+		c.listed -= len(a.entries)
+	}
 }
 
 // See records the current attributes of a directory.
@@ -198,9 +355,25 @@ func (c *Cache) Revoke(keys ...metadata.LeaseKey) (inos []metadata.Ino) {
 	return inos
 }
 
+// Doubt is Revoke for a change by this node that may still happen, because its call had no answer: its home
+// will not recall keys from this node. They are not cached for a while.
+func (c *Cache) Doubt(keys ...metadata.LeaseKey) {
+	inos := c.Revoke(keys...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	until := c.now().Add(KeyTerm)
+	for _, k := range keys {
+		c.doubts[k] = until
+	}
+	for _, ino := range inos {
+		c.doubts[metadata.LeaseKey{Ino: ino}] = until
+	}
+}
+
 // forget drops k, also for fetches in progress; c.mu is held.
 func (c *Cache) forget(k metadata.LeaseKey) {
 	if k.Name == "" {
+		c.unlist(c.attrs[k.Ino])
 		delete(c.attrs, k.Ino)
 	}
 	if c.flights == 0 {
@@ -220,6 +393,8 @@ func (c *Cache) Touch(dir metadata.Ino, t metadata.Time) {
 	defer c.mu.Unlock()
 	if a, ok := c.attrs[dir]; ok {
 		a.value.Mtime, a.value.Ctime = max(a.value.Mtime, t), max(a.value.Ctime, t)
+		c.unlist(a)
+		a.entries, a.whole = nil, false
 		c.attrs[dir] = a
 	}
 	if c.flights == 0 {
@@ -240,13 +415,16 @@ func (c *Cache) sweep(now time.Time) {
 	}
 	c.swept = now
 	for k, e := range c.entries {
-		if now.Sub(e.until) >= Term { // one that is over serves Revoke for a while
+		if now.Sub(e.until) >= Term || c.sessions[e.session] == nil { // one that is over serves Revoke for a while
 			delete(c.entries, k)
 		}
 	}
 	for k, a := range c.attrs {
-		if !a.until.After(now) {
+		if s := c.sessions[a.session]; s == nil || !s.until.After(now) || !a.until.After(now) {
+			c.unlist(a)
 			delete(c.attrs, k)
 		}
 	}
+	maps.DeleteFunc(c.sessions, func(_ metadata.LeaseSession, s *renewed) bool { return now.Sub(s.until) >= Term })
+	maps.DeleteFunc(c.doubts, func(_ metadata.LeaseKey, until time.Time) bool { return now.After(until) })
 }

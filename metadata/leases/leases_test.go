@@ -15,6 +15,16 @@ func (c *clock) now() time.Time               { return c.t }
 func (c *clock) pass(d time.Duration)         { c.t = c.t.Add(d) }
 func attr(dir metadata.Ino) metadata.LeaseKey { return metadata.LeaseKey{Ino: dir} }
 
+// grant is Grant under the session of the node.
+func grant(t *Table, k metadata.LeaseKey, to metadata.NodeID) time.Duration {
+	return t.Grant(k, t.Ask(to))
+}
+
+// fetch is a request whose reply is under a session of some home.
+func fetch(c *Cache) Fetch {
+	return c.Fetch().Under(metadata.Lease{Session: metadata.LeaseSession{Home: 9, ID: 1}, Term: Term})
+}
+
 func told(m map[Holder][]metadata.LeaseKey) map[metadata.NodeID]int {
 	n := make(map[metadata.NodeID]int)
 	for h, keys := range m {
@@ -28,12 +38,12 @@ func TestOnlyHoldersAreTold(t *testing.T) {
 	tab := NewTable(c.now, time.Time{})
 	k := metadata.LeaseKey{Ino: 16, Name: "d"}
 	for _, n := range []metadata.NodeID{1, 2} {
-		if got := tab.Grant(attr(20), n); got != Term {
-			t.Fatalf("Grant to %d = %v, want %v", n, got, Term)
+		if got := grant(tab, attr(20), n); got != KeyTerm {
+			t.Fatalf("Grant to %d = %v, want %v", n, got, KeyTerm)
 		}
 	}
-	tab.Grant(k, 1)
-	tab.Grant(attr(99), 3)
+	grant(tab, k, 1)
+	grant(tab, attr(99), 3)
 	tell, after := tab.Change(2, attr(20), k)
 	if got := told(tell); len(got) != 1 || got[1] != 2 || !after.IsZero() {
 		t.Errorf("told %v after %v, want node 1 of two keys, at once", got, after)
@@ -55,7 +65,7 @@ func TestOnlyHoldersAreTold(t *testing.T) {
 func TestALeaseEnds(t *testing.T) {
 	c := newClock()
 	tab := NewTable(c.now, time.Time{})
-	tab.Grant(attr(20), 1)
+	grant(tab, attr(20), 1)
 	c.pass(Term - 1)
 	if tell, _ := tab.Change(2, attr(21)); len(tell) != 0 {
 		t.Errorf("told %v of another directory", tell)
@@ -65,9 +75,9 @@ func TestALeaseEnds(t *testing.T) {
 		t.Errorf("told %v whose lease is over", tell)
 	}
 	c.pass(Term)
-	tab.Grant(attr(1), 1)
+	grant(tab, attr(1), 1)
 	c.pass(Term)
-	tab.Grant(attr(2), 1)
+	grant(tab, attr(2), 1)
 	if tab.Len() != 1 {
 		t.Errorf("%d keys are known, want the last one", tab.Len())
 	}
@@ -83,22 +93,22 @@ func TestBusyDirectoriesAreNotLeased(t *testing.T) {
 		asker   metadata.NodeID
 		want    time.Duration
 	}{
-		{0, 1, 1, Term},
+		{0, 1, 1, KeyTerm},
 		{0, 0, 2, 0},
 		{Term - 1, 0, 2, 0},
-		{1, 0, 2, Term},
-		{0, 2, 2, Term}, // 1 changed it long ago
+		{1, 0, 2, KeyTerm},
+		{0, 2, 2, KeyTerm}, // 1 changed it long ago
 		{0, 1, 2, 0},
 		{0, 0, 1, 0}, // 2 has just changed it, too
-		{Term, 0, 1, Term},
-		{0, 0, 2, Term},
+		{Term, 0, 1, KeyTerm},
+		{0, 0, 2, KeyTerm},
 	}
 	for i, s := range steps {
 		c.pass(s.pass)
 		if s.changer != 0 {
 			tab.Change(s.changer, attr(20))
 		}
-		if got := tab.Grant(attr(20), s.asker); got != s.want {
+		if got := grant(tab, attr(20), s.asker); got != s.want {
 			t.Errorf("step %d: Grant to %d = %v, want %v", i, s.asker, got, s.want)
 		}
 	}
@@ -123,7 +133,7 @@ func dir(ino metadata.Ino, mtime metadata.Time) metadata.Attr {
 func TestCacheKeepsForATerm(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)
-	f := h.Fetch()
+	f := fetch(h)
 	c.pass(100 * time.Millisecond) // the answer takes its time
 	f.Entry(16, metadata.Entry{Name: "d", Ino: 20, Mode: 0o40000}, Term)
 	f.Attr(dir(20, 5), Term)
@@ -142,7 +152,7 @@ func TestCacheKeepsForATerm(t *testing.T) {
 		t.Errorf("the attributes are kept for %v longer than they may be", left)
 	}
 	c.pass(Term)
-	h.Fetch().End()
+	fetch(h).End()
 	if h.Len() != 0 {
 		t.Errorf("%d answers are kept for nobody", h.Len())
 	}
@@ -154,7 +164,7 @@ func TestRevokedUnderWay(t *testing.T) {
 	k := metadata.LeaseKey{Ino: 16, Name: "d"}
 	for _, revoke := range []metadata.LeaseKey{k, attr(20)} {
 		h := NewCache(c.now)
-		f := h.Fetch()
+		f := fetch(h)
 		h.Revoke(revoke)
 		f.Entry(16, metadata.Entry{Name: "d", Ino: 20}, Term)
 		f.Attr(dir(20, 5), Term)
@@ -165,7 +175,7 @@ func TestRevokedUnderWay(t *testing.T) {
 		if _, left := h.Attr(20); (left > 0) == (revoke == attr(20)) {
 			t.Errorf("revoke of %v: the attributes are kept for %v", revoke, left)
 		}
-		g := h.Fetch()
+		g := fetch(h)
 		g.Attr(dir(20, 6), Term)
 		g.End()
 		if a, left := h.Attr(20); left == 0 || a.Mtime != 6 {
@@ -177,7 +187,7 @@ func TestRevokedUnderWay(t *testing.T) {
 func TestRevokedEntryTakesItsDirectory(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)
-	f := h.Fetch()
+	f := fetch(h)
 	f.Entry(16, metadata.Entry{Name: "d", Ino: 20}, 0) // not leased
 	f.Attr(dir(20, 5), Term)
 	f.End()
@@ -198,9 +208,9 @@ func TestRevokedEntryTakesItsDirectory(t *testing.T) {
 func TestOwnChanges(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)
-	f := h.Fetch()
+	f := fetch(h)
 	f.Attr(dir(20, 5), Term)
-	late := h.Fetch()
+	late := fetch(h)
 	h.Touch(20, 9)
 	h.Touch(20, 7) // of a call that was overtaken
 	if a, _ := h.Attr(20); a.Mtime != 9 || a.Ctime != 9 {
@@ -211,7 +221,7 @@ func TestOwnChanges(t *testing.T) {
 	}
 	late.End()
 	f.End()
-	if a := h.Fetch().Attr(dir(20, 4), Term); a.Mtime != 9 {
+	if a := fetch(h).Attr(dir(20, 4), Term); a.Mtime != 9 {
 		t.Errorf("answer beside what is kept: %v, want the time 9", a)
 	}
 }
@@ -221,7 +231,7 @@ func TestOwnChanges(t *testing.T) {
 func TestManyRevocations(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)
-	f := h.Fetch()
+	f := fetch(h)
 	h.Revoke(attr(20))
 	for i := range 2 * maxPast {
 		h.Revoke(attr(metadata.Ino(1000 + i)))
@@ -243,7 +253,7 @@ func TestManyRevocations(t *testing.T) {
 func TestRemovedDirectoriesAreRemembered(t *testing.T) {
 	c := NewCache(newClock().now)
 	see := func(ino metadata.Ino) {
-		f := c.Fetch()
+		f := fetch(c)
 		defer f.End()
 		a := dir(ino, 1)
 		a.Nlink = 2
@@ -280,4 +290,161 @@ func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.known)
+}
+
+// A session that is renewed keeps its leases; one with a recall that is not answered is not renewed, and
+// what its node asks for later is of another session.
+func TestSessions(t *testing.T) {
+	c := newClock()
+	tab := NewTable(c.now, time.Time{})
+	first := tab.Ask(1)
+	id := first.Session
+	if first.Term != Term || tab.Grant(attr(20), first) == 0 {
+		t.Fatalf("a session of %v grants nothing", first.Term)
+	}
+	for range 5 {
+		c.pass(Term / 2)
+		if got := tab.Renew(1, id); got != Term {
+			t.Fatalf("Renew = %v, want %v", got, Term)
+		}
+	}
+	tell, _ := tab.Change(2, attr(20))
+	if told(tell)[1] != 1 {
+		t.Fatalf("told %v, want node 1, whose lease was renewed", tell)
+	}
+	c.pass(Term / 2)
+	if got := tab.Renew(1, id); got != Term/2 {
+		t.Errorf("Renew during a recall = %v, want what was left", got)
+	}
+	if q := tab.Ask(1); q.Session != id || q.Term != Term/2 {
+		t.Errorf("Ask during a recall = %+v, want session %d for what was left", q, id)
+	}
+	c.pass(Term / 2)
+	if got := tab.Renew(1, id); got != 0 {
+		t.Errorf("Renew of a session that has ended = %v", got)
+	}
+	next := tab.Ask(1).Session
+	for h, keys := range tell {
+		tab.Recalled(h, keys)
+	}
+	if got := tab.Renew(1, next); next == id || got != Term {
+		t.Errorf("session %d after %d, renewed for %v", next, id, got)
+	}
+	if got := tab.Grant(attr(21), first); got != 0 {
+		t.Errorf("a session that has ended grants %v", got)
+	}
+	if again := NewTable(c.now, time.Time{}).Ask(1).Session; again == next || again == id {
+		t.Errorf("a restarted home begins session %d again", again)
+	}
+}
+
+func TestAnsweredRecallsRenew(t *testing.T) {
+	c := newClock()
+	tab := NewTable(c.now, time.Time{})
+	q := tab.Ask(1)
+	tab.Grant(attr(20), q)
+	tell, _ := tab.Change(2, attr(20))
+	for h, keys := range tell {
+		tab.Recalled(h, keys)
+	}
+	c.pass(Term / 2)
+	if got := tab.Renew(1, q.Session); got != Term {
+		t.Errorf("Renew after an answered recall = %v, want %v", got, Term)
+	}
+	if keys := tab.Of(20); len(keys) != 0 {
+		t.Errorf("leased after the recall: %v", keys)
+	}
+}
+
+// A listing is known as long as the attributes are leased that came with it, without a change or recall since.
+func TestListings(t *testing.T) {
+	es := []metadata.Entry{{Name: "a", Ino: 31}, {Name: "c", Ino: 32}}
+	again := func(mtime metadata.Time) func(*Cache, *clock) {
+		return func(h *Cache, _ *clock) { fetch(h).Attr(dir(20, mtime), KeyTerm) }
+	}
+	for name, c := range map[string]struct {
+		before, during, after func(*Cache, *clock)
+		want                  bool
+	}{
+		"undisturbed":              {want: true},
+		"changed here":             {after: func(h *Cache, _ *clock) { h.Touch(20, 9) }},
+		"changed here meanwhile":   {during: func(h *Cache, _ *clock) { h.Touch(20, 9) }},
+		"changed here before":      {before: func(h *Cache, _ *clock) { h.Touch(20, 9) }, want: true},
+		"recalled":                 {after: func(h *Cache, _ *clock) { h.Revoke(attr(20)) }},
+		"recalled meanwhile":       {during: func(h *Cache, _ *clock) { h.Revoke(attr(20)) }},
+		"in doubt":                 {before: func(h *Cache, _ *clock) { h.Doubt(attr(20)) }},
+		"in doubt long ago":        {before: func(h *Cache, c *clock) { h.Doubt(attr(20)); c.pass(KeyTerm) }, want: true},
+		"another lease meanwhile":  {during: again(5), want: true},
+		"over, another lease":      {during: func(h *Cache, c *clock) { c.pass(KeyTerm); again(5)(h, c) }},
+		"leased again, unchanged":  {after: again(5), want: true},
+		"leased again, changed":    {after: again(6)},
+		"after the session":        {after: func(_ *Cache, c *clock) { c.pass(Term) }},
+		"leased again after a gap": {after: func(h *Cache, c *clock) { c.pass(Term); again(5)(h, c) }},
+	} {
+		k := newClock()
+		h := NewCache(k.now)
+		do := func(f func(*Cache, *clock)) {
+			if f != nil {
+				f(h, k)
+			}
+		}
+		do(c.before)
+		f := fetch(h)
+		do(c.during)
+		f.Attr(dir(20, 5), KeyTerm)
+		f.Listing(20, es, KeyTerm)
+		f.End()
+		do(c.after)
+		got, ok := h.Listing(20, "")
+		if rest, _ := h.Listing(20, "a"); ok != c.want || ok && (len(got) != 2 || len(rest) != 1) {
+			t.Errorf("%s: Listing = %v, %v, want %v; behind a: %v", name, got, ok, c.want, rest)
+		}
+		if h.Absent(20, "b") != c.want || h.Absent(20, "a") || h.Absent(20, "c") {
+			t.Errorf("%s: b is absent: %v, want %v; a: %v", name, h.Absent(20, "b"), c.want, h.Absent(20, "a"))
+		}
+		h.Revoke(attr(20))
+		if h.listed != 0 {
+			t.Errorf("%s: %d entries are counted after all was dropped", name, h.listed)
+		}
+	}
+}
+
+// A session is renewed while it is used, and a while longer.
+func TestDueSessions(t *testing.T) {
+	c := newClock()
+	h := NewCache(c.now)
+	f := fetch(h)
+	f.Attr(dir(20, 5), KeyTerm)
+	f.End()
+	renew := func() int {
+		due := h.Due()
+		for _, id := range due {
+			if len(h.Due()) != 0 {
+				t.Error("it is due again while it is renewed")
+			}
+			h.Renewed(id, c.t, Term)
+		}
+		return len(due)
+	}
+	if renew() != 0 {
+		t.Error("a new session is due")
+	}
+	for range int(KeyTerm/Term) - 1 {
+		c.pass(Term / 2)
+		renew()
+		c.pass(Term / 2)
+		renew()
+		h.Attr(20)
+	}
+	if _, left := h.Attr(20); left == 0 {
+		t.Error("the lease has ended with its first term")
+	}
+	n := 0
+	for range 4 * int(idle/Term) {
+		c.pass(Term / 2)
+		n += renew()
+	}
+	if max := 2 * int(idle/Term); n == 0 || n > max {
+		t.Errorf("%d renewals of a session that is not used, want at most %d", n, max)
+	}
 }

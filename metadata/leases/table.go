@@ -1,18 +1,22 @@
 package leases
 
 import (
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Term is the length of a lease, and how long what one node has changed is not leased to
-// others.
+// Term is the length of a session, and how long what one node has changed is not leased to others.
 const Term = time.Second
 
+// KeyTerm is the length of a lease whose session is renewed.
+const KeyTerm = 10 * Term
+
 // maxKnown bounds the keys with leases: further ones get none. Keys that were changed count, but are
-// always recorded.
+// always recorded. Above half of it leases are as short as a session.
 const maxKnown = 1 << 16
 
 // Table is the leases granted by one home.
@@ -21,38 +25,113 @@ type Table struct {
 
 	mu     sync.Mutex
 	known  map[metadata.LeaseKey]*record // under mu
+	nodes  map[metadata.NodeID]*session  // guarded by mu
+	last   uint64                        // guarded by mu: the session begun last
 	swept  time.Time                     // guarded by mu: last removal of expired leases
 	strict time.Time                     // guarded by mu: until then leases of an earlier run may be valid
 }
 
+// session is the leases of one node. It is renewed by any request of the node, unless a recall has not
+// been answered: then it ends, and all its leases with it.
+type session struct {
+	id      uint64
+	until   time.Time
+	recalls int // that are in flight
+}
+
 // record is the holders and the last changes of one key.
 type record struct {
-	holders []Holder
+	holders []holding
 	by      metadata.NodeID // author of the last change
 	at      time.Time       // time of the last change; zero is never
 	others  time.Time       // time of the last change by another node
 }
 
-// Holder is a node with a lease.
+// holding is a lease of one key.
+type holding struct {
+	node    metadata.NodeID
+	session uint64
+	until   time.Time
+}
+
+// Holder is a node with leases, until its session ends.
 type Holder struct {
-	Node  metadata.NodeID
-	Until time.Time
+	Node    metadata.NodeID
+	Session uint64
+	Until   time.Time
 }
 
 // NewTable returns an empty table. Leases of an earlier run of this home end at after; zero if
 // there was none.
 func NewTable(now func() time.Time, after time.Time) *Table {
-	return &Table{now: now, known: make(map[metadata.LeaseKey]*record), swept: now(), strict: after}
+	return &Table{
+		now: now, swept: now(), strict: after, last: rand.Uint64(), // no session of an earlier run has its number
+		known: make(map[metadata.LeaseKey]*record), nodes: make(map[metadata.NodeID]*session),
+	}
 }
 
-// Grant grants a lease on k to the node to, for an answer that was read before, and returns its term.
-// Zero is no lease.
-func (t *Table) Grant(k metadata.LeaseKey, to metadata.NodeID) time.Duration {
+// Request is a request of a node for what can be leased, with its session and the term of that.
+type Request struct {
+	Node    metadata.NodeID
+	Session uint64
+	Term    time.Duration
+	at      time.Time
+}
+
+// Ask must be called before the answer to a request is read. It begins a session if the node has none.
+func (t *Table) Ask(of metadata.NodeID) Request {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	s := t.nodes[of]
+	if s == nil || !s.until.After(now) {
+		t.last++
+		s = &session{id: t.last}
+		t.nodes[of] = s
+	}
+	return Request{of, s.id, s.renew(now), now}
+}
+
+// Renew returns the new term of a session; zero if it has ended.
+func (t *Table) Renew(of metadata.NodeID, id uint64) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	s := t.nodes[of]
+	if s == nil || s.id != id || !s.until.After(now) {
+		return 0
+	}
+	return s.renew(now)
+}
+
+// renew returns the term from now on.
+func (s *session) renew(now time.Time) time.Duration {
+	if s.recalls == 0 {
+		s.until = now.Add(Term)
+	}
+	return s.until.Sub(now)
+}
+
+// alive returns the session of a lease that is valid, else nil; t.mu is held.
+func (t *Table) alive(h holding, now time.Time) *session {
+	s := t.nodes[h.node]
+	if s == nil || s.id != h.session || !s.until.After(now) || !h.until.After(now) {
+		return nil
+	}
+	return s
+}
+
+// Grant grants a lease on k in the answer to a request, and returns its term. Zero is no lease: there is
+// none if another node may have changed what was read.
+func (t *Table) Grant(k metadata.LeaseKey, q Request) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
 	t.sweep(now)
-	r := t.known[k]
+	r, term := t.known[k], KeyTerm
+	if len(t.known) >= maxKnown/2 {
+		term = Term
+	}
 	switch {
 	case r == nil && len(t.known) >= maxKnown:
 		return 0
@@ -61,27 +140,30 @@ func (t *Table) Grant(k metadata.LeaseKey, to metadata.NodeID) time.Duration {
 		t.known[k] = r
 	}
 	changed := r.at
-	if r.by == to {
+	if r.by == q.Node {
 		changed = r.others
 	}
-	if !changed.IsZero() && now.Sub(changed) < Term {
+	h := holding{q.Node, q.Session, now.Add(term)}
+	if t.alive(h, now) == nil || now.Sub(q.at) >= Term || !changed.IsZero() && now.Sub(changed) < Term {
 		return 0
 	}
-	until := now.Add(Term)
 	for i := range r.holders {
-		if r.holders[i].Node == to {
-			r.holders[i].Until = until
-			return Term
+		if r.holders[i].node == q.Node {
+			if l := r.holders[i]; l.session == q.Session && l.until.After(h.until) {
+				return term // what it has may last longer
+			}
+			r.holders[i] = h
+			return term
 		}
 	}
-	r.holders = append(r.holders, Holder{to, until})
-	return Term
+	r.holders = append(r.holders, h)
+	return term
 }
 
 // Change records that the node by has changed keys. It returns the leases of other nodes: they must
 // be recalled, or have ended, before the change is acknowledged; and the time after must have come.
 // Each is returned by every Change until Recalled, so that no change is acknowledged while the recall
-// for another is in flight.
+// for another is in flight. Recalled must be called once for each holder.
 func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[Holder][]metadata.LeaseKey, after time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,13 +180,18 @@ func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[
 		}
 		r.by, r.at = by, now
 		for _, h := range r.holders {
-			if h.Node == by || !h.Until.After(now) {
+			s := t.alive(h, now)
+			if h.node == by || s == nil {
 				continue
 			}
 			if tell == nil {
 				tell = make(map[Holder][]metadata.LeaseKey)
 			}
-			tell[h] = append(tell[h], k)
+			to := Holder{h.node, s.id, s.until}
+			if tell[to] == nil {
+				s.recalls++
+			}
+			tell[to] = append(tell[to], k)
 		}
 	}
 	if t.strict.After(now) {
@@ -113,22 +200,32 @@ func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[
 	return tell, after
 }
 
-// Recalled notes that h has dropped its leases on keys.
+// Recalled notes that h has dropped its leases on keys, or that its session has ended.
 func (t *Table) Recalled(h Holder, keys []metadata.LeaseKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if s := t.nodes[h.Node]; s != nil && s.id == h.Session {
+		s.recalls--
+	}
 	for _, k := range keys {
 		r := t.known[k]
 		if r == nil {
 			continue
 		}
-		for i := range r.holders {
-			if r.holders[i] == h {
-				r.holders = append(r.holders[:i], r.holders[i+1:]...)
-				break
-			}
+		r.holders = slices.DeleteFunc(r.holders, func(l holding) bool { return l.node == h.Node && l.session == h.Session })
+	}
+}
+
+// Of returns the keys of a directory that may be leased: its attributes and its entries.
+func (t *Table) Of(dir metadata.Ino) (keys []metadata.LeaseKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k, r := range t.known {
+		if k.Ino == dir && len(r.holders) > 0 {
+			keys = append(keys, k)
 		}
 	}
+	return keys
 }
 
 // sweep drops expired records, once a term.
@@ -138,15 +235,14 @@ func (t *Table) sweep(now time.Time) {
 	}
 	t.swept = now
 	for k, r := range t.known {
-		kept := r.holders[:0]
-		for _, h := range r.holders {
-			if h.Until.After(now) {
-				kept = append(kept, h)
-			}
-		}
-		r.holders = kept
-		if len(kept) == 0 && now.Sub(r.at) >= Term {
+		r.holders = slices.DeleteFunc(r.holders, func(h holding) bool { return t.alive(h, now) == nil })
+		if len(r.holders) == 0 && now.Sub(r.at) >= Term {
 			delete(t.known, k)
+		}
+	}
+	for id, s := range t.nodes {
+		if !s.until.After(now) {
+			delete(t.nodes, id)
 		}
 	}
 }

@@ -11,8 +11,8 @@
 //
 //	1  H → S  create an empty, inactive shard
 //	2  H → S  copy the entries, while the directory is in use; H records changed names
-//	3  H → S  copy the changes, until few are left;
-//	          wait until the leases on entries that were granted before 1 have ended
+//	3  H → S  recall the leases on entries that were granted before 1;
+//	          copy the changes, until few are left
 //	4  H      freeze: changes of entries are answered with Resharding, reads go on;
 //	          wait for the transactions on entries
 //	5  H → S  copy the rest

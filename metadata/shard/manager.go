@@ -27,10 +27,9 @@ type Config struct {
 	Log   *logrus.Entry
 	Delay time.Duration // until a shard reports a change; 100 ms
 	Call  time.Duration // bounds one call to another node; 5 s
-	// LeaseTerm is the longest lease on an entry by its node. During a split none is granted, and
-	// the directory freezes when the earlier ones have ended, because the new node of an entry does
-	// not know them.
-	LeaseTerm time.Duration
+	// EndLeases recalls the leases on a directory and its entries. During a split none is granted; the earlier
+	// ones must have ended before the directory freezes, because the new node of an entry does not know them.
+	EndLeases func(ctx context.Context, dir metadata.Ino)
 }
 
 func (c *Config) setDefaults() {
@@ -39,6 +38,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Call == 0 {
 		c.Call = 5 * time.Second
+	}
+	if c.EndLeases == nil {
+		c.EndLeases = func(context.Context, metadata.Ino) {}
 	}
 	if c.Log == nil {
 		l := logrus.New()
@@ -95,10 +97,9 @@ func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 	if sp == nil || err != nil {
 		return err
 	}
-	leased := time.After(d.cfg.LeaseTerm)
 	begin, err := sp.Shard()
 	if err == nil {
-		err = d.copyAll(ctx, sp, begin, leased)
+		err = d.copyAll(ctx, sp, begin)
 	}
 	if err == nil {
 		err = sp.Commit()
@@ -116,8 +117,8 @@ func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 	return nil // a shard that misses it asks
 }
 
-// copyAll copies the entries to the shards, and freezes the directory when leased fires.
-func (d *Manager) copyAll(ctx context.Context, sp *pebblestore.Split, begin metadata.NewShard, leased <-chan time.Time) error {
+// copyAll copies the entries to the shards, ends the leases, and freezes the directory.
+func (d *Manager) copyAll(ctx context.Context, sp *pebblestore.Split, begin metadata.NewShard) error {
 	err := d.each(ctx, begin.Nodes, func(ctx context.Context, s metadata.Shards, _ metadata.NodeID) error {
 		return s.CreateShard(ctx, begin)
 	})
@@ -127,10 +128,8 @@ func (d *Manager) copyAll(ctx context.Context, sp *pebblestore.Split, begin meta
 			err = d.copyEntries(ctx, begin.Shard, part)
 		}
 	}
-	select {
-	case <-leased:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err == nil {
+		d.cfg.EndLeases(ctx, begin.Dir)
 	}
 	for few, round := false, 0; err == nil && !few && round < maxRounds; round++ {
 		few, err = d.copyChanged(ctx, sp, begin.Shard)

@@ -1,0 +1,83 @@
+package testcluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata/leases"
+)
+
+// TestUnchangedTreeCostsNoCalls: what another node has made is listed, looked at and missed without a call, also
+// when the first leases would have ended; a change by any node is seen at once.
+func TestUnchangedTreeCostsNoCalls(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	c := Start(t, Config{})
+	ms := c.Mount(t)
+	var dir string
+	for i := 0; ; i++ { // neither its home nor its maker looks at it
+		name := fmt.Sprint("d", i)
+		if err := os.Mkdir(filepath.Join(ms[0].Scratch, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(filepath.Join(ms[1].Scratch, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inoOf(st).Home() != 1 {
+			dir = name
+			break
+		}
+	}
+	made, seen := filepath.Join(ms[0].Scratch, dir), filepath.Join(ms[1].Scratch, dir)
+	for i := range n {
+		if err := os.WriteFile(filepath.Join(made, fmt.Sprint("f", i)), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(want int) {
+		t.Helper()
+		es, err := os.ReadDir(seen)
+		if err != nil || len(es) != want {
+			t.Fatalf("%d entries, %v, want %d", len(es), err, want)
+		}
+		for _, e := range es {
+			if _, err := os.Lstat(filepath.Join(seen, e.Name())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range n {
+			if _, err := os.Lstat(filepath.Join(seen, fmt.Sprint("missing", i))); !errors.Is(err, syscall.ENOENT) {
+				t.Fatalf("stat of a missing name: %v", err)
+			}
+		}
+	}
+	calls := func() int64 { return c.Nodes[1].Client.Stats().MetaRemote }
+	for _, pause := range []time.Duration{0, leases.Term * 3 / 2} {
+		Eventually(t, fmt.Sprintf("it costs no call after %v", pause), func() bool {
+			look(n)
+			<-time.After(pause) // a machine that is busy may not renew in time
+			before := calls()
+			look(n)
+			return calls() == before
+		})
+	}
+	for i, m := range []*Mounted{ms[0], ms[1], ms[2]} {
+		look(n + i)
+		if err := os.WriteFile(filepath.Join(m.Scratch, dir, fmt.Sprint("missing", i)), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(filepath.Join(seen, fmt.Sprint("missing", i))); err != nil {
+			t.Fatalf("made by node %d after it was missed: %v", m.Node, err)
+		}
+		if err := os.Rename(filepath.Join(m.Scratch, dir, fmt.Sprint("missing", i)), filepath.Join(m.Scratch, dir, fmt.Sprint("x", i))); err != nil {
+			t.Fatal(err)
+		}
+		look(n + i + 1)
+	}
+}
