@@ -38,7 +38,7 @@ static struct spank_option options[] = {
 	{"bivouac-stage-in", "SRC[:NAME][,KEY=VALUE]...", "unpack a tar or zip, or copy a directory, to $BIVOUAC_DATA/NAME; the job starts when the tree is readable (repeatable)", 1, STAGE_IN,
 	 heard},
 	{"bivouac-stage-out", "FROM:TO", "copy $BIVOUAC_SCRATCH/FROM to the directory TO while the job runs and when it ends (repeatable)", 1, STAGE_OUT, heard},
-	{"bivouac-opts", "KEY=VALUE,...", "settings of the job's bivouac, for instance wait=all,capacity=400G,rate=200M", 1, OPTS, heard},
+	{"bivouac-opts", "KEY=VALUE,...", "settings of the job's filesystem, such as wait=all,capacity=400G,rate=200M; bivouac --help lists the keys", 1, OPTS, heard},
 };
 
 int options_register(spank_t sp)

@@ -106,6 +106,41 @@ func TestDocumentedCommands(t *testing.T) {
 // joined is text whose continued lines are one.
 func joined(text string) string { return strings.ReplaceAll(text, "\\\n", " ") }
 
+// TestHelp: the help of the program has the commands first, then the keys; that of a command that a
+// user runs with arguments or flags has an example.
+func TestHelp(t *testing.T) {
+	c := root()
+	var b strings.Builder
+	c.SetOut(&b)
+	c.SetArgs([]string{"--help"})
+	if err := c.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	at := 0
+	for _, want := range []string{"Usage:", "\n  stage-in ", "\nFor administrators:", "\nKeys of --bivouac-opts:\n\n    wait="} {
+		i := strings.Index(b.String()[at:], want)
+		if i < 0 {
+			t.Fatalf("bivouac --help lacks %q, or has it too early:\n%s", want, &b)
+		}
+		at += i
+	}
+	b.Reset()
+	c.SetArgs([]string{"wait", "--help"})
+	if err := c.Execute(); err != nil || strings.Contains(b.String(), "--bivouac-opts") {
+		t.Errorf("bivouac wait --help: %v: %s", err, &b)
+	}
+	var exampled func(*cobra.Command)
+	exampled = func(c *cobra.Command) {
+		if slurm := c.Name() == "prolog" || c.Name() == "epilog"; c.Runnable() && !c.Hidden && !slurm && c.HasLocalFlags() && c.Example == "" {
+			t.Errorf("%s --help has no example", c.CommandPath())
+		}
+		for _, s := range c.Commands() {
+			exampled(s)
+		}
+	}
+	exampled(root())
+}
+
 func examples(t *testing.T, c *cobra.Command) {
 	t.Helper()
 	for line := range strings.Lines(joined(c.Example)) {

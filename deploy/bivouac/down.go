@@ -18,7 +18,8 @@ also scratch: copy files that you want to keep first. It removes D if up created
 it; your own files in D stay. It can be repeated, and cleans up after processes
 that were killed. It fails if nothing is up in D, and names processes that still use
 a mount: their files are gone.`,
-		Args: cobra.NoArgs,
+		Example: "  bivouac down --dir /tmp/camp",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			users, err := local.Down(dir)
 			for _, u := range users {

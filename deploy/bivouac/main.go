@@ -79,9 +79,8 @@ In a job script:
 
 The job reads the dataset in $BIVOUAC_DATA/imagenet and writes to
 $BIVOUAC_SCRATCH. Files in $BIVOUAC_SCRATCH/ckpt are copied to /lustre/me/run7
-while the job runs and at its end. The keys of --bivouac-opts are:
+while the job runs and at its end.
 
-` + keysHelp(pitch.OptionKeys) + `
 Without Slurm, on this machine:
 
     bivouac up --dir D
@@ -92,7 +91,20 @@ Without Slurm, on this machine:
 		SilenceErrors: true,
 		Version:       version,
 	}
-	c.AddCommand(upCmd(), downCmd(), statusCmd(), topCmd(), stageInCmd(), cancelCmd(), removeCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), planCmd(), simulateCmd(), doctorCmd(), configCmd(),
-		daemonCmd(), keeperCmd(), coverCmd(), viewCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
+	group := func(id, title string, commands ...*cobra.Command) {
+		c.AddGroup(&cobra.Group{ID: id, Title: title})
+		for _, s := range commands {
+			s.GroupID = id
+		}
+		c.AddCommand(commands...)
+	}
+	group("job", "In a job, or with --dir D:", statusCmd(), topCmd(), stageInCmd(), cancelCmd(), removeCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), planCmd())
+	group("alone", "Without a job:", upCmd(), downCmd(), simulateCmd())
+	group("site", "For administrators:", doctorCmd(), configCmd(), prologCmd(), epilogCmd())
+	c.AddCommand(daemonCmd(), keeperCmd(), coverCmd(), viewCmd(), checkOptionsCmd(), versionCmd(), manCmd())
+	c.SetUsageTemplate(c.UsageTemplate() + "{{if not .HasParent}}\n" + optsHelp() + "{{end}}")
 	return c
 }
+
+// optsHelp documents the keys of --bivouac-opts.
+func optsHelp() string { return "Keys of --bivouac-opts:\n\n" + keysHelp(pitch.OptionKeys) }

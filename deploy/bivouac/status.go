@@ -18,6 +18,7 @@ func statusCmd() *cobra.Command {
 		}
 		return show.Status(c.OutOrStdout(), s)
 	})
+	c.Example = "  bivouac status\n  bivouac status --dir /tmp/camp --sources"
 	c.Flags().BoolVar(&sources, "sources", false, "show how fast this node reads datasets from each node and the source")
 	return c
 }
@@ -38,8 +39,9 @@ func reportCmd() *cobra.Command {
 		}
 		return os.WriteFile(html, b.Bytes(), 0o644)
 	})
+	c.Example = "  bivouac report\n  bivouac report --html report.html\n" + `  scontrol update job=$SLURM_JOB_ID comment="$(bivouac report --line)"`
 	c.Flags().StringVar(&html, "html", "", "write the report to this file as one self-contained page with charts")
-	c.Flags().BoolVar(&line, "line", false, `print one line, such as for scontrol update job=$SLURM_JOB_ID comment="$(bivouac report --line)"`)
+	c.Flags().BoolVar(&line, "line", false, "print one line, for the comment of the job")
 	c.MarkFlagsMutuallyExclusive("html", "line", "json")
 	return c
 }

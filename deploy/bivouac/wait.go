@@ -44,6 +44,7 @@ on all nodes. --for says when that is:
 stage-in has an order=seed:S, another sampler or order=list:FILE.
 Wait fails if a stage-in failed. If entries were left out (on-error=skip), or
 files could not be fetched because the source has changed, the exit status is 3.`,
+		Example: "  bivouac wait --for all --timeout 30m\n  bivouac wait imagenet --first 50000",
 		RunE: func(c *cobra.Command, names []string) error {
 			if !slices.Contains([]string{"", "manifest", "all", "none"}, until) {
 				return fmt.Errorf("--for %s: want manifest, all or none", until)

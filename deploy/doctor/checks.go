@@ -129,7 +129,7 @@ func (d *doctor) slurm(ctx context.Context) {
 	d.plugstack(conf)
 	d.timeouts(conf)
 	d.add("job_container", unless(!strings.Contains(conf["JobContainerType"], "tmpfs"), Warning),
-		"keep mount: of the configuration outside the directories that job_container.conf makes private", "%s", conf["JobContainerType"])
+		"keep mount: of the configuration outside the directories that job_container.conf makes private, and set Shared=true there (Slurm 23.02 or later): else jobs do not see what is mounted after a daemon was restarted", "%s", conf["JobContainerType"])
 	d.add("cgroups", unless(strings.Contains(conf["ProctrackType"], "cgroup"), Warning), "ProctrackType=proctrack/cgroup ends all processes of a job before its epilog", "%s", conf["ProctrackType"])
 }
 

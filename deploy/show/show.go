@@ -191,11 +191,11 @@ func dataset(w io.Writer, ds daemon.DatasetStatus) {
 		fmt.Fprintf(w, "  source bytes read / source bytes = %.2f\n", float64(ds.SourceBytes)/float64(ds.SourceSize))
 	}
 	if ds.Adopted > 0 {
-		fmt.Fprintf(w, "  adopted files, bytes     %d, %d (%s) that an earlier job has left on the nodes\n", ds.Adopted, ds.AdoptedBytes, metadata.FormatBytes(ds.AdoptedBytes))
+		fmt.Fprintf(w, "  adopted files, bytes     %d, %d (%s) that an earlier job left on the nodes\n", ds.Adopted, ds.AdoptedBytes, metadata.FormatBytes(ds.AdoptedBytes))
 	}
 	d := ds.Sealed.Time().Sub(ds.Started.Time())
 	if ds.Sealed != 0 && d > 0 {
-		fmt.Fprintf(w, "  ready after              %.2f s, %.3f GB/s\n", d.Seconds(), float64(ds.SourceBytes)/1e9/d.Seconds())
+		fmt.Fprintf(w, "  ready after              %.2f s, %.3f GB/s read from the source\n", d.Seconds(), float64(ds.SourceBytes)/1e9/d.Seconds())
 	}
 	if ds.Skipped > 0 {
 		fmt.Fprintf(w, "  left out                 %s that could not be read (bivouac skipped %s)\n", Entries(ds.Skipped), ds.Name)

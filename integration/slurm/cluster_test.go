@@ -19,7 +19,9 @@ type cluster struct {
 	config string // the site's bivouac.yaml
 	deb    string // the package with the program and the plugin; "": they are in bin
 	nodes  string
-	first  int // the id of the first job
+	first  int    // the id of the first job
+	conf   string // further lines of slurm.conf
+	cpu    string // the processor that all of it runs on; "": any
 }
 
 // sites is the clusters that no test has. Most of a test is waiting for Slurm, so tests run
@@ -116,8 +118,12 @@ func far(user, name string) string { return filepath.Join("/mnt/pfs/home", user,
 
 // try runs the script and returns all that it printed.
 func (c cluster) try(args ...string) (string, error) {
-	cmd := exec.Command("./cluster", args...)
-	cmd.Env = append(os.Environ(), "CLUSTER_DIR="+c.dir, "BIVOUAC_CONFIG="+c.config, "BIVOUAC_DEB="+c.deb, fmt.Sprint("CLUSTER_CONF=FirstJobId=", max(c.first, 1)))
+	args = append([]string{"./cluster"}, args...)
+	if c.cpu != "" {
+		args = append([]string{"taskset", "-c", c.cpu}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "CLUSTER_DIR="+c.dir, "BIVOUAC_CONFIG="+c.config, "BIVOUAC_DEB="+c.deb, fmt.Sprintf("CLUSTER_CONF=FirstJobId=%d\n%s", c.first, c.conf))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -168,15 +168,24 @@ func TestProcessLeftBehind(t *testing.T) {
 	c.on(t, "node1", "kill "+root)
 }
 
-// A job that is requeued keeps its id and begins with an empty scratch.
+// A job that is requeued keeps its id and begins with an empty scratch. With keep, it adopts the dataset
+// that its first run has left.
 func TestRequeue(t *testing.T) {
 	c := begin(t)
-	j := c.submit(t, "alice", "ls -A $BIVOUAC_SCRATCH >> listings\n"+touchAll+hold, bivouac("alice", "2", "--requeue")...)
+	c.keeps(t, "30m")
+	script := "ls -A $BIVOUAC_SCRATCH >> listings\nbivouac report\necho secret > $BIVOUAC_SCRATCH/file\n" + hold
+	j := c.submit(t, "alice", script, append(c.onTheSame(t), "--requeue")...)
 	j.holds(t, "0")
+	if first := j.output(t); !readAll(first) {
+		t.Errorf("the first run has to read all files, it reports\n%s", first)
+	}
 	c.as(t, "alice", "scontrol requeue "+j.id)
 	j.holds(t, "1")
 	j.release(t)
 	j.ends(t, "COMPLETED")
+	if out := j.output(t); !allAdopted.MatchString(out) {
+		t.Errorf("the second run has to adopt all files, it reports\n%s", out)
+	}
 	if got := c.as(t, "alice", "cat listings"); got != "" {
 		t.Errorf("the scratch of a run was not empty: %s", got)
 	}

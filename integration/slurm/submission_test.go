@@ -205,14 +205,25 @@ func TestTwoUsers(t *testing.T) {
 	b.ends(t, "COMPLETED")
 }
 
-// Where there is no munge the job key comes with the submission, and the job never sees it. The site is a cluster of its own.
-func TestNoMunge(t *testing.T) {
+// TestOtherSite is a site without munge, where jobs have a /tmp of their own. It is a cluster of its own.
+func TestOtherSite(t *testing.T) {
 	t.Parallel()
-	c := cluster{dir: t.TempDir(), config: "testdata/nomunge.yaml", nodes: "2"}
+	// Linux 6.18 binds a mount namespace to a file only if its parent was made on the same processor.
+	c := cluster{dir: t.TempDir(), config: "testdata/nomunge.yaml", nodes: "2", conf: "JobContainerType=job_container/tmpfs", first: 9000, cpu: "0"}
 	t.Cleanup(c.down)
 	if err := c.up(); err != nil {
 		t.Fatal(err)
 	}
+	t.Run("NoMunge", c.withoutMunge)
+	t.Run("JobContainer", c.inJobContainer)
+	if t.Failed() {
+		logs, _ := c.try("logs", "20")
+		t.Logf("logs:\n%s", logs)
+	}
+}
+
+// withoutMunge: the job key comes with the submission, and the job never sees it.
+func (c cluster) withoutMunge(t *testing.T) {
 	j := c.submit(t, "alice", touchAll+"env | grep -c BIVOUAC_KEY; srun env | grep -c BIVOUAC_KEY; true", bivouac("alice", "2")...)
 	j.ends(t, "COMPLETED")
 	if got := j.printed(t); got != "0\n0\n" {
@@ -221,6 +232,28 @@ func TestNoMunge(t *testing.T) {
 	out := c.as(t, "alice", "salloc -N1 --bivouac bash -c 'env | grep -c BIVOUAC_KEY; srun env | grep -c BIVOUAC_KEY; true' 2>/dev/null")
 	if out != "0\n0" {
 		t.Errorf("the key is in salloc's environment: %s", out)
+	}
+	c.nothingLeft(t)
+}
+
+// inJobContainer: the steps of a job are in a mount namespace of their own, into which no later mount
+// comes. Scratch and datasets are there, also one that is staged later; from Linux 6.9 on, scratch is
+// there after its daemon was killed.
+func (c cluster) inJobContainer(t *testing.T) {
+	script := `touch /tmp/own && echo before > $BIVOUAC_SCRATCH/file && srun ls $BIVOUAC_SCRATCH
+` + hold + `srun cat $BIVOUAC_SCRATCH/file
+bivouac stage-in ` + far("alice", "tree") + ` && srun cat $BIVOUAC_DATA/tree/hello
+`
+	j := c.submit(t, "alice", script, "--nodes=2", "--bivouac")
+	j.holds(t, "0")
+	c.on(t, "node1", "test ! -e /tmp/own")
+	if kernelHasPassthrough(t) { // which came with what adoption needs
+		c.on(t, "node1", "kill -KILL "+j.daemon(t, "node1"))
+	}
+	j.release(t)
+	j.ends(t, "COMPLETED")
+	if got, want := j.printed(t), "file\nfile\nbefore\nbefore\nhello alice\nhello alice\n"; got != want {
+		t.Errorf("the job says\n%s, want\n%s", got, want)
 	}
 	c.nothingLeft(t)
 }
