@@ -14,6 +14,9 @@ import (
 
 // Names and attributes are cached for as long as their homes have leased them.
 
+// maxMissed is more than the entries of a directory that is listed because of missing names.
+const maxMissed = 256
+
 // Revoke drops cached attributes and entries, because another node is changing them,
 // here and in the kernel.
 func (c *Client) Revoke(keys []metadata.LeaseKey) {
@@ -56,6 +59,9 @@ func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string
 	}
 	if !ok {
 		e, err := c.lookupNow(ctx, dir, name)
+		if errors.Is(err, syscall.ENOENT) && dir.Home() != c.cfg.Self && c.leases.Missed(dir) {
+			_, _, _ = c.List(dir).Read(ctx, "", maxMissed) // only for what the listing leases
+		}
 		return e, 0, err
 	}
 	a, left, err := c.GetattrLeased(ctx, e.Ino)

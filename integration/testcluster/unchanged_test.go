@@ -40,8 +40,16 @@ func TestUnchangedTreeCostsNoCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Mkdir(filepath.Join(ms[0].Scratch, dir+"-unlisted"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	look := func(want int) {
 		t.Helper()
+		for i := range n {
+			if _, err := os.Lstat(filepath.Join(seen+"-unlisted", fmt.Sprint("missing", i))); !errors.Is(err, syscall.ENOENT) {
+				t.Fatalf("stat of a missing name: %v", err)
+			}
+		}
 		es, err := os.ReadDir(seen)
 		if err != nil || len(es) != want {
 			t.Fatalf("%d entries, %v, want %d", len(es), err, want)

@@ -60,6 +60,7 @@ type keptAttr struct {
 	kept[metadata.Attr]
 	entries []metadata.Entry
 	whole   bool // entries is the whole directory
+	misses  int  // names that it did not have
 }
 
 // floor is a lower bound of the mtime of a directory.
@@ -133,6 +134,20 @@ func (c *Cache) Absent(dir metadata.Ino, name string) bool {
 	}
 	_, found := slices.BinarySearchFunc(a.entries, name, byName)
 	return !found
+}
+
+// Missed notes that dir was asked for a name that it does not have. It reports whether it is worthwhile to list dir,
+// once, because more such names may follow.
+func (c *Cache) Missed(dir metadata.Ino) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, ok := c.attrs[dir]
+	if !ok || a.whole || a.left(c, c.now()) == 0 {
+		return false
+	}
+	a.misses++
+	c.attrs[dir] = a
+	return a.misses == 2
 }
 
 func byName(e metadata.Entry, name string) int { return cmp.Compare(e.Name, name) }
@@ -270,7 +285,7 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	now := c.now()
 	next := keptAttr{kept: kept[metadata.Attr]{a, f.began.Add(term), f.session}}
 	if ok && have.left(c, now) > 0 && have.value.Ctime == a.Ctime {
-		next.entries, next.whole = have.entries, have.whole
+		next.entries, next.whole, next.misses = have.entries, have.whole, have.misses
 		have.whole = false
 	}
 	c.unlist(have)

@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -406,6 +407,37 @@ func TestListings(t *testing.T) {
 		if h.listed != 0 {
 			t.Errorf("%s: %d entries are counted after all was dropped", name, h.listed)
 		}
+	}
+}
+
+// A directory is worth a listing at the second missing name, if what that brings is leased.
+func TestMisses(t *testing.T) {
+	c := newClock()
+	h := NewCache(c.now)
+	miss := func() (at []int) {
+		for i := range 5 {
+			if h.Missed(20) {
+				at = append(at, i)
+			}
+		}
+		return at
+	}
+	if at := miss(); at != nil {
+		t.Errorf("without a lease it is listed at misses %v", at)
+	}
+	f := fetch(h)
+	f.Attr(dir(20, 5), KeyTerm)
+	if at := miss(); !slices.Equal(at, []int{1}) {
+		t.Errorf("it is listed at misses %v, want 1", at)
+	}
+	fetch(h).Attr(dir(20, 5), KeyTerm)
+	if at := miss(); at != nil {
+		t.Errorf("unchanged, it is listed again at misses %v", at)
+	}
+	fetch(h).Attr(dir(20, 6), KeyTerm)
+	f.Listing(20, nil, KeyTerm)
+	if at := miss(); at != nil {
+		t.Errorf("with a listing it is listed at misses %v", at)
 	}
 }
 
