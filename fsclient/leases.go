@@ -21,6 +21,7 @@ const maxMissed = 256
 // here and in the kernel.
 func (c *Client) Revoke(keys []metadata.LeaseKey) {
 	inos := c.leases.Revoke(keys...)
+	c.closeIdle(inos)
 	if f := c.onRevoke.Load(); f != nil {
 		(*f)(inos)
 	}
@@ -34,10 +35,10 @@ func (c *Client) OnRevoke(f func(inos []metadata.Ino)) { c.onRevoke.Store(&f) }
 // of the call. Their home recalls leases from other nodes only. With some errors the change may still happen.
 func (c *Client) changedHere(err error, keys ...metadata.LeaseKey) {
 	if mayHappen(err) {
-		c.leases.Doubt(keys...)
+		c.closeIdle(c.leases.Doubt(keys...))
 		return
 	}
-	c.leases.Revoke(keys...)
+	c.closeIdle(c.leases.Revoke(keys...))
 }
 
 // mayHappen reports whether a change whose call failed with err may take effect later.
@@ -193,6 +194,7 @@ func (c *Client) renewLeases() {
 			return
 		case <-t.C:
 		}
+		c.closeExpired(c.cfg.Now())
 		for _, session := range c.leases.Due() {
 			c.wg.Go(func() { c.renewLease(session) })
 		}

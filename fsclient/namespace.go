@@ -132,6 +132,9 @@ func (c *Client) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry
 	}
 	old, err := at(ctx, c, r.Dir, r.Name, func(s metadata.NodeStore) (*metadata.Entry, error) { return s.Rename(ctx, r) })
 	c.changedHere(err, attrKey(r.Dir), entryKey(r.Dir, r.Name), attrKey(r.NewDir), entryKey(r.NewDir, r.NewName))
+	if old != nil {
+		c.changedHere(nil, attrKey(old.Ino))
+	}
 	return old, err
 }
 

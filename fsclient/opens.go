@@ -32,7 +32,11 @@ func (c *Client) release(f *File) {
 	f.mu.Lock()
 	unsure := f.failed || f.dirty
 	f.mu.Unlock()
-	if !c.files.release(f, unsure) {
+	var idle time.Time
+	if f.mayIdle() {
+		idle = c.cfg.Now()
+	}
+	if !c.files.release(f, unsure, idle) {
 		return
 	}
 	c.locks.FileClosed(f.ino)

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -15,6 +16,7 @@ type fileTable struct {
 	ticket   metadata.Ticket              // under mu: the last ticket
 	seq      uint64                       // under mu: of the last append
 	open     map[metadata.Ino]*File       // under mu
+	idle     map[metadata.Ino]time.Time   // under mu: open files without a use, since when
 	closed   map[metadata.NodeID]closes   // under mu: to be reported to their homes
 	telling  map[metadata.NodeID]struct{} // under mu: homes that are being told of closes
 	creating map[metadata.Ticket]struct{} // under mu: creates in flight
@@ -27,6 +29,7 @@ type closes map[metadata.Ino]metadata.Opened
 
 func (t *fileTable) init() {
 	t.open = make(map[metadata.Ino]*File)
+	t.idle = make(map[metadata.Ino]time.Time)
 	t.closed = make(map[metadata.NodeID]closes)
 	t.telling = make(map[metadata.NodeID]struct{})
 	t.creating = make(map[metadata.Ticket]struct{})
@@ -55,8 +58,14 @@ func (t *fileTable) ref(c *Client, ino metadata.Ino, ticket metadata.Ticket) *Fi
 		delete(was, ino)
 		t.open[ino] = f
 	}
-	f.refs++
+	t.use(f)
 	return f
+}
+
+// use counts one more use of f, which is open; t.mu is held.
+func (t *fileTable) use(f *File) {
+	f.refs++
+	delete(t.idle, f.ino)
 }
 
 // nextSeq numbers the appends of all files.
@@ -104,7 +113,7 @@ func (t *fileTable) hold(f *File) bool {
 	if t.open[f.ino] != f {
 		return false
 	}
-	f.refs++
+	t.use(f)
 	return true
 }
 
@@ -114,23 +123,34 @@ func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	defer t.mu.Unlock()
 	f := t.open[ino]
 	if f != nil {
-		f.refs++
+		t.use(f)
 	}
 	return f
 }
 
-// release ends a use of f. It reports whether it was the last: then the close must be reported.
-func (t *fileTable) release(f *File, unsure bool) (last bool) {
+// release ends a use of f. It reports whether it was the last: then f is idle from now on, or, if now is zero, the
+// close must be reported.
+func (t *fileTable) release(f *File, unsure bool, now time.Time) (last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.refs--
-	if f.refs > 0 {
+	switch {
+	case f.refs > 0:
 		return false
+	case !now.IsZero() && !f.unsure && len(t.idle) < maxIdle:
+		t.idle[f.ino] = now
+	default:
+		t.drop(f, unsure)
 	}
+	return true
+}
+
+// drop closes f, which has no use; t.mu is held.
+func (t *fileTable) drop(f *File, unsure bool) {
+	delete(t.idle, f.ino)
 	delete(t.open, f.ino)
 	delete(t.settle, f)
 	t.close(metadata.Opened{Ino: f.ino, Ticket: f.ticket, Unsure: unsure || f.unsure})
-	return true
 }
 
 // floor is the first ticket that may be that of a create in flight. A close with a
@@ -279,5 +299,5 @@ func (t *fileTable) list() []*File {
 func (t *fileTable) len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.open)
+	return len(t.open) - len(t.idle)
 }

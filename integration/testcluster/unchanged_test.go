@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
-// TestUnchangedTreeCostsNoCalls: what another node has made is listed, looked at and missed without a call, also
+// TestUnchangedTreeCostsNoCalls: what another node has made is listed, looked at, opened, read and missed without a call, also
 // when the first leases would have ended; a change by any node is seen at once.
 func TestUnchangedTreeCostsNoCalls(t *testing.T) {
 	t.Parallel()
@@ -54,6 +55,11 @@ func TestUnchangedTreeCostsNoCalls(t *testing.T) {
 		if err != nil || len(es) != want {
 			t.Fatalf("%d entries, %v, want %d", len(es), err, want)
 		}
+		for _, e := range es[:want/2] {
+			if b, err := os.ReadFile(filepath.Join(seen, e.Name())); err != nil || len(b) > 1 {
+				t.Fatalf("%q, %v", b, err)
+			}
+		}
 		for _, e := range es {
 			if _, err := os.Lstat(filepath.Join(seen, e.Name())); err != nil {
 				t.Fatal(err)
@@ -88,4 +94,46 @@ func TestUnchangedTreeCostsNoCalls(t *testing.T) {
 		}
 		look(n + i + 1)
 	}
+}
+
+// TestIdleFileIsClosed: a file that was read on a node stays open there for its home, until another node removes it.
+func TestIdleFileIsClosed(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Config{})
+	ms := c.Mount(t)
+	var made, seen string
+	var ino metadata.Ino
+	for i := 0; ; i++ {
+		name := fmt.Sprint("f", i)
+		made, seen = filepath.Join(ms[0].Scratch, name), filepath.Join(ms[1].Scratch, name)
+		if err := os.WriteFile(made, []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ino = inoOf(st); ino.Home() != 1 {
+			break
+		}
+	}
+	home := c.Nodes[ino.Home()].Home()
+	Eventually(t, "it is idle", func() bool {
+		if _, err := os.ReadFile(seen); err != nil {
+			t.Fatal(err)
+		}
+		before := c.Nodes[1].Client.Stats()
+		if _, err := os.ReadFile(seen); err != nil {
+			t.Fatal(err)
+		}
+		return c.Nodes[1].Client.Stats().MetaRemote == before.MetaRemote && home.OpenFiles().Open > 0
+	})
+	if err := os.Remove(made); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadFile(seen); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("read of a removed file = %v, want ENOENT", err)
+	}
+	Eventually(t, "it is closed", func() bool { s := home.OpenFiles(); return s.Open == 0 && s.Orphans == 0 })
+	c.spaceBack(t)
 }

@@ -372,8 +372,8 @@ func (c *Cache) Revoke(keys ...metadata.LeaseKey) (inos []metadata.Ino) {
 
 // Doubt is Revoke for a change by this node that may still happen, because its call had no answer: its home
 // will not recall keys from this node. They are not cached for a while.
-func (c *Cache) Doubt(keys ...metadata.LeaseKey) {
-	inos := c.Revoke(keys...)
+func (c *Cache) Doubt(keys ...metadata.LeaseKey) (inos []metadata.Ino) {
+	inos = c.Revoke(keys...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	until := c.now().Add(KeyTerm)
@@ -383,6 +383,7 @@ func (c *Cache) Doubt(keys ...metadata.LeaseKey) {
 	for _, ino := range inos {
 		c.doubts[metadata.LeaseKey{Ino: ino}] = until
 	}
+	return inos
 }
 
 // forget drops k, also for fetches in progress; c.mu is held.

@@ -1,0 +1,71 @@
+package fsclient
+
+import (
+	"maps"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/leases"
+)
+
+// A file of another node that was only read stays open at its home for a while after its last close here, as long as
+// its attributes are leased: to open it again costs no call. For its home, and for other nodes, that is as if a
+// process here still had it open for reading. A recall of its attributes, as of an unlink or a write, closes it.
+
+const (
+	// idleFor is how long a file is idle at most.
+	idleFor = leases.KeyTerm
+	// maxIdle is the most idle files. Each is a record at its home.
+	maxIdle = 4096
+)
+
+// mayIdle reports whether f, which is about to be closed here, may become idle: its home knows all about it, and
+// recalls it before that changes.
+func (f *File) mayIdle() bool {
+	if f.ino.Home() == f.c.cfg.Self {
+		return false // its opens cost no call
+	}
+	a, left := f.c.leases.Attr(f.ino)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := f.gen > 0 || f.dirty || f.failed || f.app.Unsettled() || len(f.unsynced) > 0
+	return left > 0 && a.Nlink > 0 && a.Size > 0 && // the layout of an empty one may be changed while it is not open
+		a.Ctime == f.attr.Ctime && f.atHome && !changed && !f.maps && f.mapsAsked == 0 && f.since != unknownTime
+}
+
+// closeIdle closes the idle files among inos.
+func (c *Client) closeIdle(inos []metadata.Ino) {
+	for _, ino := range inos {
+		c.files.closeIdle(ino)
+	}
+	if c.files.pending() {
+		c.closed.Set()
+	}
+}
+
+// closeExpired closes the files that are idle for too long, or whose attributes are not leased any more.
+func (c *Client) closeExpired(now time.Time) {
+	var expired []metadata.Ino
+	for ino, since := range c.files.idleSince() {
+		if _, left := c.leases.Attr(ino); left <= 0 || now.Sub(since) >= idleFor {
+			expired = append(expired, ino)
+		}
+	}
+	c.closeIdle(expired)
+}
+
+// idleSince is since when each idle file is.
+func (t *fileTable) idleSince() map[metadata.Ino]time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.idle)
+}
+
+// closeIdle closes ino's file if it is idle.
+func (t *fileTable) closeIdle(ino metadata.Ino) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.idle[ino]; ok {
+		t.drop(t.open[ino], false)
+	}
+}
