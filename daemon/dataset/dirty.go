@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // Limits on staged bytes that are not on the disk yet, of all datasets together. Without
@@ -86,18 +85,12 @@ func (d *dirty) wrote(ctx context.Context, to writeBacker, ino metadata.Ino, off
 	return nil
 }
 
-// startAll starts the write-back of stretches with the lowest I/O priority. Changing the
-// priority costs as much as starting one of them, so it is done once for all.
+// startAll starts the write-back of stretches.
 func startAll(ctx context.Context, to writeBacker, all []stretch) error {
-	if len(all) == 0 {
-		return nil
-	}
-	return source.Low(func() error {
-		for _, s := range all {
-			if err := to.StartWriteBack(ctx, s.ino, s.off, s.n); err != nil {
-				return err
-			}
+	for _, s := range all {
+		if err := to.StartWriteBack(ctx, s.ino, s.off, s.n); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }

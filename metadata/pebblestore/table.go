@@ -48,7 +48,14 @@ func (t *Table) Scan(from, to []byte, fn func(k, v []byte) bool) error {
 	if bytes.Compare(o.LowerBound, o.UpperBound) >= 0 {
 		return nil
 	}
-	return ioError("table", t.s.scan(o, fn))
+	it, err := t.s.db.NewIter(o)
+	if err != nil {
+		return ioError("table", err)
+	}
+	for ok := it.First(); ok && fn(it.Key()[3:], it.Value()); {
+		ok = it.Next()
+	}
+	return ioError("table", it.Close())
 }
 
 // Drop empties the table and frees its space.

@@ -263,7 +263,7 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	return nil
 }
 
-// wrapper says how a file is read: source.Background if no reader waits for it.
+// wrapper says how a file is read: background if no reader waits for it.
 type wrapper func(source.File) source.File
 
 func foreground(f source.File) source.File { return f }
@@ -305,7 +305,7 @@ func (f *Fill) admit(fl *flight) (of wrapper, over func()) {
 		return foreground, func() {}
 	}
 	return func(file source.File) source.File {
-		return background{source.Background(file), f.ctx, f.startup, fl.wanted}
+		return background{file, f.ctx, f.startup, fl.wanted}
 	}, f.slots.release
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/archive"
-	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // PackedIn returns the number of the source that has a file, and whether that is a compressed tar, of which many files are
@@ -92,7 +91,6 @@ func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error 
 	if err != nil {
 		return err
 	}
-	s.Src = source.Background(s.Src)
 	to := func(b []byte, _ int64) error { _, err := w.Write(b); return err }
 	if !s.Kind.Packed() {
 		return s.Close(s.Explain(s.Read(ctx, r.f.bufs, 0, x.a.Size, to)))

@@ -50,7 +50,7 @@ func (c *transfer) run(n uint32) error {
 	if err != nil {
 		return err
 	}
-	src.Src = background{File: source.Background(src.Src), ctx: c.f.ctx, limiter: c.f.limiter}
+	src.Src = background{File: src.Src, ctx: c.f.ctx, limiter: c.f.limiter}
 	from, end := c.items[0].begin(), int64(0)
 	for _, x := range c.items {
 		end = max(end, x.end())

@@ -182,7 +182,7 @@ func (s *Share) open(path string, was source.Info) (source.File, error) {
 	if err := archive.CheckUnchanged(f, path, was); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return archive.CountReads(source.Background(f), &s.count.source), nil
+	return archive.CountReads(f, &s.count.source), nil
 }
 
 // counters is Progress while it changes.

@@ -10,6 +10,9 @@ import (
 // whole pages, or would read from disk what the page cache has.
 var directAnySize = []int64{unix.FUSE_SUPER_MAGIC, unix.NFS_SUPER_MAGIC}
 
+// Wrapper is a File that wraps another one.
+type Wrapper interface{ Unwrap() File }
+
 // Exact makes reads of f fetch just the bytes asked for, past the page cache, where the filesystem allows that. It
 // reports whether they do.
 func Exact(f File) bool {

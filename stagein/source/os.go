@@ -35,7 +35,6 @@ func (OS) Open(path string) (File, error) {
 		_ = f.Close() // nothing was read
 		return nil, err
 	}
-	f.disk = onDisk(fd, info.Dev)
 	// Callers read large pieces and have their own read-ahead (Region). What the kernel would read ahead is often
 	// another node's part, and would be read twice.
 	_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM) // best effort
@@ -84,7 +83,6 @@ func (OS) ReadDir(path string) ([]string, error) {
 type osFile struct {
 	fd     int
 	path   string
-	disk   bool        // see onDisk
 	exact  atomic.Bool // see Exact
 	closed atomic.Bool
 	uses   atomic.Int64 // reads in progress, plus one until it is closed
