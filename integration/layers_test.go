@@ -109,7 +109,8 @@ var floors = map[string]int{
 // rooms is where a large dependency may be imported.
 var rooms = map[string][]string{
 	"github.com/hashicorp/raft":       {"metadata/raftstore"},
-	"github.com/cockroachdb/pebble":   {"metadata/pebblestore", "metadata/raftstore", "integration/bench", "fsclient/clienttest"},
+	"go.etcd.io/bbolt":                {"metadata/raftstore"},
+	"github.com/cockroachdb/pebble":   {"metadata/pebblestore", "integration/bench", "fsclient/clienttest"},
 	"github.com/hanwen/go-fuse":       {"fsclient/mount", "integration/bench", "integration/slowpfs"},
 	"github.com/spf13/cobra":          {"deploy/bivouac"},
 	"github.com/yuin/goldmark":        {"deploy/docs/site"},

@@ -9,18 +9,9 @@
 //
 // # Storage
 //
-// Log, stable store and snapshots are in one Pebble store, synced to the disk
-// before Raft acts on them. Numbers are big-endian.
-//
-//	key                         value
-//	'l' index:8                 a log entry: version:1 = 1, term:8, type:1, appended:8 (Unix nanoseconds, 0 is
-//	                            none), extensions length:4, extensions, data
-//	's' name                    a value of the stable store; integers are 8 bytes
-//	'm' sequence:8              a snapshot's raft.SnapshotMeta as JSON
-//	'v' sequence:8              the snapshot itself: the View as JSON
-//
-// A snapshot's two records are written in one batch, so that there are no
-// halves; of snapshots the last two are kept. Sequence numbers rise.
+// The log and the stable store are a BoltDB file, log, synced to the disk before
+// Raft acts on them. Snapshots are files, snapshots/, of the View as JSON; the
+// last two are kept. Both are hashicorp's own stores.
 //
 // # Streams
 //
@@ -33,7 +24,6 @@
 //	Group.mu
 //	board.mu
 //	streams.mu
-//	snapStore.mu
 //
 // None is taken while another is held.
 package raftstore

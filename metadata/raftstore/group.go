@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"github.com/sirupsen/logrus"
+	"go.etcd.io/bbolt"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -22,7 +25,6 @@ import (
 // restart.
 type Config struct {
 	Dir     string            // of the store
-	FS      vfs.FS            // nil is the disk
 	Self    metadata.NodeID   // one of Members
 	Members []metadata.NodeID // all that vote
 	Initial cluster.View      // before anything is agreed on
@@ -86,7 +88,7 @@ func (t *Timing) setDefaults(members int) {
 // Group is this node's membership in the control group.
 type Group struct {
 	cfg     Config
-	store   *store
+	store   *raftboltdb.BoltStore
 	streams *streams
 	board   *board
 	raft    *raft.Raft
@@ -109,7 +111,7 @@ func Open(cfg Config) (*Group, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("raft group: %w", err)
 	}
-	s, err := openStore(cfg.Dir, cfg.FS, cfg.Log)
+	s, err := openStore(cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -119,17 +121,41 @@ func Open(cfg Config) (*Group, error) {
 	}
 	if err := g.start(); err != nil {
 		_ = g.streams.Close() // never fails
-		return nil, errors.Join(err, s.close())
+		return nil, errors.Join(err, s.Close())
 	}
 	return g, nil
 }
 
+// Memory bounds the memory of a group's store: the pages of the log that are being written.
+const Memory = 1 << 20
+
+const (
+	keptSnapshots = 2
+	// openTime is how long Open waits for a process of an earlier run that is ending.
+	openTime = 5 * time.Second
+)
+
+// openStore opens the log and the stable store, which are synced to the disk before Raft acts on them.
+func openStore(dir string) (*raftboltdb.BoltStore, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("raft store: %w", err)
+	}
+	s, err := raftboltdb.New(raftboltdb.Options{
+		Path: filepath.Join(dir, "log"), MsgpackUseNewTimeFormat: true,
+		BoltOptions: &bbolt.Options{Timeout: openTime, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("raft store %s: %w", dir, err)
+	}
+	return s, nil
+}
+
 func (g *Group) start() error {
-	snaps, err := openSnapStore(g.store)
+	logger := raftLogger(g.cfg.Log)
+	snaps, err := raft.NewFileSnapshotStoreWithLogger(g.cfg.Dir, keptSnapshots, logger)
 	if err != nil {
 		return fmt.Errorf("raft snapshots: %w", err)
 	}
-	logger := raftLogger(g.cfg.Log)
 	g.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: g.streams, MaxPool: 3, Timeout: g.cfg.Timing.Call, Logger: logger, MsgpackUseNewTimeFormat: true,
 	})
@@ -244,5 +270,5 @@ func (g *Group) shutdown() error {
 	g.raft.DeregisterObserver(g.observer)
 	close(g.done)
 	g.watching.Wait()
-	return errors.Join(err, g.store.close())
+	return errors.Join(err, g.store.Close())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"reflect"
 	"strings"
@@ -12,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/raft"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -175,7 +176,9 @@ func TestSnapshot(t *testing.T) {
 	}
 	c.start(away)
 	c.await(away, v)
-	snaps, err := (&snapStore{store: c.group(away).store}).List()
+	store, err := raft.NewFileSnapshotStore(c.disks[away], keptSnapshots, io.Discard)
+	must(t, err)
+	snaps, err := store.List()
 	if err != nil || len(snaps) != 1 {
 		t.Errorf("the member that was away has the snapshots %v, %v, want the leader's", snaps, err)
 	}
@@ -220,7 +223,7 @@ func TestCloseNeverHangs(t *testing.T) {
 	})
 	t.Run("silent peers", func(t *testing.T) {
 		g, err := Open(Config{
-			Dir: "raft", FS: vfs.NewMem(), Self: 1, Members: []metadata.NodeID{0, 1, 2}, Log: testLog(t),
+			Dir: t.TempDir(), Self: 1, Members: []metadata.NodeID{0, 1, 2}, Log: testLog(t),
 			Timing: Timing{Heartbeat: 10 * time.Millisecond, Election: 10 * time.Millisecond, Call: time.Hour},
 			Dial: func(ctx context.Context, id metadata.NodeID) (net.Conn, error) {
 				if id == 0 { // hangs

@@ -28,11 +28,3 @@ func (s logSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	}
 	s.log.WithFields(fields).Debug(msg)
 }
-
-// pebbleLogger logs messages of Pebble. Fatalf ends the program: Pebble calls it after a failed
-// write to its log.
-type pebbleLogger struct{ log *logrus.Entry }
-
-func (l pebbleLogger) Infof(format string, args ...any)  { l.log.Debugf(format, args...) }
-func (l pebbleLogger) Errorf(format string, args ...any) { l.log.Errorf(format, args...) }
-func (l pebbleLogger) Fatalf(format string, args ...any) { l.log.Fatalf(format, args...) }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -65,7 +65,7 @@ func (n *network) split(alone ...metadata.NodeID) {
 type trio struct {
 	*testing.T
 	net     *network
-	disks   map[metadata.NodeID]vfs.FS
+	disks   map[metadata.NodeID]string
 	members []metadata.NodeID
 	timing  Timing
 }
@@ -80,10 +80,10 @@ func startGroup(t *testing.T, size int) *trio {
 
 func startTimed(t *testing.T, size int, timing Timing) *trio {
 	t.Helper()
-	c := &trio{T: t, timing: timing, net: &network{groups: map[metadata.NodeID]*Group{}}, disks: map[metadata.NodeID]vfs.FS{}}
+	c := &trio{T: t, timing: timing, net: &network{groups: map[metadata.NodeID]*Group{}}, disks: map[metadata.NodeID]string{}}
 	for i := range metadata.NodeID(size) {
 		c.members = append(c.members, i)
-		c.disks[i] = vfs.NewMem()
+		c.disks[i] = t.TempDir()
 	}
 	for _, id := range c.members {
 		c.start(id)
@@ -99,7 +99,7 @@ func startTimed(t *testing.T, size int, timing Timing) *trio {
 func (c *trio) start(id metadata.NodeID) *Group {
 	c.Helper()
 	cfg := Config{
-		Dir: "raft", FS: c.disks[id], Self: id, Members: c.members, Initial: initialView(),
+		Dir: c.disks[id], Self: id, Members: c.members, Initial: initialView(),
 		Dial: c.net.dial(id), Log: testLog(c.T), Timing: c.timing,
 	}
 	cfg.Timing.Call = 500 * time.Millisecond
@@ -204,4 +204,18 @@ func (c *trio) await(id metadata.NodeID, want cluster.View) {
 
 func up(id metadata.NodeID, addr string) Command {
 	return Command{Kind: KindNodes, Nodes: []cluster.Change{{ID: id, State: cluster.Up, Addr: addr}}}
+}
+
+func testLog(t *testing.T) *logrus.Entry {
+	l := logrus.New()
+	l.SetOutput(t.Output())
+	l.SetLevel(logrus.WarnLevel)
+	return logrus.NewEntry(l)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
