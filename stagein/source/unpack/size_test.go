@@ -3,7 +3,6 @@ package unpack
 import (
 	"bytes"
 	"compress/gzip"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -50,27 +49,6 @@ func squeezeZstd(t *testing.T, b []byte) []byte {
 	return z.EncodeAll(b, nil)
 }
 
-// seekable packs b in frames and appends a seek table.
-func seekable(t *testing.T, b []byte, each int, sums bool) []byte {
-	t.Helper()
-	var out, table []byte
-	descriptor, frames := byte(0), uint32(0)
-	for ; len(b) > 0; frames++ {
-		n := min(each, len(b))
-		frame := squeezeZstd(t, b[:n])
-		out, b = append(out, frame...), b[n:]
-		table = binary.LittleEndian.AppendUint32(table, uint32(len(frame)))
-		table = binary.LittleEndian.AppendUint32(table, uint32(n))
-		if sums {
-			descriptor, table = seekSums, append(table, 1, 2, 3, 4)
-		}
-	}
-	table = append(binary.LittleEndian.AppendUint32(table, frames), descriptor)
-	table = binary.LittleEndian.AppendUint32(table, seekMagic)
-	out = binary.LittleEndian.AppendUint32(out, 0x184d2a5e)
-	return append(binary.LittleEndian.AppendUint32(out, uint32(len(table))), table...)
-}
-
 // TestMinUnpacked: a stated size is found, and a size that is not stated is not invented.
 func TestMinUnpacked(t *testing.T) {
 	text := bytes.Repeat([]byte("some text that packs well. "), 40_000)
@@ -83,18 +61,10 @@ func TestMinUnpacked(t *testing.T) {
 		packed []byte
 		want   int64 // 0: only the packed size is known
 	}{
-		"xz":                       {source.TarXz, squeezeXz(t, text), n},
-		"xz, two streams":          {source.TarXz, join(squeezeXz(t, text), squeezeXz(t, text[:n/2])), n + n/2},
-		"xz, padded":               {source.TarXz, join(squeezeXz(t, text), make([]byte, 8), squeezeXz(t, text), make([]byte, 4)), 2 * n},
-		"xz, with garbage":         {source.TarXz, join(squeezeXz(t, text), []byte("garbage")), 0},
-		"xz, a damaged index":      {source.TarXz, flipped(squeezeXz(t, text), 20), 0},
+		"xz":                       {source.TarXz, squeezeXz(t, text), 0},
 		"zstd":                     {source.TarZstd, squeezeZstd(t, text), n},
 		"zstd after a note":        {source.TarZstd, join(note, squeezeZstd(t, text)), 0},
 		"zstd of a stream":         {source.TarZstd, stream, 0},
-		"zstd, seekable":           {source.TarZstd, seekable(t, text, 1<<16, false), n},
-		"zstd, seekable, sums":     {source.TarZstd, seekable(t, text, 1<<16, true), n},
-		"zstd, a cut table":        {source.TarZstd, seekable(t, text, 1<<16, false)[100:], 0},
-		"zstd, of another file":    {source.TarZstd, join(squeezeZstd(t, text[:1000]), seekable(t, text, 1<<16, false)), 1000},
 		"zstd, two frames":         {source.TarZstd, join(squeezeZstd(t, text), note, squeezeZstd(t, text[:n/2]), note), n},
 		"zstd, then a stream":      {source.TarZstd, join(squeezeZstd(t, text), stream, squeezeZstd(t, text)), n},
 		"zstd, with garbage":       {source.TarZstd, join(squeezeZstd(t, text), squeezeZstd(t, text), []byte("garbage")), n},
@@ -112,11 +82,6 @@ func TestMinUnpacked(t *testing.T) {
 			t.Errorf("%s: MinUnpacked() = %d, %q, %v, want %d", name, got, by, err, want)
 		}
 	}
-}
-
-func flipped(b []byte, fromEnd int) []byte {
-	b[len(b)-fromEnd] ^= 1
-	return b
 }
 
 // TestMinUnpackedOfPrograms: what common programs make of random bytes is at most as much larger as MinUnpacked
@@ -148,7 +113,7 @@ func TestMinUnpackedOfPrograms(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, by, err := MinUnpacked(bytes.NewReader(out), x.kind, int64(len(out)), out[:source.BlockSize])
-			if n := int64(len(b)); err != nil || got > n || got < n-n/stretch || x.kind == source.TarXz && got != n {
+			if n := int64(len(b)); err != nil || got > n || got < n-n/stretch {
 				t.Errorf("MinUnpacked() = %d, %q, %v of %d bytes that are packed as %d", got, by, err, n, len(out))
 			}
 		})
