@@ -27,10 +27,11 @@
 //
 // Files that overflow come from the source. Those beside each other in an archive that ranks here read soon are wanted
 // together, ahead of their turn, and are read by one request (Config.Neighbours). They may take three quarters of the
-// budget.
+// budget. While nothing nearer is wanted, such files are fetched early, so that the source is read steadily although a rank
+// that goes on to other chunks reads from many runs at once.
 //
 // Prefetched files are bounded in bytes (Budget), and by rank in positions: the distance, from the
-// rank's pace and the time that a fetch takes. A file is dropped when the rank has passed it. A window
-// bounds the bytes under way from other nodes, so that demand reads do not queue behind them. A
+// rank's pace and the time that a fetch takes. A file is dropped when the rank has passed it. Windows
+// bound the bytes under way from other nodes and from the source, so that demand reads do not queue behind them. A
 // read that meets its file under way waits for it.
 package prefetch

@@ -262,7 +262,7 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 	}
 	e.uncover(numbers)
 	f := &follower{e: e, plan: plan, numbers: numbers, changed: changed, results: make(chan *batch, requests)}
-	f.t = New(order, Config{Budget: e.cfg.Budget, Mean: e.mean(numbers), Neighbours: f.neighbours})
+	f.t = New(order, Config{Budget: e.cfg.Budget, Mean: e.mean(numbers), Neighbours: f.neighbours, Overflows: f.overflows})
 	return f, nil
 }
 

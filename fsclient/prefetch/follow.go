@@ -25,8 +25,10 @@ type follower struct {
 	changed <-chan struct{}
 	t       *Tracker
 	results chan *batch
-	flying  int    // batches under way
-	window  window // of those from other nodes
+	flying  int      // batches under way
+	window  window   // of those from other nodes
+	source  window   // of those from the source
+	queued  []*batch // from the source, not begun
 	phase   accessplan.Phase
 }
 
@@ -136,8 +138,8 @@ func (f *follower) finish(b *batch) {
 			unwanted = append(unwanted, f.numbers.Ino(r.File))
 		}
 	}
-	if b.remote() {
-		f.window.end(b.bytes, came, f.e.cfg.Now())
+	if w := f.windowOf(b); w != nil {
+		w.end(b.bytes, came, f.e.cfg.Now())
 	}
 	f.e.mu.Lock()
 	defer f.e.mu.Unlock()
@@ -162,19 +164,44 @@ func (f *follower) fetch(ctx context.Context) {
 	for f.flying < requests {
 		ws := f.t.Next(int(min(f.window.room(f.t.cfg.Mean), mostWants)), f.e.cfg.Now())
 		if len(ws) == 0 {
-			return
+			break
 		}
 		for _, b := range f.divide(ctx, *pages, ws) {
-			f.flying++
-			if b.remote() {
-				f.window.begin(b.bytes, f.e.cfg.Now())
+			if b.through {
+				f.queued = append(f.queued, b)
+			} else {
+				f.begin(ctx, b)
 			}
-			go func() {
-				b.results = b.fetch(ctx)
-				f.results <- b
-			}()
 		}
 	}
+	for len(f.queued) > 0 && f.flying < requests && f.source.room(1) > 0 {
+		b := f.queued[0]
+		f.queued = f.queued[1:]
+		f.begin(ctx, b)
+	}
+}
+
+// begin starts a batch.
+func (f *follower) begin(ctx context.Context, b *batch) {
+	f.flying++
+	if w := f.windowOf(b); w != nil {
+		w.begin(b.bytes, f.e.cfg.Now())
+	}
+	go func() {
+		b.results = b.fetch(ctx)
+		f.results <- b
+	}()
+}
+
+// windowOf is the window of a batch; nil for files of this node.
+func (f *follower) windowOf(b *batch) *window {
+	switch {
+	case b.through:
+		return &f.source
+	case b.remote():
+		return &f.window
+	}
+	return nil
 }
 
 // batch has files that the same nodes hold, or that overflow and lie side by side in their source. Without nodes, other
@@ -231,10 +258,19 @@ func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*b
 	return all
 }
 
+// overflows reports whether a file stays in the source.
+func (f *follower) overflows(file int) bool {
+	ino := f.numbers.Ino(file)
+	if ino == 0 {
+		return false
+	}
+	a, err := f.e.cfg.Client.Getattr(context.Background(), ino)
+	return err == nil && a.Layout.Kind == metadata.Overflow
+}
+
 // neighbours returns the wanted files that are read together with an overflow file.
 func (f *follower) neighbours(file int, wanted func(int) bool) (all []int) {
-	ino := f.numbers.Ino(file)
-	if a, err := f.e.cfg.Client.Getattr(context.Background(), ino); ino == 0 || err != nil || a.Layout.Kind != metadata.Overflow {
+	if !f.overflows(file) {
 		return nil
 	}
 	number := func(ino metadata.Ino) int {
@@ -243,7 +279,7 @@ func (f *follower) neighbours(file int, wanted func(int) bool) (all []int) {
 		}
 		return -1
 	}
-	for _, ino := range f.e.cfg.Client.Neighbours(ino, func(ino metadata.Ino) bool { n := number(ino); return n >= 0 && wanted(n) }) {
+	for _, ino := range f.e.cfg.Client.Neighbours(f.numbers.Ino(file), func(ino metadata.Ino) bool { n := number(ino); return n >= 0 && wanted(n) }) {
 		all = append(all, number(ino))
 	}
 	return all

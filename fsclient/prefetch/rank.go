@@ -15,6 +15,7 @@ type rank struct {
 	spread int   // how far behind the front reads come, lately
 	next   int   // next position to want
 	redo   []int // more positions to want
+	early  int   // next position to want before its turn; not less than next
 	beacon int   // least position of the next beacon
 	items  []*item
 	recent [lookback / 2]int // ring of the positions of the last reads; the next one replaces
@@ -22,13 +23,17 @@ type rank struct {
 	done   map[int]struct{}  // positions read, from front-window on
 
 	filling bool    // wants up to the distance; batches are larger if it pauses in between
-	pace    float64 // positions per second
+	pace    float64 // positions per second, moving average over times of paceOver
 	at      time.Time
+	was     int // front at that time
 }
+
+// paceOver is the least time over which the pace is measured: a loader reads a batch at once and then waits.
+const paceOver = 250 * time.Millisecond
 
 func newRank(id, at, length int, now time.Time) *rank {
 	r := &rank{
-		id: id, length: length, window: min(max(length/8, leastWindow), mostWindow), front: at, next: max(at, 0), beacon: at,
+		id: id, length: length, window: min(max(length/8, leastWindow), mostWindow), front: at, was: at, next: max(at, 0), beacon: at,
 		done: make(map[int]struct{}), at: now,
 	}
 	for i := range r.recent {
@@ -104,7 +109,8 @@ func (r *rank) read(at int, beacon bool, now time.Time) {
 // moved records an exact position.
 func (r *rank) moved(at int, now time.Time) {
 	if at < r.front {
-		r.front, r.next, r.beacon, r.at = at, at, at, now // the script went back
+		r.front, r.was, r.next, r.beacon, r.at = at, at, at, at, now // the script went back
+		r.early = at
 		clear(r.done)
 		return
 	}
@@ -112,11 +118,11 @@ func (r *rank) moved(at int, now time.Time) {
 }
 
 func (r *rank) advance(front int, now time.Time) {
-	if took := now.Sub(r.at).Seconds(); took > 0 {
-		r.pace += 0.25 * (float64(front-r.front)/took - r.pace)
-		r.at = now
-	}
 	r.front = front
+	if took := now.Sub(r.at); took >= paceOver {
+		r.pace += 0.5 * (float64(front-r.was)/took.Seconds() - r.pace)
+		r.at, r.was = now, front
+	}
 	if r.next < r.front-r.window {
 		r.next = r.front // far behind: fetching cannot catch up
 	}
@@ -148,6 +154,8 @@ func (r *rank) drop(it *item) {
 // turn moves the origin to the next epoch.
 func (r *rank) turn() {
 	r.front -= r.length
+	r.was -= r.length
+	r.early -= r.length
 	r.beacon -= r.length
 	r.next = max(r.next-r.length, 0)
 	for _, it := range r.items {

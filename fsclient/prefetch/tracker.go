@@ -58,6 +58,8 @@ type Config struct {
 	// Neighbours returns the wanted files that are best fetched together with a file, by one request of the source. Nil:
 	// there are none.
 	Neighbours func(file int, wanted func(file int) bool) []int
+	// Overflows reports whether a file stays in the source; nil if Neighbours is.
+	Overflows func(file int) bool
 }
 
 // Want is a file to fetch.
@@ -88,6 +90,7 @@ type item struct {
 	bytes   int64
 	fetched bool
 	stored  bool
+	early   bool      // counted in Tracker.earlier
 	met     bool      // it was read while it was under way
 	again   time.Time // time of the next attempt; zero: none
 	tries   int
@@ -123,6 +126,8 @@ type Tracker struct {
 
 	items    map[int]*item // by file
 	runs     int           // wants so far, of neighbours together
+	joined   bool          // some were together
+	earlier  int           // wants before their turn under way, without their neighbours
 	held     int64         // bytes of items, those under way by the mean
 	released []int
 	took     time.Duration // moving average of a fetch
@@ -273,46 +278,6 @@ func (t *Tracker) activate(id, at int, now time.Time) *rank {
 	r := newRank(id, at, t.epoch(t.current).Len(id), now)
 	t.active[id] = r
 	return r
-}
-
-// consume records that a file was read; true if it was prefetched and still held, or is under way. Fetched
-// decides whether the latter is a hit.
-func (t *Tracker) consume(file int) bool {
-	it := t.items[file]
-	if it == nil {
-		return false
-	}
-	if !it.fetched && it.again.IsZero() {
-		it.met = true
-		return true
-	}
-	hit := it.fetched && !it.stored // a stored file that is read was dropped by the kernel
-	if hit {
-		t.count.hits++
-	}
-	t.release(it)
-	return hit
-}
-
-// release gives up an item. One that is under way is released when it has been fetched.
-func (t *Tracker) release(it *item) {
-	if t.items[it.File] != it {
-		return
-	}
-	delete(t.items, it.File)
-	t.held -= it.bytes
-	if it.fetched && !it.stored {
-		t.released = append(t.released, it.File)
-	}
-	if r := t.active[it.Rank]; r != nil {
-		r.drop(it)
-	}
-	if it.then == nil {
-		return
-	}
-	if r := t.active[it.then.Rank]; r != nil {
-		r.redo = append(r.redo, it.next)
-	}
 }
 
 // advanced gives up the files that a rank has passed, ends an epoch that all ranks have read, and drops ranks

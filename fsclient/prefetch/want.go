@@ -17,7 +17,7 @@ func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
 	for first := len(ws); first < n; first++ {
 		r := t.nearest()
 		if r == nil {
-			return ws
+			return append(ws, t.early()...)
 		}
 		if t.held+t.cfg.Mean > t.cfg.Budget && !t.relieve() {
 			return ws
@@ -47,8 +47,7 @@ func (t *Tracker) neighbours(of *item, lap bool) (ws []Want) {
 	if lap {
 		number = t.next()
 	}
-	e := t.epoch(number)
-	far := min(int(2*neighboursShare*float64(t.cfg.Budget/t.cfg.Mean))/len(t.active), mostAhead)
+	e, far := t.epoch(number), t.far()
 	room := int((int64(neighboursShare*float64(t.cfg.Budget)) - t.held) / t.cfg.Mean)
 	place := func(file int) (r *rank, at int) {
 		id, at, ok := e.Find(file)
@@ -58,7 +57,7 @@ func (t *Tracker) neighbours(of *item, lap bool) (ws []Want) {
 		if lap {
 			at += r.length
 		}
-		if at < r.front || at > r.front+far || r.seen(at) {
+		if at < r.front || at > r.front+far || r.seen(at) || t.unread(file, at, r) {
 			return nil, 0
 		}
 		return r, at
@@ -69,7 +68,7 @@ func (t *Tracker) neighbours(of *item, lap bool) (ws []Want) {
 			continue
 		}
 		if it := t.want(r, at); it != nil {
-			it.Run = of.Run
+			it.Run, t.joined = of.Run, true
 			ws = append(ws, it.Want)
 		}
 	}
@@ -82,7 +81,7 @@ func (t *Tracker) want(r *rank, at int) *item {
 	if f < 0 || r.seen(at) || at < r.front-r.window {
 		return nil
 	}
-	beacon := at >= r.beacon && !t.unread(f, at, r)
+	beacon := at >= r.beacon && at < r.next && !t.unread(f, at, r) // none before its turn
 	if t.cache.resident && !beacon {
 		return nil
 	}
@@ -143,6 +142,9 @@ func (t *Tracker) nearest() *rank {
 // distance is how many positions ahead of a rank files are fetched.
 func (t *Tracker) distance(r *rank) int {
 	d := int(r.pace * (2*t.took + timeAhead).Seconds())
+	if t.joined { // the rest of the budget is for neighbours
+		d = min(d, int((1-neighboursShare)*float64(t.cfg.Budget/t.cfg.Mean))/len(t.active))
+	}
 	return min(max(d, leastAhead, 2*t.spacing(r)), mostAhead, max(r.length/2, 1))
 }
 
@@ -205,6 +207,7 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 		t.release(it)
 		return false
 	}
+	t.arrived(it)
 	t.held += bytes - it.bytes
 	it.bytes, it.fetched, it.stored = bytes, true, res == Stored
 	t.count.bytes += bytes
@@ -213,6 +216,47 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 		t.release(it) // it stays in memory for the rest of the read
 	}
 	return true
+}
+
+// consume records that a file was read; true if it was prefetched and still held, or is under way. Fetched
+// decides whether the latter is a hit.
+func (t *Tracker) consume(file int) bool {
+	it := t.items[file]
+	if it == nil {
+		return false
+	}
+	if !it.fetched && it.again.IsZero() {
+		it.met = true
+		return true
+	}
+	hit := it.fetched && !it.stored // a stored file that is read was dropped by the kernel
+	if hit {
+		t.count.hits++
+	}
+	t.release(it)
+	return hit
+}
+
+// release gives up an item. One that is under way is released when it has been fetched.
+func (t *Tracker) release(it *item) {
+	if t.items[it.File] != it {
+		return
+	}
+	delete(t.items, it.File)
+	t.arrived(it)
+	t.held -= it.bytes
+	if it.fetched && !it.stored {
+		t.released = append(t.released, it.File)
+	}
+	if r := t.active[it.Rank]; r != nil {
+		r.drop(it)
+	}
+	if it.then == nil {
+		return
+	}
+	if r := t.active[it.then.Rank]; r != nil {
+		r.redo = append(r.redo, it.next)
+	}
 }
 
 // Lost notes that the kernel has lost all pages: files that were stored and not read yet are fetched again.
