@@ -4,6 +4,9 @@ import (
 	"context"
 
 	"github.com/bivouacfs/bivouac/daemon/home"
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/partner"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -29,11 +32,27 @@ func (d *Daemon) SetRevoke(f home.RevokeFunc) { d.home.SetRevoke(f) }
 func (d *Daemon) Run() metadata.Run { return d.run }
 
 func (d *Daemon) openHome() (err error) {
-	d.home, err = home.Open(home.Config{
-		Node: d, Data: d.data, Dir: d.dir("meta"), UID: d.job.UID, GID: d.job.GID, Run: d.run,
-		Home:    func(id metadata.NodeID) metadata.TxPeer { return d.cfg.Meta(d.peers.To(id)) },
-		Shards:  func(id metadata.NodeID) metadata.Shards { return d.cfg.Shards(d.peers.To(id)) },
-		SplitAt: d.cfg.SplitAt, SweepDelay: d.cfg.Timing.Sweep,
+	open := func(n node.Node, cfg home.Config) (*home.Server, error) {
+		cfg.Node, cfg.Data, cfg.UID, cfg.GID = n, d.data, d.job.UID, d.job.GID
+		cfg.SplitAt, cfg.SweepDelay = d.cfg.SplitAt, d.cfg.Timing.Sweep
+		cfg.Home = func(id metadata.NodeID) metadata.TxPeer { return d.cfg.Meta(n.To(id)) }
+		cfg.Shards = func(id metadata.NodeID) metadata.Shards { return d.cfg.Shards(n.To(id)) }
+		return home.Open(cfg)
+	}
+	d.home, err = open(d, home.Config{
+		Dir: d.dir("meta"), Run: d.run,
+		Serves: func() error { return d.partner.Serves() }, Copies: func(ctx context.Context) error { return d.partner.Want(ctx) },
+		Room: func() bool { return d.partner.HasRoom() },
+	})
+	if err != nil {
+		return err
+	}
+	d.partner, err = partner.Open(partner.Config{
+		Node: d, Records: d.home, Lease: &d.copies.lease, Dir: d.dir("partner"), Room: d.data.Room, Patience: 2 * d.cfg.Timing.Down,
+		Peer: func(id metadata.NodeID) rpc.Caller { return d.peers.To(id) }, Here: func() node.Handlers { return d.calls },
+		Open: func(n node.Node, dir string) (*home.Server, error) {
+			return open(n, home.Config{Dir: dir, Run: metadata.Run(now()), StandIn: true})
+		},
 	})
 	return err
 }

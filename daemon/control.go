@@ -317,6 +317,8 @@ func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 	switch {
 	case c.Kind == raftstore.KindSetPlan && len(ds.Plan) <= maxDigest, c.Kind == raftstore.KindRemoveDataset && len(ds.Error) <= node.MaxErrorText:
 		return nil
+	case c.Kind == raftstore.KindCopied, c.Kind == raftstore.KindPartner && c.Home == from:
+		return nil
 	case c.Kind != raftstore.KindAddDataset && c.Kind != raftstore.KindSetDataset:
 		return fmt.Errorf("proposal of %.32q by node %d: %w", c.Kind, from, syscall.EPERM)
 	case ds.Coordinator != from:

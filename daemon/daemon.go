@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -21,6 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/partner"
 	"github.com/bivouacfs/bivouac/daemon/plans"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/daemon/tasks"
@@ -117,6 +117,8 @@ type Daemon struct {
 
 	traces traces
 	copies copyGuard
+	// partner keeps copies of homes for copies=2, and stands in for lost ones.
+	partner *partner.Partner
 }
 
 // Open starts a daemon: when it returns, the node answers the others and
@@ -187,6 +189,7 @@ func (d *Daemon) open() error {
 	}
 	d.http = h
 	d.home.Start()
+	d.partner.Start()
 	d.Spawn(d.reportLoop)
 	d.Spawn(d.meterLoop)
 	d.Spawn(d.warn.run)
@@ -396,12 +399,7 @@ func (d *Daemon) Peers() *rpc.Peers { return d.peers }
 // Caller is the node id for this node's client: its calls wait for a connection
 // that is made again, as long as the map has not given the node up.
 func (d *Daemon) Caller(id metadata.NodeID) rpc.Caller {
-	return rpc.NewRetrier(d.peers.To(id), func() error {
-		if n, _ := d.View().Map.Node(id); n.State == cluster.Down {
-			return fmt.Errorf("node %s is down: %w", n.Host, syscall.EHOSTDOWN)
-		}
-		return nil
-	})
+	return d.partner.Client(id)
 }
 
 // SetReady says that this node's mount is served: from now on it reports ready.
@@ -431,6 +429,9 @@ func (d *Daemon) Close() error {
 		d.training.Save()
 	}
 	errs := closeData(d)
+	if d.partner != nil {
+		errs = append(errs, d.partner.Close())
+	}
 	if d.home != nil {
 		errs = append(errs, d.home.Close())
 	}

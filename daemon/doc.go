@@ -7,6 +7,7 @@
 //	home      the live realm: leases, open files, locks, transactions
 //	dataset   datasets once their bytes arrive: manifests, serving, verify and repair
 //	ingest    stage-ins: coordinator, participants, standby, takeover
+//	partner   copies of homes, for copies=2; stands in for lost ones
 //	stageout  copies out of scratch
 //	tasks     work on other nodes
 //	leader    the duties of the control group's leader

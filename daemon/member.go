@@ -17,15 +17,12 @@ var _ node.Node = (*Daemon)(nil)
 func (d *Daemon) Self() metadata.NodeID { return d.job.Self }
 
 // To is node.Caller.
-func (d *Daemon) To(id metadata.NodeID) rpc.Caller { return d.peers.To(id) }
+func (d *Daemon) To(id metadata.NodeID) rpc.Caller { return d.partner.To(id) }
 
 // Log is node.Process.
 func (d *Daemon) Log() *logrus.Entry { return d.log }
 
 // Call is node.Caller.
 func (d *Daemon) Call(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error {
-	if id == d.job.Self {
-		return node.CallHere(ctx, id, d.calls, op, q, reply)
-	}
-	return node.CallJSON(ctx, d.peers.To(id), op, q, reply)
+	return node.CallJSON(ctx, d.To(id), op, q, reply)
 }

@@ -81,6 +81,11 @@ func mayHaveChanged(err error) bool {
 
 // Setattr is metadata.Inodes.
 func (l *leased) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	if c.Set&(metadata.SetCopies|metadata.SetLayout) != 0 && c.Layout.Copied() {
+		if err := l.copies(ctx); err != nil {
+			return metadata.Attr{}, err
+		}
+	}
 	a, err := l.store.Setattr(ctx, ino, c)
 	if mayHaveChanged(err) {
 		l.revoke(ctx, attrKey(ino))

@@ -30,6 +30,8 @@ type leased struct {
 	// fetch asks another home for the attributes of an inode.
 	fetch func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
 	now   func() time.Time
+	// copies has all homes keep a copy of their records.
+	copies func(ctx context.Context) error
 }
 
 var (
@@ -47,9 +49,9 @@ func (s *Server) newLeased(st *store) *leased {
 		granted = s.cfg.Now().Add(leases.Term + slack)
 	}
 	return &leased{
-		store: st, self: s.node.Self(), table: leases.NewTable(s.cfg.Now, granted), now: s.cfg.Now,
+		store: st, self: s.node.Self(), table: leases.NewTable(s.cfg.Now, granted), now: s.cfg.Now, copies: s.cfg.Copies,
 		forget: func(ctx context.Context, id metadata.NodeID, keys []metadata.LeaseKey) error {
-			if id == s.node.Self() {
+			if s.near(id) {
 				s.forgetHere(keys)
 				return nil
 			}

@@ -11,7 +11,7 @@ import (
 
 // wake has the client of a node request again the locks that it waits for.
 func (s *Server) wake(ctx context.Context, id metadata.NodeID, waiters []uint64) error {
-	if id == s.node.Self() {
+	if s.near(id) {
 		s.wakeHere(waiters)
 		return nil
 	}

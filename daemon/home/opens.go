@@ -33,7 +33,7 @@ func (s *Server) recoverOrphans() error {
 		return nil
 	}
 	for _, n := range s.node.View().Map.Nodes {
-		if n.ID != s.node.Self() {
+		if !s.near(n.ID) {
 			s.files.Recover(n.ID)
 		}
 	}
@@ -77,7 +77,10 @@ func (s *Server) places(_ context.Context, a metadata.Attr, all bool) ([]metadat
 // removeObjects removes objects on a node. On a node that is down they stay until it
 // returns.
 func (s *Server) removeObjects(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error {
-	if id == s.node.Self() {
+	if err := s.cfg.Serves(); err != nil {
+		return err
+	}
+	if s.near(id) {
 		return s.removeHere(ctx, inos)
 	}
 	if n, ok := s.node.View().Map.Node(id); !ok || n.State == cluster.Down {
@@ -173,7 +176,7 @@ func (s *Server) askHolders(ctx context.Context, v cluster.View, asked map[metad
 	for i, n := range v.Map.Nodes {
 		since, ok := asked[n.ID]
 		switch {
-		case n.ID == s.node.Self(), ok && (since == 0 || since == n.Since) && n.State == cluster.Up:
+		case s.near(n.ID), ok && (since == 0 || since == n.Since) && n.State == cluster.Up:
 		case n.State == cluster.Up:
 			g.Go(func() error {
 				answers[i] = s.askHolder(ctx, n.ID)
@@ -232,7 +235,7 @@ func (s *Server) confirmHolders(ctx context.Context) {
 
 func (s *Server) recall(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error) {
 	q.Home = s.node.Self()
-	if id == s.node.Self() {
+	if s.near(id) {
 		return s.onRecall(q), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, recallTime)
@@ -276,8 +279,10 @@ func (s *Server) openHandlers() node.Handlers {
 			return &wire.PlaceResp{Place: p}, err
 		}),
 		wire.OpRecall: node.HandleFrom(func(_ context.Context, r *rpc.Request, q *wire.RecallReq) (node.Appender, error) {
-			s.heardRun(by(r, q.Run))
-			s.files.NoteRun(by(r, q.Run)) // closes the files of its earlier runs
+			if !r.StandIn { // else the run is not that of the node's client
+				s.heardRun(by(r, q.Run))
+				s.files.NoteRun(by(r, q.Run)) // closes the files of its earlier runs
+			}
 			return &wire.RecallResp{Recalled: s.onRecall(metadata.Recall{Home: r.Peer, Run: q.Run, Only: q.Only, After: q.After})}, nil
 		}),
 		wire.OpRemoveObjects: node.HandleFrom(func(ctx context.Context, _ *rpc.Request, q *wire.InosReq) (node.Appender, error) {

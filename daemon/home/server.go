@@ -2,6 +2,7 @@ package home
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/retry"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/locks"
@@ -38,7 +41,15 @@ type Config struct {
 	SplitAt int
 	// SweepDelay is how long a sweep waits before it begins; 0 is 5 s.
 	SweepDelay time.Duration
-	Now        func() time.Time // nil is time.Now
+	// StandIn: this is the home of another node, which was lost, and has no client here.
+	StandIn bool
+	// Serves returns why the home must not answer now, because another node may stand in for it; nil is never.
+	Serves func() error
+	// Room reports whether the node with a copy of the records has room for more; nil is always.
+	Room func() bool
+	// Copies has all homes keep a copy of their records on another node (metadata.Layout.Copies).
+	Copies func(ctx context.Context) error
+	Now    func() time.Time // nil is time.Now
 }
 
 func (c *Config) setDefaults() {
@@ -47,6 +58,12 @@ func (c *Config) setDefaults() {
 	}
 	if c.SweepDelay == 0 {
 		c.SweepDelay = 5 * time.Second
+	}
+	if c.Serves == nil {
+		c.Serves = func() error { return nil }
+	}
+	if c.Copies == nil {
+		c.Copies = func(context.Context) error { return nil }
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -153,8 +170,55 @@ func (s *Server) Handlers() node.Handlers {
 	for _, part := range []node.Handlers{s.xattrHandlers(), s.extentHandlers(), s.checkHandlers()} {
 		maps.Copy(h, part)
 	}
+	for op, f := range h {
+		if op.ForHome() {
+			h[op] = s.fenced(f)
+		}
+	}
 	return h
 }
+
+// fenced answers only while no other node can stand in for the home. A read is not answered if one may have done so
+// meanwhile; a change was refused then.
+func (s *Server) fenced(h rpc.Handler) rpc.Handler {
+	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		if err := s.awaitLease(ctx); err != nil {
+			return err
+		}
+		err := h(ctx, r, resp)
+		if err == nil && r.Op.Reads() {
+			err = s.cfg.Serves()
+		}
+		return err
+	}
+}
+
+// leaseTime is how long a call waits for a home whose lease has ended, such as one that has just started.
+const leaseTime = 5 * time.Second
+
+func (s *Server) awaitLease(ctx context.Context) error {
+	err := s.cfg.Serves()
+	if err == nil || errors.Is(err, syscall.EAGAIN) {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err() // an inline op, which must not wait
+	}
+	until, cancel := context.WithTimeout(ctx, leaseTime)
+	defer cancel()
+	for b := retry.New(time.Millisecond, 100*time.Millisecond, 0); b.Wait(until); {
+		if err = s.cfg.Serves(); err == nil || errors.Is(err, syscall.EAGAIN) {
+			break
+		}
+	}
+	return err
+}
+
+// Here returns why this node's client must not use the home. It waits for a lease as other nodes do.
+func (s *Server) Here() error { return s.awaitLease(context.Background()) }
+
+// near reports whether id is this node, whose client and data are asked directly.
+func (s *Server) near(id metadata.NodeID) bool { return id == s.node.Self() && !s.cfg.StandIn }
 
 // askTime bounds one answer of a node to the sweep or to a check.
 const askTime = 30 * time.Second

@@ -20,6 +20,9 @@ type spaceCheck struct {
 // hasSpace reports whether the disk has space for another record.
 func (s *Server) hasSpace() bool {
 	c := &s.space
+	if s.cfg.Room != nil && !s.cfg.Room() {
+		return false
+	}
 	if c.asked.Add(1)%spaceEvery != 1 && !c.full.Load() {
 		return true
 	}

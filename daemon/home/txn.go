@@ -9,14 +9,13 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
-// down reports whether the map has given a node up.
+// down reports whether the map has given up the node where a home is.
 func (s *Server) down(id metadata.NodeID) bool {
-	n, ok := s.node.View().Map.Node(id)
-	return !ok || n.State == cluster.Down
+	_, serves := s.node.View().Map.HomeAt(id)
+	return !serves
 }
 
 // entryHome is the home of an entry. If this node does not know how its directory

@@ -145,6 +145,7 @@ func (p *Peers) To(id metadata.NodeID) Caller {
 		n.meta = newConnPool(p, id, wire.PurposeMeta, 1)
 		n.bulk = newConnPool(p, id, wire.PurposeBulk, p.cfg.Conns)
 		n.homes = newConnPool(p, id, wire.PurposePeer, 1)
+		n.mirror = newConnPool(p, id, wire.PurposeMirror, 1)
 		p.nodes[id] = n
 	}
 	return n
@@ -216,6 +217,8 @@ type peer struct {
 	meta  *connPool
 	bulk  *connPool
 	homes *connPool
+	// mirror has its own connection, since changes wait for it.
+	mirror *connPool
 }
 
 var _ Caller = (*peer)(nil)
@@ -224,6 +227,7 @@ func (n *peer) disconnect(why error) {
 	n.meta.disconnect(why)
 	n.bulk.disconnect(why)
 	n.homes.disconnect(why)
+	n.mirror.disconnect(why)
 }
 
 // Do makes one call.
@@ -283,6 +287,8 @@ func (n *peer) pool(op wire.Op) *connPool {
 		return n.bulk
 	case wire.PurposePeer:
 		return n.homes
+	case wire.PurposeMirror:
+		return n.mirror
 	}
 	return n.meta
 }

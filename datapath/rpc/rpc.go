@@ -44,6 +44,8 @@ type Request struct {
 	Epoch metadata.Epoch // of the peer's map
 	Body  []byte
 	Data  []byte
+	// StandIn: the peer is a home that another node stands in for, not the node itself.
+	StandIn bool
 }
 
 // Response is filled in by a handler. With an error only Body is sent.

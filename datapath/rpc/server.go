@@ -140,6 +140,7 @@ type Server struct {
 	meta           *workers
 	bulk           *workers
 	homes          *workers
+	mirror         *workers
 	endedCtx       context.Context // the context of inline ops; it has ended
 	ctx            context.Context // ends with Close
 	cancel         context.CancelFunc
@@ -179,6 +180,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	s.meta = newWorkers(s, cfg.MaxWorkers)
 	s.bulk = newWorkers(s, cfg.MaxWorkers)
 	s.homes = newWorkers(s, cfg.MaxWorkers)
+	s.mirror = newWorkers(s, cfg.MaxWorkers)
 	over, end := context.WithCancel(context.Background())
 	end()
 	s.endedCtx = over

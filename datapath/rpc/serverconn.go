@@ -55,6 +55,8 @@ func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 		c.room = semaphore.NewWeighted(min(connMemory, s.cfg.Memory))
 	case wire.PurposePeer:
 		c.workers = s.homes
+	case wire.PurposeMirror:
+		c.workers = s.mirror
 	}
 	if !s.register(hello.Nonce, c) {
 		cancel()

@@ -18,7 +18,7 @@
 //	     0   4  "BVhi"
 //	     4   2  version
 //	     6   1  purpose: 1 metadata, 2 bulk, 3 stream, 4 between homes, and
-//	           heartbeats
+//	           heartbeats, 5 from a home to its partner
 //	     7   1  protection: 0 none, 1 a MAC per record, 2 TLS
 //	     8   2  node id of C; 0xffff: a client outside the job
 //	    10   2  node id of the S that C wants
@@ -86,6 +86,9 @@
 //	mkdir         11   CreateReq    AttrResp
 //	rmdir         12   DirName      -
 //	link          13   LinkReq      AttrResp
+//	mirror        14   MirrorReq    MirrorResp
+//	stand-in      15   StandInReq   that of the op in the request
+//	stand-in-peer 16   StandInReq   the same
 //	prepare       19   PrepareReq   VoteResp
 //	commit        20   TxReq        -
 //	abort         21   TxReq        -
@@ -169,6 +172,9 @@
 //	InoReq       8 ino
 //	SetattrReq   8 ino, Change
 //	LinkReq      8 ino, 8 dir, string name
+//	MirrorReq    2 home, 8 stream, 8 sequence, bool complete, bytes…
+//	MirrorResp   1 verdict: 0 accepted, 1 gap, 2 replaced; 8 last stream, bool full
+//	StandInReq   2 from, 2 to, 2 op, bytes: the request
 //	PrepareReq   8 transaction, Edit…
 //	TxReq        8 transaction
 //	RenameLockReq  8 transaction, bool unlock

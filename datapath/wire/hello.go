@@ -16,6 +16,7 @@ const (
 	PurposeBulk   Purpose = 2
 	PurposeStream Purpose = 3
 	PurposePeer   Purpose = 4
+	PurposeMirror Purpose = 5
 )
 
 // Sizes of the handshake's messages, in bytes. ChallengeHead is the part of a
@@ -66,7 +67,7 @@ func (m *Hello) fields(c *codec) {
 	c.literal(magicHello)
 	c.version()
 	u8(c, &m.Purpose)
-	c.fail(c.encoding || m.Purpose >= PurposeMeta && m.Purpose <= PurposePeer)
+	c.fail(c.encoding || m.Purpose >= PurposeMeta && m.Purpose <= PurposeMirror)
 	u8(c, &m.Protection)
 	u16(c, &m.From)
 	u16(c, &m.To)

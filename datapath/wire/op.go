@@ -22,6 +22,13 @@ const (
 	OpMkdir    Op = 11
 	OpRmdir    Op = 12
 	OpLink     Op = 13
+
+	// OpMirror brings changes of a home to its partner.
+	OpMirror Op = 14
+	// OpStandIn and OpStandInPeer are requests from or to a home that another node stands in for; the latter those
+	// of PurposePeer.
+	OpStandIn     Op = 15
+	OpStandInPeer Op = 16
 )
 
 // The ops of transactions between homes (metadata.TxPeer).
@@ -177,7 +184,7 @@ const MaxOp Op = 87
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
 	OpGetattr: "getattr", OpSetattr: "setattr", OpReadlink: "readlink", OpReap: "reap", OpMkdir: "mkdir",
-	OpRmdir: "rmdir", OpLink: "link",
+	OpRmdir: "rmdir", OpLink: "link", OpMirror: "mirror", OpStandIn: "stand-in", OpStandInPeer: "stand-in-peer",
 	OpPrepare: "prepare", OpCommit: "commit", OpAbort: "abort", OpOutcome: "outcome", OpRenameLock: "rename-lock", OpAncestor: "ancestor",
 	OpOpen: "open", OpCreateOpen: "create-open", OpClosed: "closed", OpRecall: "recall",
 	OpRemoveObjects: "remove-objects", OpAppend: "append",
@@ -254,10 +261,23 @@ func (o Op) Purpose() Purpose {
 		OpInventory, OpObjects, OpMissing, OpReferenced, OpDropPages, OpStandbyReplicate, OpScan:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpRenameLock, OpAncestor,
-		OpShardCreate, OpShardFill, OpShardChange, OpShardReport, OpRevoke, OpReport:
+		OpShardCreate, OpShardFill, OpShardChange, OpShardReport, OpRevoke, OpReport, OpStandInPeer:
 		return PurposePeer
+	case OpMirror:
+		return PurposeMirror
 	}
 	return PurposeMeta
+}
+
+// ForHome reports whether the op asks a home, which another node may stand in for, and not the node itself, its data or
+// its client.
+func (o Op) ForHome() bool {
+	switch o {
+	case OpMirror, OpStandIn, OpStandInPeer, OpRecall, OpRemoveObjects, OpWake, OpRevoke, OpRead, OpWrite, OpSync, OpTruncate, OpRemoveObject, OpSpace,
+		OpAllocate, OpPunch, OpData, OpAllocated, OpReadIfPresent, OpReadMany, OpReadSummed, OpWriteSummed, OpDrain, OpCachedReply, OpPutPieces:
+		return false
+	}
+	return o < FirstControl || o == OpInventory || o == OpMissing || o == OpReferenced || o == OpRenewLease
 }
 
 // maxData is the most data in a frame of the op.

@@ -55,6 +55,9 @@ func messages() []Message {
 		&VoteResp{},
 		&VoteResp{Vote: metadata.Vote{Old: &full, Attr: &sampleAttr}},
 		&TxReq{Tx: 1 << 50},
+		&MirrorReq{Home: 2, Gen: 3, Seq: 4, Complete: true, Batches: [][]byte{{1, 2}, {3}}},
+		&MirrorResp{Verdict: 1, Last: 9, Full: true},
+		&StandInReq{From: 1, To: 2, Op: OpLookup, Body: []byte{1, 2, 3}},
 		&OutcomeResp{Outcome: metadata.Aborted},
 		&RenameLockReq{Tx: 5, Unlock: true},
 		&AncestorReq{From: 17, Stop: 18},
@@ -153,6 +156,18 @@ func TestMessagesRoundTrip(t *testing.T) {
 		if !reflect.DeepEqual(got, m) {
 			t.Errorf("%T: got %+v, want %+v", m, got, m)
 		}
+	}
+}
+
+// TestStandInReq: a request in a request is parsed like one alone.
+func TestStandInReq(t *testing.T) {
+	want, got := &DirName{Dir: 16, Name: "name"}, new(DirName)
+	var m StandInReq
+	if err := Parse(Append(nil, &StandInReq{From: 1, To: 2, Op: OpLookup, Request: want}), &m); err != nil {
+		t.Fatal(err)
+	}
+	if err := Parse(m.Body, got); err != nil || *got != *want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
 
@@ -338,7 +353,7 @@ func TestHandshakeVersion(t *testing.T) {
 	if err := Parse(b, new(Challenge)); !errors.Is(err, ErrVersion) {
 		t.Errorf("Parse = %v, want ErrVersion", err)
 	}
-	for _, purpose := range []Purpose{0, 5} {
+	for _, purpose := range []Purpose{0, 6} {
 		b := Append(nil, &Hello{Purpose: purpose})
 		if err := Parse(b, new(Hello)); !errors.Is(err, ErrMalformed) {
 			t.Errorf("Parse of purpose %d = %v, want ErrMalformed", purpose, err)

@@ -52,8 +52,9 @@
 //	                    names
 //	user.bivouac.layout of a directory: inherited by what is created in it;   of a file: only while it is empty and open
 //	and .chunk          local means the node that creates the file            nowhere, else EBUSY
-//	user.bivouac.copies 2: data is on two nodes at close and fsync; the loss  names and attributes have one copy; the same
-//	                    of either is no error; old copies are never read      bytes written by two nodes at once may differ
+//	user.bivouac.copies 2: data is on two nodes at close and fsync, names     calls under way when a home is lost may fail,
+//	                    and attributes when the call returns; the loss of     and may have taken effect; the same bytes
+//	                    either is no error; old copies are never read         written by two nodes at once may differ
 //	truncate            bytes that were cut off never come back; holes are    after the death of a writer that had not
 //	                    zeros                                                 closed: bytes behind the end may appear
 //	fallocate           also with KEEP_SIZE, PUNCH_HOLE and ZERO_RANGE;       after ENOSPC a part may be allocated;

@@ -35,6 +35,8 @@ type Router struct {
 	cfg    Config
 	meta   *cache.Stubs[metadata.NodeStore]
 	data   *cache.Stubs[datapath.Store]
+	away   *cache.Stubs[metadata.NodeStore] // of this node's home, if another node stands in for it
+	here   func() error                     // why Local cannot be used
 	shards cluster.ShardTable
 
 	local, remote atomic.Int64 // metadata calls
@@ -43,6 +45,10 @@ type Router struct {
 // New returns a Router. It connects to nothing.
 func New(cfg Config) *Router {
 	r := &Router{cfg: cfg, meta: cache.NewStubs(cfg.Meta), data: cache.NewStubs(cfg.Data)}
+	r.away, r.here = cache.NewStubs(cfg.Meta), func() error { return nil }
+	if h, ok := cfg.Local.(interface{ Here() error }); ok {
+		r.here = h.Here
+	}
 	if cfg.Local != nil {
 		r.meta.Put(cfg.Self, cfg.Local)
 		r.data.Put(cfg.Self, cfg.LocalData)
@@ -67,23 +73,44 @@ func (r *Router) Home(ino metadata.Ino) (metadata.NodeStore, error) {
 
 // Meta is the metadata of a node.
 func (r *Router) Meta(id metadata.NodeID) (metadata.NodeStore, error) {
-	if err := r.Alive(id); err != nil {
-		return nil, err
-	}
-	if id == r.cfg.Self {
+	s, local, err := r.home(id)
+	switch {
+	case err != nil:
+	case local:
 		r.local.Add(1)
-	} else {
+	default:
 		r.remote.Add(1)
 	}
-	return r.meta.Get(id), nil
+	return s, err
+}
+
+// home is the store of a home: Local, or that of another node, which may stand in for the node id.
+func (r *Router) home(id metadata.NodeID) (s metadata.NodeStore, local bool, err error) {
+	if id == r.cfg.Self {
+		err := r.here()
+		if err == nil || !r.replaced(id) {
+			return r.meta.Get(id), true, err
+		}
+	}
+	if at, ok := r.Map().HomeAt(id); !ok {
+		return nil, false, r.Alive(at)
+	}
+	if id == r.cfg.Self {
+		return r.away.Get(id), false, nil
+	}
+	return r.meta.Get(id), false, nil
 }
 
 // Background is Meta for a call that no operation waits for. It is not counted.
 func (r *Router) Background(id metadata.NodeID) (metadata.NodeStore, error) {
-	if err := r.Alive(id); err != nil {
-		return nil, err
-	}
-	return r.meta.Get(id), nil
+	s, _, err := r.home(id)
+	return s, err
+}
+
+// replaced reports whether another node stands in for the home of id.
+func (r *Router) replaced(id metadata.NodeID) bool {
+	n, _ := r.Map().Node(id)
+	return n.Partner.StandsIn
 }
 
 // Data is the file data of a node.

@@ -16,32 +16,34 @@ type Delta struct {
 	Nodes    []nodeGroup    `json:"nodes,omitempty"`
 	Datasets []Dataset      `json:"datasets,omitempty"` // new ones and changed ones, by ID
 	Closing  bool           `json:"closing,omitempty"`
+	Copied   bool           `json:"copied,omitempty"`
 }
 
 // nodeGroup is nodes that are alike.
 type nodeGroup struct {
-	IDs   [][2]metadata.NodeID `json:"ids"` // ranges: first and last
-	State State                `json:"state"`
-	Since metadata.Epoch       `json:"since"`
-	Terms []Term               `json:"terms,omitempty"`
-	Addr  string               `json:"addr,omitempty"`  // unless Known
-	Known bool                 `json:"known,omitempty"` // each has the address that all nodes know from the start
+	IDs     [][2]metadata.NodeID `json:"ids"` // ranges: first and last
+	State   State                `json:"state"`
+	Since   metadata.Epoch       `json:"since"`
+	Terms   []Term               `json:"terms,omitempty"`
+	Addr    string               `json:"addr,omitempty"`  // unless Known
+	Known   bool                 `json:"known,omitempty"` // each has the address that all nodes know from the start
+	Partner Partner              `json:"partner,omitzero"`
 }
 
 func (g *nodeGroup) alike(o *nodeGroup) bool {
-	return g.State == o.State && g.Since == o.Since && g.Addr == o.Addr && g.Known == o.Known && slices.Equal(g.Terms, o.Terms)
+	return g.State == o.State && g.Since == o.Since && g.Addr == o.Addr && g.Known == o.Known && g.Partner == o.Partner && slices.Equal(g.Terms, o.Terms)
 }
 
 // Since returns the Delta from the View old to v, which both come from the same job. addrs is the
 // address of each node as all nodes know it from the start; a node without one has none there.
 func (v View) Since(old View, addrs []string) Delta {
-	d := Delta{From: old.Version, Version: v.Version, Epoch: v.Map.Epoch, Closing: v.Closing}
+	d := Delta{From: old.Version, Version: v.Version, Epoch: v.Map.Epoch, Closing: v.Closing, Copied: v.Copied}
 	for i, n := range v.Map.Nodes {
 		was, _ := old.Map.Node(n.ID)
-		if n.State == was.State && n.Since == was.Since && n.Addr == was.Addr && slices.Equal(n.Terms, was.Terms) {
+		if n.State == was.State && n.Since == was.Since && n.Addr == was.Addr && n.Partner == was.Partner && slices.Equal(n.Terms, was.Terms) {
 			continue
 		}
-		g := nodeGroup{IDs: [][2]metadata.NodeID{{n.ID, n.ID}}, State: n.State, Since: n.Since, Terms: n.Terms}
+		g := nodeGroup{IDs: [][2]metadata.NodeID{{n.ID, n.ID}}, State: n.State, Since: n.Since, Terms: n.Terms, Partner: n.Partner}
 		if g.Known = i < len(addrs) && addrs[i] == n.Addr; !g.Known {
 			g.Addr = n.Addr
 		}
@@ -76,7 +78,7 @@ func (d *Delta) Apply(v View, addrs []string) (View, bool) {
 	if d.From != v.Version || d.Version < d.From {
 		return v, false
 	}
-	next := View{Version: d.Version, Map: Map{Epoch: d.Epoch, Seed: v.Map.Seed, Nodes: slices.Clone(v.Map.Nodes)}, Datasets: slices.Clone(v.Datasets), Closing: d.Closing}
+	next := View{Version: d.Version, Map: Map{Epoch: d.Epoch, Seed: v.Map.Seed, Nodes: slices.Clone(v.Map.Nodes)}, Datasets: slices.Clone(v.Datasets), Closing: d.Closing, Copied: d.Copied}
 	for _, g := range d.Nodes {
 		for _, ids := range g.IDs {
 			if ids[0] > ids[1] || int(ids[1]) >= len(next.Map.Nodes) || g.Known && int(ids[1]) >= len(addrs) {
@@ -84,7 +86,7 @@ func (d *Delta) Apply(v View, addrs []string) (View, bool) {
 			}
 			for i := int(ids[0]); i <= int(ids[1]); i++ {
 				n := &next.Map.Nodes[i]
-				n.State, n.Since, n.Terms, n.Addr = g.State, g.Since, g.Terms, g.Addr
+				n.State, n.Since, n.Terms, n.Addr, n.Partner = g.State, g.Since, g.Terms, g.Addr, g.Partner
 				if g.Known {
 					n.Addr = addrs[i]
 				}

@@ -25,6 +25,8 @@ type Node struct {
 	Addr  string          `json:"addr,omitempty"`  // host:port where its daemon answers; "" while Joining
 	Since metadata.Epoch  `json:"since"`           // the epoch in which State began
 	Terms []Term          `json:"terms,omitempty"` // when it was Up, oldest first
+	// Partner is the node with a copy of the records whose home the node is.
+	Partner Partner `json:"partner,omitzero"`
 }
 
 // leaves reports whether n is Leaving since it was Up.
@@ -87,6 +89,7 @@ func (m Map) With(changes []Change) Map {
 	if !changed {
 		return m
 	}
+	next.followPartners()
 	return next
 }
 

@@ -63,6 +63,8 @@ type View struct {
 	Map      Map       `json:"map"`
 	Datasets []Dataset `json:"datasets,omitempty"` // by ID
 	Closing  bool      `json:"closing,omitempty"`  // the job ends; daemons may go
+	// Copied: a directory has asked for two copies (metadata.Layout.Copies), so each home has a partner.
+	Copied bool `json:"copied,omitempty"`
 }
 
 // Active is the dataset with that name that has not ended; there is at most one.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -126,7 +124,7 @@ func (s *transactions) Outcome(_ context.Context, tx metadata.TxID) (metadata.Ou
 // which does no harm.
 func (s *transactions) Forget(tx metadata.TxID) error {
 	return s.once(func() error {
-		return ioError("decision", s.db.Delete(decisionKey(tx), pebble.NoSync))
+		return ioError("decision", s.remove(decisionKey(tx)))
 	})
 }
 

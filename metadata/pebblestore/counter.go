@@ -70,7 +70,7 @@ func (c *counter) extend(s *core) error {
 	if limit == c.limit {
 		return fmt.Errorf("node %d has no inode number left: %w", s.cfg.Self, syscall.ENOSPC)
 	}
-	err := s.db.Set(keyCounter, binary.BigEndian.AppendUint64(nil, limit), commitOptions)
+	err := s.set(keyCounter, binary.BigEndian.AppendUint64(nil, limit))
 	if err == nil {
 		err = s.wal.flush(s.db)
 	}

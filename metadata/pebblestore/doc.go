@@ -14,6 +14,8 @@
 //	01 'v'              version of this schema          value: 01
 //	01 's'              the node of the store           value: node 2 bytes
 //	01 'c'              counter limit                   value: 8 bytes; every counter below it may be in use
+//	01 'p'              the partner that a home is bound to (package mirror)     value: raw
+//	01 'm'              in a copy: how far it is        value: raw
 //	02 ino(8)           a live inode                    value: inode, below
 //	03 dir(8) name      an entry of a live directory    value: entry, below
 //	04 ino(8)           an orphan: a live inode without links, not yet reaped; value empty
@@ -84,6 +86,7 @@
 //	Store.closeMu         shared by every operation, exclusive in Close
 //	  preparedTx.mu       the end of a transaction
 //	    Store.locks       striped by inode; an operation takes all its stripes at once, in order
+//	      Store.mirrorMu  shared by every batch, which may wait for the partner; exclusive to set the mirror
 //	      txLocks.mu      locks of transactions
 //	      counter.mu      the next inode number
 //	      shardedDirs.mu  the table of sharded directories and counts

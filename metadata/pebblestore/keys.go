@@ -27,6 +27,8 @@ var (
 	keyVersion = []byte{prefixMeta, 'v'}
 	keySelf    = []byte{prefixMeta, 's'}
 	keyCounter = []byte{prefixMeta, 'c'}
+	keyPartner = []byte{prefixMeta, 'p'}
+	keyStream  = []byte{prefixMeta, 'm'}
 )
 
 func inoKey(prefix byte, ino metadata.Ino) []byte {

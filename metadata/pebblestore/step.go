@@ -14,7 +14,39 @@ import (
 // commitOptions make a commit wait for the write of the log; see walFS.
 var commitOptions = pebble.Sync
 
-func (s *core) commit(b *pebble.Batch) error { return s.db.Apply(b, commitOptions) }
+// commit applies a batch, after the partner of this home has it.
+func (s *core) commit(b *pebble.Batch) error {
+	s.mirrorMu.RLock()
+	defer s.mirrorMu.RUnlock()
+	if s.mirror != nil {
+		done, err := s.mirror(b.Repr())
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	return s.db.Apply(b, commitOptions)
+}
+
+// set commits one record.
+func (s *core) set(key, value []byte) error {
+	b := s.db.NewBatch()
+	defer b.Close()
+	if err := b.Set(key, value, nil); err != nil {
+		return err
+	}
+	return s.commit(b)
+}
+
+// remove commits the removal of one record.
+func (s *core) remove(key []byte) error {
+	b := s.db.NewBatch()
+	defer b.Close()
+	if err := b.Delete(key, nil); err != nil {
+		return err
+	}
+	return s.commit(b)
+}
 
 // get returns a copy of a value; ENOENT if there is none.
 func (s *core) get(key []byte) ([]byte, error) {

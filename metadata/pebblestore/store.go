@@ -104,6 +104,9 @@ type core struct {
 	wal   *walFS
 	fresh bool // created by Open
 
+	mirrorMu sync.RWMutex
+	mirror   Mirror // under mirrorMu
+
 	closeMu sync.RWMutex
 	closed  bool // under closeMu
 

@@ -37,6 +37,10 @@ const (
 	// end only while it is staged, else ESTALE. Error says why, if there is no other reason.
 	// ENOENT if there is none.
 	KindRemoveDataset = "dataset-remove"
+	// KindCopied says that each home needs a partner from now on.
+	KindCopied = "copied"
+	// KindPartner says that Partner has a copy of the records of the node Home. ESTALE if it may have missed some.
+	KindPartner = "partner"
 	// KindClosing says that the job ends.
 	KindClosing = "closing"
 )
@@ -46,6 +50,8 @@ type Command struct {
 	Kind    string           `json:"kind"`
 	Nodes   []cluster.Change `json:"nodes,omitempty"`
 	Dataset cluster.Dataset  `json:"dataset,omitzero"`
+	Home    metadata.NodeID  `json:"home,omitempty"`
+	Partner cluster.Partner  `json:"partner,omitzero"`
 }
 
 // Apply is the View after c. It depends on nothing but its arguments, shares
@@ -63,6 +69,14 @@ func Apply(v cluster.View, c Command) (cluster.View, error) {
 		return setPlan(v, c.Dataset)
 	case KindRemoveDataset:
 		return removeDataset(v, c.Dataset)
+	case KindCopied:
+		if v.Copied {
+			return v, nil
+		}
+		v.Copied = true
+		return next(v), nil
+	case KindPartner:
+		return setPartner(v, c)
 	case KindClosing:
 		if v.Closing {
 			return v, nil
@@ -93,6 +107,18 @@ func setNodes(v cluster.View, changes []cluster.Change) (cluster.View, error) {
 		return v, nil
 	}
 	v.Map = v.Map.With(due)
+	return next(v), nil
+}
+
+func setPartner(v cluster.View, c Command) (cluster.View, error) {
+	if n, ok := v.Map.Node(c.Home); ok && n.Partner == c.Partner {
+		return v, nil
+	}
+	m, ok := v.Map.WithPartner(c.Home, c.Partner)
+	if !ok {
+		return v, fmt.Errorf("node %d is no partner of node %d since epoch %d: %w", c.Partner.Node, c.Home, c.Partner.Since, syscall.ESTALE)
+	}
+	v.Map = m
 	return next(v), nil
 }
 

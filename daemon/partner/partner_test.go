@@ -1,0 +1,159 @@
+package partner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/home"
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/copies"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+)
+
+// member is a node with records and a Partner.
+type member struct {
+	*Partner
+	fake  *nodetest.Node
+	store *pebblestore.Store
+	full  atomic.Bool
+}
+
+// job is members on a fake network, whose leader answers all the time.
+func job(t *testing.T, n int) ([]*member, *nodetest.Registry) {
+	t.Helper()
+	r, net := nodetest.NewRegistry(nodetest.View(n)), nodetest.NewNetwork()
+	var all []*member
+	for i := range n {
+		m := new(member)
+		t.Cleanup(func() { // after the goroutines of the node
+			if err := errors.Join(m.Partner.Close(), m.store.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+		m.fake = nodetest.Join(t, metadata.NodeID(i), r, net)
+		m.open(t, t.TempDir())
+		all = append(all, m)
+	}
+	return all, r
+}
+
+func (m *member) open(t *testing.T, dir string) {
+	t.Helper()
+	var err error
+	if m.store, err = pebblestore.Open(pebblestore.Config{Dir: filepath.Join(dir, "meta"), Self: m.fake.Self()}); err != nil {
+		t.Fatal(err)
+	}
+	lease := new(copies.Lease)
+	lease.Renew(time.Now(), time.Hour)
+	m.Partner, err = Open(Config{
+		Node: m.fake, Records: m.store, Lease: lease, Dir: filepath.Join(dir, "partner"), Patience: 300 * time.Millisecond,
+		Room: func() bool { return !m.full.Load() },
+		Peer: func(id metadata.NodeID) rpc.Caller { return m.fake.To(id) },
+		Here: func() node.Handlers { return nil },
+		Open: func(node.Node, string) (*home.Server, error) { return nil, errors.New("not in this test") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.fake.Serve(m.Handlers())
+	m.fake.Spawn(m.Sender.run)
+	m.fake.Spawn(m.Sender.record)
+}
+
+func (m *member) create(name string) error {
+	dir := metadata.RootIno
+	_, err := m.store.Create(context.Background(), dir, name, metadata.New{Mode: syscall.S_IFREG | 0o644})
+	return err
+}
+
+// TestPartner: nothing is copied before a directory asks for copies; then each home has a partner, whose copy has what
+// was acknowledged, a full partner is known, and after its loss the next node gets a copy.
+func TestPartner(t *testing.T) {
+	ms, r := job(t, 3)
+	if err := ms[0].create("before"); err != nil {
+		t.Fatal(err)
+	}
+	if ms[0].on || ms[0].guarded.Load() {
+		t.Error("there is a mirror that nothing has asked for")
+	}
+	if err := ms[2].Want(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := ms[0].create("after"); err != nil {
+		t.Fatal(err)
+	}
+	wantPartner := func(want metadata.NodeID) {
+		t.Helper()
+		err := r.Until(t.Context(), func(v cluster.View) bool {
+			n, _ := v.Map.Node(0)
+			return n.Partner.Since > 0 && n.Partner.Node == want && !n.Partner.StandsIn
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantPartner(1)
+	ms[1].full.Store(true)
+	if err := ms[0].create("full"); err != nil || ms[0].HasRoom() {
+		t.Errorf("create = %v; the partner's disk is full, and the home does not know", err)
+	}
+	ms[0].fake.Network().Cut(1, syscall.EHOSTDOWN)
+	if err := ms[0].create("failed"); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("create while the link to the partner is cut = %v, want ETIMEDOUT", err)
+	}
+	ms[0].fake.Network().Cut(1, nil)
+	err := ms[0].create("mended")
+	for range 10 { // what was sent before may fail yet
+		if err == nil {
+			break
+		}
+		err = ms[0].create("mended")
+	}
+	if err != nil {
+		t.Errorf("create when the link is mended: %v", err)
+	}
+	r.SetState(1, cluster.Down)
+	wantPartner(2)
+	r.SetState(0, cluster.Down)
+	if err := ms[0].create("late"); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("create at a home that is replaced = %v, want EAGAIN", err)
+	}
+	if err := ms[0].Serves(); !errors.Is(err, syscall.EAGAIN) || !ms[0].Replaced() {
+		t.Errorf("a home that is replaced serves: %v", err)
+	}
+	dir, err := ms[2].recv.seal(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := pebblestore.Open(pebblestore.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	es, err := s.ReadDir(t.Context(), metadata.RootIno, "", 10)
+	if got := fmt.Sprint(names(es)); err != nil || got != "[after before full mended]" {
+		t.Errorf("the copy has %s, %v", got, err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(left) > 2 {
+		t.Errorf("node 2 has copies %v, %v, want those of two homes", left, err)
+	}
+}
+
+func names(es []metadata.Entry) []string {
+	all := make([]string, len(es))
+	for i, e := range es {
+		all[i] = e.Name
+	}
+	return all
+}

@@ -1,0 +1,205 @@
+package partner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/mirror"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+)
+
+// Receiver has the copies of other homes.
+type Receiver struct {
+	node node.Node
+	dir  string
+	room func() bool
+	log  *logrus.Entry
+
+	mu    sync.Mutex
+	homes map[metadata.NodeID]*received // under mu
+}
+
+// received is the copies of one home.
+type received struct {
+	mu            sync.Mutex
+	state         mirror.Copies     // under mu
+	whole, coming *pebblestore.Copy // under mu; nil without one, and whole when it is a home
+}
+
+// openReceiver opens the copies that an earlier daemon has left. Those that are not complete go.
+func openReceiver(cfg *Config) (*Receiver, error) {
+	r := &Receiver{node: cfg.Node, dir: cfg.Dir, room: cfg.Room, log: cfg.Node.Log().WithField("part", "partner"), homes: make(map[metadata.NodeID]*received)}
+	found, err := filepath.Glob(filepath.Join(r.dir, "*-*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range found {
+		if err := r.load(dir); err != nil {
+			return nil, errors.Join(err, r.close())
+		}
+	}
+	return r, nil
+}
+
+func (r *Receiver) load(dir string) error {
+	var id metadata.NodeID
+	var gen uint64
+	if _, err := fmt.Sscanf(filepath.Base(dir), "%d-%x", &id, &gen); err != nil {
+		return fmt.Errorf("copy %s: %v: %w", dir, err, syscall.EINVAL)
+	}
+	c, err := pebblestore.OpenCopy(pebblestore.Config{Dir: dir, Log: r.log})
+	if err != nil {
+		return err
+	}
+	var at mirror.Copy
+	b, err := c.State()
+	if err == nil && b != nil {
+		err = json.Unmarshal(b, &at)
+	}
+	h := r.of(id)
+	if err == nil && at.Complete && at.Gen == gen && at.Gen > h.state.Whole.Gen {
+		err = h.drop(r.path(id, h.state.Whole.Gen), h.whole)
+		h.state.Whole, h.whole = at, c
+		return err
+	}
+	return errors.Join(err, h.drop(dir, c))
+}
+
+// drop closes and removes a copy, if there is one.
+func (*received) drop(dir string, c *pebblestore.Copy) error {
+	if c == nil {
+		return nil
+	}
+	return errors.Join(c.Close(), os.RemoveAll(dir))
+}
+
+func (r *Receiver) path(id metadata.NodeID, gen uint64) string {
+	return filepath.Join(r.dir, fmt.Sprintf("%d-%x", id, gen))
+}
+
+// of returns the copies of a home.
+func (r *Receiver) of(id metadata.NodeID) *received {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.homes[id]
+	if h == nil {
+		h = &received{}
+		r.homes[id] = h
+	}
+	return h
+}
+
+// onMirror takes a message of a home.
+func (r *Receiver) onMirror(_ context.Context, req *rpc.Request, q *wire.MirrorReq) (node.Appender, error) {
+	if q.Home != req.Peer {
+		return nil, fmt.Errorf("records of node %d from node %d: %w", q.Home, req.Peer, syscall.EPERM)
+	}
+	h := r.of(q.Home)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n, _ := r.node.View().Map.Node(q.Home); n.Partner.StandsIn {
+		return &wire.MirrorResp{Verdict: uint8(mirror.Replaced)}, nil
+	}
+	next, apply, v := h.state.Accept(mirror.Message{Gen: q.Gen, Seq: q.Seq, Complete: q.Complete})
+	if apply {
+		if err := r.apply(h, q, next); err != nil {
+			return nil, err
+		}
+	}
+	return &wire.MirrorResp{Verdict: uint8(v), Last: h.state.Last(), Full: !r.room()}, nil
+}
+
+// apply makes the changes of a message, which leads to next. Called with h.mu.
+func (r *Receiver) apply(h *received, q *wire.MirrorReq, next mirror.Copies) error {
+	at, to := next.Coming, &h.coming
+	switch {
+	case q.Gen == h.state.Whole.Gen:
+		at, to = next.Whole, &h.whole
+	case next.Whole.Gen == q.Gen:
+		at = next.Whole
+	}
+	if q.Gen != h.state.Last() { // the first message
+		if err := h.drop(r.path(q.Home, h.state.Coming.Gen), h.coming); err != nil {
+			return err
+		}
+		h.state.Coming, h.coming = mirror.Copy{}, nil
+		c, err := pebblestore.OpenCopy(pebblestore.Config{Dir: r.path(q.Home, q.Gen), Log: r.log})
+		if err != nil {
+			return err
+		}
+		h.coming = c
+	}
+	state, err := json.Marshal(at)
+	if err != nil {
+		return err
+	}
+	if err := (*to).Apply(q.Batches, state); err != nil {
+		return err
+	}
+	was := h.state
+	h.state = next
+	if next.Whole.Gen == was.Whole.Gen {
+		return nil
+	}
+	old := h.whole
+	h.whole, h.coming = h.coming, nil
+	if err := errors.Join(h.whole.Sync(), h.drop(r.path(q.Home, was.Whole.Gen), old)); err != nil {
+		r.log.WithError(err).WithField("home", q.Home).Warn("old copy of a home's names stays on the disk")
+	}
+	return nil
+}
+
+// seal ends the copying of a home, and returns the directory of its complete copy, to be opened as a home.
+func (r *Receiver) seal(id metadata.NodeID) (dir string, err error) {
+	h := r.of(id)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	next, ok := h.state.Seal()
+	if !ok {
+		return "", fmt.Errorf("there is no complete copy of the names of node %d: %w", id, syscall.ENODATA)
+	}
+	if h.whole != nil {
+		state, err := json.Marshal(next.Whole)
+		if err != nil {
+			return "", err
+		}
+		if err := errors.Join(h.whole.Apply(nil, state), h.whole.Sync(), h.whole.Close()); err != nil {
+			return "", err
+		}
+		h.state, h.whole = next, nil
+	}
+	if err := h.drop(r.path(id, h.state.Coming.Gen), h.coming); err != nil {
+		return "", err
+	}
+	h.state.Coming, h.coming = mirror.Copy{}, nil
+	return r.path(id, h.state.Whole.Gen), nil
+}
+
+func (r *Receiver) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, h := range r.homes {
+		h.mu.Lock()
+		for _, c := range []*pebblestore.Copy{h.whole, h.coming} {
+			if c != nil {
+				errs = append(errs, c.Close())
+			}
+		}
+		h.whole, h.coming = nil, nil
+		h.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,442 @@
+package partner
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/retry"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/copies"
+	"github.com/bivouacfs/bivouac/metadata/mirror"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+)
+
+// Records is the store of this home; *pebblestore.Store.
+type Records interface {
+	SetMirror(pebblestore.Mirror)
+	Partner() ([]byte, error)
+	SetPartner([]byte) error
+	AllRecords(size int, fn func(changes []byte) error) error
+}
+
+// Sender keeps a copy of this node's records on its partner.
+type Sender struct {
+	node    node.Node
+	peer    func(metadata.NodeID) rpc.Caller
+	records Records
+	lease   *copies.Lease
+	log     *logrus.Entry
+	// patience is how long one message is sent again.
+	patience time.Duration
+	kick     chan struct{} // a batch was added; one is enough
+	recheck  chan struct{} // the home was bound; one is enough
+	guarded  atomic.Bool   // another node may stand in for this home
+	full     atomic.Int64  // when the partner has last said that its disk is full; nanoseconds
+
+	mu    sync.Mutex
+	turn  *sync.Cond   // of mu: a batch may be applied, or will never be
+	home  *mirror.Home // under mu
+	gen   uint64       // under mu; of the last stream
+	on    bool         // under mu: the records have a mirror
+	ended bool         // under mu
+	stall int          // under mu: how often changes were given up
+}
+
+const (
+	chunk       = 256 << 10       // bytes of one message
+	answerTime  = 3 * time.Second // for one message
+	firstPause  = 5 * time.Millisecond
+	longestWait = 500 * time.Millisecond
+)
+
+// openSender returns the Sender of a node, whose home is bound if an earlier daemon has left it so.
+func openSender(cfg *Config) (*Sender, error) {
+	s := &Sender{
+		node: cfg.Node, peer: cfg.Peer, records: cfg.Records, lease: cfg.Lease, patience: cfg.Patience, log: cfg.Node.Log().WithField("part", "partner"),
+		kick: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
+	}
+	s.turn = sync.NewCond(&s.mu)
+	b, err := s.records.Partner()
+	if err != nil {
+		return nil, err
+	}
+	var bound cluster.Partner
+	if len(b) == 10 {
+		bound = cluster.Partner{Node: metadata.NodeID(binary.BigEndian.Uint16(b)), Since: metadata.Epoch(binary.BigEndian.Uint64(b[2:]))}
+	}
+	s.home = mirror.NewHome(s.node.Self(), bound)
+	if bound.Since > 0 {
+		s.guarded.Store(true)
+		s.turnOn()
+	}
+	return s, nil
+}
+
+// turnOn gives the records their mirror.
+func (s *Sender) turnOn() {
+	s.mu.Lock()
+	was := s.on
+	s.on = true
+	s.mu.Unlock()
+	if !was {
+		s.records.SetMirror(s.add)
+	}
+}
+
+// bind records the partner on the disk; Since 0 is none.
+func (s *Sender) bind(p cluster.Partner) error {
+	if p.Since == 0 {
+		return s.records.SetPartner(nil)
+	}
+	b := binary.BigEndian.AppendUint16(nil, uint16(p.Node))
+	return s.records.SetPartner(binary.BigEndian.AppendUint64(b, uint64(p.Since)))
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// add is pebblestore.Mirror.
+func (s *Sender) add(changes []byte) (done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, stall := s.home.Add(bytes.Clone(changes)), s.stall
+	wake(s.kick)
+	for !s.home.May(b) {
+		switch {
+		case s.home.Replaced():
+			err = errReplaced
+		case s.ended:
+			err = fmt.Errorf("the daemon ends: %w", syscall.ESHUTDOWN)
+		case s.stall != stall:
+			err = fmt.Errorf("the partner of this node does not answer: %w", syscall.ETIMEDOUT)
+		default:
+			s.turn.Wait()
+			continue
+		}
+		s.home.Done(b)
+		return nil, err
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.home.Done(b)
+	}, nil
+}
+
+// errReplaced is retried by clients: they learn of the stand-in by the next view.
+var errReplaced = fmt.Errorf("the node's partner stands in for it: %w", syscall.EAGAIN)
+
+// Replaced reports whether the node's partner stands in for it.
+func (s *Sender) Replaced() bool {
+	if !s.guarded.Load() {
+		return false
+	}
+	n, _ := s.node.View().Map.Node(s.node.Self())
+	return n.Partner.StandsIn
+}
+
+// Serves returns why the home must not answer now; nil if it may.
+func (s *Sender) Serves() error {
+	switch {
+	case !s.guarded.Load():
+		return nil
+	case s.Replaced():
+		return errReplaced
+	case !s.lease.Valid(time.Now()):
+		return fmt.Errorf("no leader has answered this node lately, so its partner may stand in for it: %w", syscall.EHOSTDOWN)
+	}
+	return nil
+}
+
+// HasRoom reports whether the partner's disk has room for more records, as far as is known. It is asked again each second.
+func (s *Sender) HasRoom() bool {
+	at := s.full.Load()
+	return at == 0 || time.Since(time.Unix(0, at)) > time.Second
+}
+
+// Want has all homes keep copies from now on, and waits until they do.
+func (s *Sender) Want(ctx context.Context) error {
+	v := s.node.View()
+	if v.Copied && allHave(v.Map) {
+		return nil
+	}
+	if !v.Copied {
+		if _, err := s.node.Propose(ctx, raftstore.Command{Kind: raftstore.KindCopied}); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, wantTime)
+	defer cancel()
+	if s.node.Until(ctx, func(v cluster.View) bool { return v.Copied && allHave(v.Map) }) != nil {
+		return fmt.Errorf("not every node has a copy of its names on its partner yet: try again: %w", syscall.EAGAIN)
+	}
+	return nil
+}
+
+// wantTime is how long Want waits.
+const wantTime = 10 * time.Second
+
+// allHave reports whether each home that can have a partner has one.
+func allHave(m cluster.Map) bool {
+	for _, n := range m.Nodes {
+		if _, can := m.NextPartner(n.ID); can && n.State == cluster.Up && n.Partner.Since == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// run sends until ctx ends.
+func (s *Sender) run(ctx context.Context) {
+	defer s.end()
+	for b := retry.New(firstPause, longestWait, 0); ctx.Err() == nil; {
+		v, changed := s.node.Watch()
+		var again <-chan time.Time
+		if err := s.work(ctx, v); err != nil {
+			s.log.WithError(err).Debug("partner does not answer: trying again")
+			again = time.After(b.Next())
+		} else {
+			b.Reset()
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-s.kick:
+		case <-again:
+		}
+	}
+}
+
+// end fails what waits.
+func (s *Sender) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	s.turn.Broadcast()
+}
+
+// work does what is due by the view v.
+func (s *Sender) work(ctx context.Context, v cluster.View) error {
+	if v.Version == 0 {
+		return nil
+	}
+	if v.Copied {
+		s.turnOn()
+	}
+	s.mu.Lock()
+	on := s.on
+	s.mu.Unlock()
+	if !on {
+		return nil
+	}
+	if err := s.see(v.Map); err != nil {
+		return err
+	}
+	begun, err := s.begin(v.Map)
+	if begun {
+		err = s.sendRecords(ctx)
+	}
+	if err == nil {
+		err = s.sendChanges(ctx)
+	}
+	if errors.Is(err, errLost) {
+		wake(s.kick)
+		return nil
+	}
+	return err
+}
+
+// see takes a map into account.
+func (s *Sender) see(m cluster.Map) error {
+	s.mu.Lock()
+	unbound := s.home.See(m)
+	s.turn.Broadcast()
+	s.mu.Unlock()
+	if unbound {
+		s.log.Warn("the partner of this node is lost: names have one copy until another node has them")
+		return s.bind(cluster.Partner{})
+	}
+	return nil
+}
+
+// begin begins a stream, if none is under way and the node serves.
+func (s *Sender) begin(m cluster.Map) (begun bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n, _ := m.Node(s.node.Self()); s.home.To().Since > 0 || n.State != cluster.Up && s.home.Bound().Since == 0 {
+		return false, nil
+	}
+	s.gen = max(s.gen+1, uint64(time.Now().UnixNano()))
+	return s.home.Begin(m, s.gen), nil
+}
+
+// errLost says that the stream has ended.
+var errLost = errors.New("the stream to the partner has ended")
+
+// sendRecords sends all that is here.
+func (s *Sender) sendRecords(ctx context.Context) error {
+	err := s.records.AllRecords(chunk, func(b []byte) error {
+		s.mu.Lock()
+		m := s.home.Record()
+		s.mu.Unlock()
+		return s.send(ctx, m, [][]byte{b})
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.home.Abandon()
+		s.turn.Broadcast()
+		return err
+	}
+	s.home.Copied()
+	return nil
+}
+
+// sendChanges sends what waits, and binds the home when the partner has all.
+func (s *Sender) sendChanges(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		m, ok := s.home.Next(chunk)
+		s.mu.Unlock()
+		if !ok {
+			return nil
+		}
+		batches := make([][]byte, len(m.Batches))
+		for i, b := range m.Batches {
+			batches[i] = b.Data
+		}
+		if err := s.send(ctx, m, batches); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.home.Acked(m)
+		s.turn.Broadcast()
+		to, due := s.home.To(), s.home.Complete() && s.home.Bound().Since == 0
+		s.mu.Unlock()
+		if due {
+			if err := s.bindTo(to); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// bindTo binds the home to the partner of the stream: from now on it may be recorded.
+func (s *Sender) bindTo(p cluster.Partner) error {
+	if err := s.bind(p); err != nil {
+		return err
+	}
+	s.guarded.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.home.Bind(p)
+	wake(s.recheck)
+	return nil
+}
+
+// send sends one message until the partner has it, or the stream ends.
+func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) error {
+	q := &wire.MirrorReq{Home: s.node.Self(), Gen: m.Gen, Seq: m.Seq, Complete: m.Complete, Batches: batches}
+	since := time.Now()
+	for b := retry.New(firstPause, longestWait, 0); ; {
+		s.mu.Lock()
+		to := s.home.To()
+		s.mu.Unlock()
+		if to.Since == 0 {
+			return errLost
+		}
+		var r wire.MirrorResp
+		once, cancel := context.WithTimeout(ctx, answerTime)
+		err := s.peer(to.Node).Do(once, &rpc.Call{Op: wire.OpMirror, Body: q, Reply: &r})
+		cancel()
+		switch {
+		case err == nil:
+			if s.full.Store(0); r.Full {
+				s.full.Store(time.Now().UnixNano())
+			}
+			return s.judge(mirror.Verdict(r.Verdict), r.Last)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		s.log.WithError(err).WithField("to", to.Node).Debug("partner has not taken a message: sending it again")
+		if time.Since(since) > s.patience { // only the link to it is cut, else the map says that it is lost
+			s.giveUp(to)
+			return errLost
+		}
+		b.Wait(ctx)
+		if err := s.see(s.node.View().Map); err != nil {
+			return err
+		}
+	}
+}
+
+// giveUp fails the changes that wait for a partner that does not answer.
+func (s *Sender) giveUp(to cluster.Partner) {
+	s.log.WithField("to", to.Node).Warn("partner does not answer, but is not declared lost: changes of names fail until it does")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stall++
+	s.home.Abandon()
+	s.turn.Broadcast()
+}
+
+// judge takes the partner's verdict.
+func (s *Sender) judge(v mirror.Verdict, last uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.turn.Broadcast()
+	switch v {
+	case mirror.Accepted:
+		return nil
+	case mirror.Replaced:
+		s.home.Replace()
+	default:
+		s.gen = max(s.gen, last)
+		s.home.Abandon()
+	}
+	return errLost
+}
+
+// record has the map record the partner that the home is bound to, until ctx ends.
+func (s *Sender) record(ctx context.Context) {
+	for {
+		v, changed := s.node.Watch()
+		s.mu.Lock()
+		p := s.home.Bound()
+		s.mu.Unlock()
+		n, _ := v.Map.Node(s.node.Self())
+		var again <-chan time.Time
+		if p.Since > 0 && v.Version > 0 && n.Partner != p && !n.Partner.StandsIn {
+			_, err := s.node.Propose(ctx, raftstore.Command{Kind: raftstore.KindPartner, Home: s.node.Self(), Partner: p})
+			if err == nil {
+				s.log.WithField("partner", p.Node).Info("another node has a copy of this node's names")
+			}
+			again = time.After(longestWait)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-s.recheck:
+		case <-again:
+		}
+	}
+}

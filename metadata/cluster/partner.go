@@ -1,0 +1,73 @@
+package cluster
+
+import "github.com/bivouacfs/bivouac/metadata"
+
+// Partner is the node with a copy of another one's records (package mirror).
+type Partner struct {
+	Node metadata.NodeID `json:"node"`
+	// Since is an epoch from which on the partner has served, and before which its copy was not begun; 0 is no partner.
+	Since metadata.Epoch `json:"since,omitempty"`
+	// StandsIn: the node was given up, and its partner has its place as a home for good.
+	StandsIn bool `json:"stands_in,omitempty"`
+}
+
+// WithPartner returns the map of the next epoch, in which p has a copy of the records of the node id. It is
+// false if that may no longer be true: p has not served throughout, or id does not serve.
+func (m Map) WithPartner(id metadata.NodeID, p Partner) (Map, bool) {
+	n, ok := m.Node(id)
+	if !ok || id == p.Node || p.Since == 0 || n.State != Up && n.State != Leaving || n.Partner.StandsIn || !m.ServesSince(p.Node, p.Since) {
+		return m, false
+	}
+	next := m
+	next.Epoch++
+	next.Nodes = append([]Node(nil), m.Nodes...)
+	next.Nodes[id].Partner = Partner{Node: p.Node, Since: p.Since}
+	return next, true
+}
+
+// ServesSince reports whether the node id serves, and did in every epoch from since on.
+func (m Map) ServesSince(id metadata.NodeID, since metadata.Epoch) bool {
+	n, ok := m.Node(id)
+	if !ok || len(n.Terms) == 0 || n.State != Up && !n.leaves() {
+		return false
+	}
+	return n.Terms[len(n.Terms)-1].From <= since
+}
+
+// NextPartner returns a node that can become the partner of id: the next one by id that is Up, from the last
+// one on to the first.
+func (m Map) NextPartner(id metadata.NodeID) (Partner, bool) {
+	for i := range m.Nodes {
+		n := m.Nodes[(int(id)+1+i)%len(m.Nodes)]
+		if n.ID != id && n.State == Up {
+			return Partner{Node: n.ID, Since: m.Epoch}, true
+		}
+	}
+	return Partner{}, false
+}
+
+// HomeAt returns the node that has the records whose home is the node id: id itself, or its partner in its
+// place. It is false while that node is Down.
+func (m Map) HomeAt(id metadata.NodeID) (metadata.NodeID, bool) {
+	n, ok := m.Node(id)
+	if ok && n.Partner.StandsIn {
+		id = n.Partner.Node
+		n, ok = m.Node(id)
+	}
+	return id, ok && n.State != Down
+}
+
+// followPartners takes the changes of nodes into account: the copy of a partner that does not serve is not
+// kept; the partner of a node that is given up stands in for it.
+func (m Map) followPartners() {
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		switch p := &n.Partner; {
+		case p.Since == 0 || p.StandsIn:
+		case !m.ServesSince(p.Node, p.Since):
+			*p = Partner{}
+		case n.State == Down:
+			p.StandsIn = true
+		}
+	}
+}

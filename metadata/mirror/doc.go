@@ -1,0 +1,29 @@
+// Package mirror is the protocol by which a home keeps a copy of its records on another node, its partner,
+// which stands in for it when it is lost. Its one idea is that a change is made on the partner first: what the
+// home shows, its partner has.
+//
+//	add      the home gives each batch of changes a place in the stream to its partner (Home.Add)
+//	send     the stream is sent in order, one message at a time; one without an answer is sent again (Home.Next)
+//	accept   the partner applies each message once, in order, together with its number (Copy.Accept)
+//	apply    the home applies a batch after the partner has accepted it (Home.May), then forgets it (Home.Done)
+//
+// A stream begins with all records that the home has, read after the stream has begun, so that each batch is
+// among those or follows them. The message after the records makes the copy complete. Then the home binds
+// itself: it records its partner on its disk (Home.Bind), and only then has the cluster map record it
+// (cluster.Map.WithPartner). While it is bound it changes nothing without its partner until a map shows that the
+// partner has stopped to serve (Home.See), which clears the record too. When the home is given up while the map
+// has its partner, the partner stands in for it for good (cluster.Partner.StandsIn): it seals its copy, and opens
+// it as a home. A home that finds itself replaced serves nothing any more. One that starts again while it is bound
+// makes a new copy before its first change; until that is complete the old copy counts, which has all that was
+// acknowledged.
+//
+// A home that is bound answers only while its lease is valid (copies.Lease): it ends before the partner can stand
+// in.
+//
+// # Invariant
+//
+// A read that begins after a change was acknowledged, and succeeds, has the change. It is so after the loss of
+// either node, once the map has recorded the partner; a copy that may have missed a change is never opened.
+//
+// The package does no I/O. A Home and a Copy are not safe for concurrent use.
+package mirror

@@ -1,0 +1,155 @@
+package pebblestore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/batchrepr"
+)
+
+// Mirror is given each batch of changes before it is applied, in Pebble's encoding, and may keep it only until it
+// returns. It returns when the partner of the home has the batch; done is called after it was applied. After an
+// error nothing is changed.
+type Mirror func(changes []byte) (done func(), err error)
+
+// SetMirror sets the mirror. When it returns, all earlier batches are applied.
+func (s *core) SetMirror(m Mirror) {
+	s.mirrorMu.Lock()
+	defer s.mirrorMu.Unlock()
+	s.mirror = m
+}
+
+// Partner returns what SetPartner has recorded; nil is nothing.
+func (s *core) Partner() ([]byte, error) {
+	v, err := s.get(keyPartner)
+	if errors.Is(err, syscall.ENOENT) {
+		return nil, nil
+	}
+	return v, err
+}
+
+// SetPartner records v on the disk. It is no part of the mirror.
+func (s *core) SetPartner(v []byte) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.end()
+	err := s.db.Set(keyPartner, v, commitOptions)
+	if err == nil {
+		err = s.wal.flush(s.db)
+	}
+	return ioError("partner", err)
+}
+
+// AllRecords calls fn with all records that a copy needs, as batches of about size bytes. They are those of the time of
+// the call.
+func (s *core) AllRecords(size int, fn func(changes []byte) error) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	snap := s.db.NewSnapshot()
+	s.end()
+	defer snap.Close()
+	it, err := snap.NewIter(&pebble.IterOptions{UpperBound: []byte{prefixTable}})
+	if err != nil {
+		return ioError("records", err)
+	}
+	b := s.db.NewBatch()
+	defer b.Close()
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		if k := it.Key(); !bytes.Equal(k, keyPartner) && !bytes.Equal(k, keyStream) {
+			err = b.Set(k, it.Value(), nil)
+		}
+		if err == nil && b.Len() >= size {
+			err = fn(b.Repr())
+			b.Reset()
+		}
+	}
+	if err == nil {
+		err = fn(b.Repr())
+	}
+	return errors.Join(err, ioError("records", it.Close()))
+}
+
+// Copy is a copy of another node's records, on which Open opens a Store later.
+type Copy struct{ *core }
+
+// copyCache is enough for a store that is only written.
+const copyCache = 1 << 20
+
+// OpenCopy opens the copy in cfg.Dir, or begins one.
+func OpenCopy(cfg Config) (*Copy, error) {
+	cfg.CacheSize = copyCache
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	c := &core{cfg: cfg, wal: newWALFS(cfg.FS, false)}
+	if err := cfg.FS.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("copy of a metadata store: %w", err)
+	}
+	var err error
+	if c.db, err = pebble.Open(cfg.Dir, c.options()); err != nil {
+		return nil, fmt.Errorf("copy of a metadata store: %w", err)
+	}
+	return &Copy{c}, nil
+}
+
+// State returns what the last Apply has recorded; nil if there was none.
+func (c *Copy) State() ([]byte, error) {
+	v, err := c.get(keyStream)
+	if errors.Is(err, syscall.ENOENT) {
+		return nil, nil
+	}
+	return v, err
+}
+
+// Apply makes batches of changes, in order, and records state, all in one step.
+func (c *Copy) Apply(batches [][]byte, state []byte) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	defer c.end()
+	b := c.db.NewBatch()
+	defer b.Close()
+	for _, changes := range batches {
+		if err := addChanges(b, changes); err != nil {
+			return fmt.Errorf("changes of another home: %w", err)
+		}
+	}
+	if err := b.Set(keyStream, state, nil); err != nil {
+		return err
+	}
+	return ioError("copy of a metadata store", c.db.Apply(b, commitOptions))
+}
+
+// Sync makes what was applied durable on the disk.
+func (c *Copy) Sync() error { return ioError("copy of a metadata store", c.wal.flush(c.db)) }
+
+// addChanges adds changes, in Pebble's encoding, to b.
+func addChanges(b *pebble.Batch, changes []byte) error {
+	if len(changes) < batchrepr.HeaderLen {
+		return fmt.Errorf("batch of %d bytes: %w", len(changes), syscall.EINVAL)
+	}
+	for r := batchrepr.Read(changes); ; {
+		kind, key, value, ok, err := r.Next()
+		if err != nil || !ok {
+			return err
+		}
+		switch kind {
+		case pebble.InternalKeyKindSet:
+			err = b.Set(key, value, nil)
+		case pebble.InternalKeyKindDelete:
+			err = b.Delete(key, nil)
+		case pebble.InternalKeyKindRangeDelete:
+			err = b.DeleteRange(key, value, nil)
+		default:
+			err = fmt.Errorf("change of kind %v: %w", kind, syscall.EINVAL)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
