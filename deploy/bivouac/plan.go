@@ -41,7 +41,7 @@ func planSetCmd() *cobra.Command {
   random:S   torch's RandomSampler with a generator that was seeded with S once
   loader:S   DataLoader(shuffle=True, generator=...), seeded with S once
   chunk:S    bivouac.torch.ChunkShuffleSampler(seed=S) with set_epoch in each epoch
-  --list F   the paths in the dataset that F names, a line each, in every epoch
+  --list F   the paths in the dataset that F names, a line each, in every epoch; a path may be a range, PATH:OFFSET+LENGTH
 
 After a seed, with commas: ranks=R (default: learned from the reads), epochs=E,
 root=DIR (ImageFolder's directory in the dataset; default: the dataset, or train/

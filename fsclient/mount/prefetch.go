@@ -34,20 +34,20 @@ func (p *pages) Direct() bool { return p.direct }
 
 // Store implements prefetch.Pages by FUSE_NOTIFY_STORE. The kernel has inodes only of files that it
 // has looked up.
-func (p *pages) Store(ino metadata.Ino, b []byte, mark uint64) bool {
-	if p.server.InodeNotifyStoreCache(uint64(ino), 0, b) != fuse.OK {
+func (p *pages) Store(ino metadata.Ino, off int64, b []byte, mark uint64) bool {
+	if p.server.InodeNotifyStoreCache(uint64(ino), off, b) != fuse.OK {
 		return false
 	}
 	p.s.stats.prefetched.Add(1)
 	if p.Mark() != mark {
 		// The bytes may have been read before the pages were dropped, and stored after.
-		_ = p.server.InodeNotify(uint64(ino), 0, 0)
+		_ = p.server.InodeNotify(uint64(ino), off, int64(len(b)))
 	}
 	return true
 }
 
 // Drop implements prefetch.Pages by FUSE_NOTIFY_INVAL_INODE. An unknown inode is no error.
-func (p *pages) Drop(ino metadata.Ino) { _ = p.server.InodeNotify(uint64(ino), 0, 0) }
+func (p *pages) Drop(ino metadata.Ino, off, n int64) { _ = p.server.InodeNotify(uint64(ino), off, n) }
 
 // readAhead records a read of a dataset's file, and returns its bytes if they were prefetched.
 func (p *pages) readAhead(ctx context.Context, next Prefetch, in *fuse.ReadIn, n int) fuse.ReadResult {

@@ -76,7 +76,7 @@ func TestPrefetch(t *testing.T) {
 		}
 		j.mounts[0].DropPages(dropped)
 		for i := range planned {
-			if !p.Store(dropped[i], []byte(sealedContent(i)), p.Mark()) {
+			if !p.Store(dropped[i], 0, []byte(sealedContent(i)), p.Mark()) {
 				t.Fatalf("epoch %d: file %d was not stored", epoch, i)
 			}
 		}
@@ -116,7 +116,7 @@ func TestPrefetchKept(t *testing.T) {
 func TestPrefetchUnknown(t *testing.T) {
 	j, _, p := foretold(t)
 	for _, ino := range []metadata.Ino{metadata.SealedIno(j.sealed.set.ID, 0, 1<<20), metadata.Ino(stat(t, j.file(1, 5)).Ino)} {
-		if p.Store(ino, []byte("x"), p.Mark()) {
+		if p.Store(ino, 0, []byte("x"), p.Mark()) {
 			t.Errorf("%v was stored", ino)
 		}
 	}
@@ -127,7 +127,7 @@ func TestPrefetchBesideDrop(t *testing.T) {
 	j, _, p := foretold(t)
 	ino, mark := j.known(t, 1), p.Mark()
 	j.mounts[0].DropPages([]metadata.Ino{ino})
-	p.Store(ino, []byte(sealedContent(1)), mark)
+	p.Store(ino, 0, []byte(sealedContent(1)), mark)
 	was := j.mounts[0].Stats().Calls
 	wantFile(t, j.file(0, 1), sealedContent(1))
 	if n := j.calls(0, was)["read"]; n != 1 {

@@ -30,6 +30,11 @@
 // budget. While nothing nearer is wanted, such files are fetched early, so that the source is read steadily although a rank
 // that goes on to other chunks reads from many runs at once.
 //
+// A plan may number ranges of files. A unit is the whole pages of a number. Units of more than 512 KiB are fetched one by one. Large
+// ones (Engine.whole), such as shards, are streams: their pieces are fetched ahead of the reader, at a distance that grows while
+// the reader is late, and are kept in memory, so that every read is seen. Near the end of one, the first piece of the next one in
+// the plan is fetched (line). Streams have half of the budget. Those of this node's drive are left to its read-ahead.
+//
 // Prefetched files are bounded in bytes (Budget), and by rank in positions: the distance, from the
 // rank's pace and the time that a fetch takes. A file is dropped when the rank has passed it. Windows
 // bound the bytes under way from other nodes and from the source, so that demand reads do not queue behind them. A

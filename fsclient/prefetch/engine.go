@@ -35,11 +35,11 @@ type Client interface {
 type Pages interface {
 	// Mark changes when pages are dropped: bytes read before are not stored afterwards.
 	Mark() uint64
-	// Store puts all bytes of a file into the page cache, which the daemon read after mark. It
+	// Store puts whole pages of a file at off into the page cache, which the daemon read after mark. It
 	// reports false if the kernel does not know the inode.
-	Store(ino metadata.Ino, b []byte, mark uint64) bool
-	// Drop drops the pages of a file. It waits for reads of the file that are being answered.
-	Drop(ino metadata.Ino)
+	Store(ino metadata.Ino, off int64, b []byte, mark uint64) bool
+	// Drop drops the pages of n bytes of a file; 0: to its end. It waits for reads of them that are being answered.
+	Drop(ino metadata.Ino, off, n int64)
 	// Direct reports whether the kernel reads this node's files by itself.
 	Direct() bool
 }
@@ -58,15 +58,17 @@ type EngineConfig struct {
 }
 
 const (
-	largest    = batchBytes            // of a file; larger ones are left to the kernel's read-ahead
-	batchBytes = 512 << 10             // of one request
+	batchBytes = 512 << 10             // of one request; larger files are fetched one by one
+	mostWhole  = 8 << 20               // of a file that is fetched whole; larger ones are streams
+	wholeShare = 32                    // part of the budget that such a file takes at the most
 	batchFiles = 64                    // of one request
 	requests   = 32                    // at once, besides the window of bytes
 	mostWants  = 256                   // divided into batches together
 	tick       = 50 * time.Millisecond // between looks at positions and at files that were not staged
 	patience   = 10 * time.Second      // for one request
 	seenQueue  = 4096                  // reads that wait for the tracker: more are not noted
-	mostRead   = 128                   // files kept although their read has begun
+	mostRead   = 128                   // files kept although their read has begun,
+	readShare  = 8                     // and the part of the budget that they take
 	mostWait   = time.Second           // for a file under way
 	uncovered  = 4                     // one in so many files is dropped when a plan begins
 	moveAfter  = 8                     // reads in a row through another connection, until it is the one to fill
@@ -75,32 +77,23 @@ const (
 // Engine prefetches one dataset on this node.
 type Engine struct {
 	cfg   EngineConfig
-	seen  chan metadata.Ino
+	seen  chan sight
 	pages atomic.Pointer[Pages] // of the connection that is read from
 	away  atomic.Int32          // reads in a row through another one
 	moved atomic.Bool           // pages has changed: what it held is not read any more
+	units atomic.Pointer[accessplan.Numbering]
 
 	mu      sync.Mutex
-	kept    map[metadata.Ino]kept    // guarded by mu
-	flights map[metadata.Ino]*flight // guarded by mu; files under way
-	begun   []metadata.Ino           // guarded by mu; files given up while they are read, oldest first
-	state   accessplan.State         // guarded by mu
+	kept    map[place]*kept   // guarded by mu
+	flights map[place]*flight // guarded by mu; bytes under way
+	begun   []place           // guarded by mu; given up while they are read, oldest first
+	state   accessplan.State  // guarded by mu
 }
 
-// kept is a file in memory.
-type kept struct {
-	b     []byte
-	pages Pages
-	mark  uint64
-}
-
-// part is the bytes of the file at off, up to n; none if its pages were dropped since.
-func (k *kept) part(off, n int64) []byte {
-	if off >= int64(len(k.b)) || k.pages.Mark() != k.mark {
-		return nil
-	}
-	end := min(off+n, int64(len(k.b)))
-	return k.b[off:end:end]
+// sight is a read.
+type sight struct {
+	ino    metadata.Ino
+	off, n int64
 }
 
 // NewEngine makes an engine; Run starts it.
@@ -108,7 +101,7 @@ func NewEngine(cfg EngineConfig) *Engine {
 	if cfg.Positions == nil {
 		cfg.Positions = func() []accessplan.Position { return nil }
 	}
-	e := &Engine{cfg: cfg, seen: make(chan metadata.Ino, seenQueue), kept: make(map[metadata.Ino]kept), flights: make(map[metadata.Ino]*flight)}
+	e := &Engine{cfg: cfg, seen: make(chan sight, seenQueue), kept: make(map[place]*kept), flights: make(map[place]*flight)}
 	e.state.Phase = accessplan.Waiting
 	return e
 }
@@ -117,18 +110,19 @@ func NewEngine(cfg EngineConfig) *Engine {
 // memory, or under way, which it waits for. The caller must not change them.
 func (e *Engine) Read(ctx context.Context, p Pages, ino metadata.Ino, off, n int64) []byte {
 	e.readFrom(p)
-	b, f := e.take(ino, off, n)
-	if off == 0 {
-		select {
-		case e.seen <- ino:
-		default: // the tracker is busy; it misses a sample
+	b, end := e.piece(ctx, sight{ino, off, n}, true)
+	if b == nil || end || int64(len(b)) == n {
+		return b
+	}
+	all := append(make([]byte, 0, n), b...) // the kernel reads across pieces
+	for int64(len(all)) < n && !end {
+		k := int64(len(all))
+		if b, end = e.piece(ctx, sight{ino, off + k, n - k}, false); b == nil {
+			return nil
 		}
+		all = append(all, b...)
 	}
-	if f != nil && f.wait(ctx, e.cfg.Now()) {
-		b = f.part(off, n)
-		e.take(ino, off, n)
-	}
-	return b
+	return all
 }
 
 // readFrom notes the connection of a read. When readers move to another one, such as a kernel view that was mounted
@@ -144,40 +138,6 @@ func (e *Engine) readFrom(p Pages) {
 	case e.away.Add(1) == moveAfter:
 		e.pages.Store(&p)
 		e.moved.Store(true)
-	}
-}
-
-// take returns bytes of a kept file, which is dropped with its last byte, or the file's flight.
-func (e *Engine) take(ino metadata.Ino, off, n int64) ([]byte, *flight) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	k, ok := e.kept[ino]
-	if !ok {
-		f := e.flights[ino]
-		if f != nil {
-			f.met = true
-		}
-		return nil, f
-	}
-	b := k.part(off, n)
-	if b == nil || off+int64(len(b)) == int64(len(k.b)) {
-		delete(e.kept, ino)
-	}
-	return b, nil
-}
-
-// drop gives up kept files. Some are being read in parts, so the last ones stay for a while.
-func (e *Engine) drop(inos []metadata.Ino) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, ino := range inos {
-		if _, ok := e.kept[ino]; ok {
-			e.begun = append(e.begun, ino)
-		}
-	}
-	for len(e.begun) > mostRead {
-		delete(e.kept, e.begun[0])
-		e.begun = e.begun[1:]
 	}
 }
 
@@ -261,10 +221,21 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 		return nil, err
 	}
 	e.uncover(numbers)
+	e.units.Store(numbers)
 	f := &follower{e: e, plan: plan, numbers: numbers, changed: changed, results: make(chan *batch, requests)}
-	f.t = New(order, Config{Budget: e.cfg.Budget, Mean: e.mean(numbers), Neighbours: f.neighbours, Overflows: f.overflows})
+	budget := e.cfg.Budget - e.cfg.Budget/readShare
+	mean, streamed := e.mean(numbers)
+	if streamed {
+		budget /= 2
+		f.streams.budget = budget
+	}
+	f.t = New(order, Config{Budget: budget, Mean: mean, Neighbours: f.neighbours, Overflows: f.overflows})
+	f.line = line{order: f.t.epoch, begun: make(map[int]bool)}
 	return f, nil
 }
+
+// whole is the size of the largest file that is fetched whole.
+func (e *Engine) whole() int64 { return min(max(e.cfg.Budget/wholeShare, batchBytes), mostWhole) }
 
 // uncover drops the pages of some files, if any were read before there was a plan, so that enough reads are seen to find
 // out where the ranks are.
@@ -274,21 +245,25 @@ func (e *Engine) uncover(n *accessplan.Numbering) {
 		return
 	}
 	for i := 0; i < n.Len(); i += uncovered {
-		if ino := n.Ino(i); ino != 0 {
-			(*pages).Drop(ino)
+		if u, ok := e.unit(context.Background(), n, i); ok {
+			(*pages).Drop(u.a.Ino, u.off, u.n)
 		}
 	}
 }
 
-// mean estimates the mean size of a file, in bytes, from a sample.
-func (e *Engine) mean(n *accessplan.Numbering) int64 {
+// mean estimates the mean size of what is fetched whole, in bytes, from a sample, and whether there are streams.
+func (e *Engine) mean(n *accessplan.Numbering) (mean int64, streamed bool) {
 	const samples = 64
 	var bytes, files int64
 	for i := 0; i < n.Len(); i += max(n.Len()/samples, 1) {
-		if a, err := e.cfg.Client.Getattr(context.Background(), n.Ino(i)); n.Ino(i) != 0 && err == nil {
-			bytes += a.Size
+		switch u, ok := e.unit(context.Background(), n, i); {
+		case !ok:
+		case u.n > e.whole():
+			streamed = true
+		default:
+			bytes += u.n
 			files++
 		}
 	}
-	return bytes / max(files, 1)
+	return bytes / max(files, 1), streamed
 }

@@ -86,10 +86,10 @@ func (d *distant) Neighbours(metadata.Ino, func(metadata.Ino) bool) []metadata.I
 func (d *distant) Advise(context.Context, *metadata.Attr) {}
 
 // Mark, Store, Direct and Drop implement Pages.
-func (d *distant) Mark() uint64                            { return d.drops.Load() }
-func (d *distant) Store(metadata.Ino, []byte, uint64) bool { return true }
-func (d *distant) Direct() bool                            { return false }
-func (d *distant) Drop(ino metadata.Ino)                   { d.dropped.Store(ino, true) }
+func (d *distant) Mark() uint64                                   { return d.drops.Load() }
+func (d *distant) Store(metadata.Ino, int64, []byte, uint64) bool { return true }
+func (d *distant) Direct() bool                                   { return false }
+func (d *distant) Drop(ino metadata.Ino, _, _ int64)              { d.dropped.Store(ino, true) }
 
 // following is an engine that has asked for a batch, and its files.
 func following(t *testing.T) (*Engine, *distant, []datapath.RangeRead) {
@@ -121,7 +121,7 @@ func (e *Engine) reader(t *testing.T, ctx context.Context, d *distant, ino metad
 	go func() { got <- e.Read(ctx, d, ino, 0, distantSize) }()
 	for deadline := time.Now().Add(5 * time.Second); ; {
 		e.mu.Lock()
-		f := e.flights[ino]
+		f := e.flights[place{ino: ino}]
 		met := f != nil && f.met
 		e.mu.Unlock()
 		if met {

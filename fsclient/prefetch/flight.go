@@ -3,16 +3,15 @@ package prefetch
 import (
 	"context"
 	"time"
-
-	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// flight is a file under way. A read that meets it waits, and does not fetch the file once more.
+// flight is bytes under way. A read that meets them waits, and does not fetch them once more.
 type flight struct {
 	began  time.Time
-	met    bool          // guarded by Engine.mu; a reader waits
-	landed chan struct{} // closed when the file is kept, or does not come
-	kept                 // written before that; no bytes if the file does not come
+	met    bool // guarded by Engine.mu; a reader waits
+	n      int64
+	landed chan struct{} // closed when the bytes are kept, or do not come
+	kept                 // written before that; no bytes if they do not come
 }
 
 // wait waits until the file has landed. It reports false if that is more than mostWait after it was asked for.
@@ -28,43 +27,43 @@ func (f *flight) wait(ctx context.Context, now time.Time) bool {
 	return false
 }
 
-// depart has readers wait for a file from now on.
-func (e *Engine) depart(ino metadata.Ino) *flight {
+// depart has readers wait for n bytes from now on.
+func (e *Engine) depart(at place, n int64) *flight {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	f := &flight{began: e.cfg.Now(), landed: make(chan struct{})}
-	e.flights[ino] = f
+	f := &flight{began: e.cfg.Now(), n: n, landed: make(chan struct{})}
+	e.flights[at] = f
 	return f
 }
 
-// land keeps a file that was under way; without bytes it does not come. Met reports whether a reader
-// has waited for it.
-func (e *Engine) land(ino metadata.Ino, f *flight, k kept) (met bool) {
+// land keeps bytes that were under way; if there are none they do not come. Met reports whether a reader
+// has waited for them.
+func (e *Engine) land(at place, f *flight, k kept) (met bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if f.kept = k; k.b != nil {
-		e.kept[ino] = k
+		e.kept[at] = &f.kept
 	}
-	e.remove(ino, f)
+	e.remove(at, f)
 	close(f.landed)
 	return f.met
 }
 
-// unmet has no reader wait for a file from now on; false if one does already. The kernel locks the
+// unmet has no reader wait for bytes from now on; false if one does already. The kernel locks the
 // pages that it reads, so storing them would wait for the reader.
-func (e *Engine) unmet(ino metadata.Ino, f *flight) bool {
+func (e *Engine) unmet(at place, f *flight) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if f.met {
 		return false
 	}
-	e.remove(ino, f)
+	e.remove(at, f)
 	return true
 }
 
 // remove ends a flight. The caller holds mu.
-func (e *Engine) remove(ino metadata.Ino, f *flight) {
-	if e.flights[ino] == f {
-		delete(e.flights, ino)
+func (e *Engine) remove(at place, f *flight) {
+	if e.flights[at] == f {
+		delete(e.flights, at)
 	}
 }

@@ -30,6 +30,8 @@ type follower struct {
 	source  window   // of those from the source
 	queued  []*batch // from the source, not begun
 	phase   accessplan.Phase
+	streams streams
+	line    line
 }
 
 // result is the result of a want.
@@ -47,13 +49,14 @@ func (f *follower) run(ctx context.Context) {
 	defer clock.Stop()
 	for over := false; !over; {
 		select {
-		case ino := <-f.e.seen:
-			f.observe(ino)
+		case s := <-f.e.seen:
+			f.observe(s)
 		case b := <-f.results:
 			f.drain() // reads that met the batch came before
 			f.finish(b)
 		case <-clock.C:
 			f.positions()
+			f.streams.expire(f.e.cfg.Now())
 		case <-f.changed:
 			plan, changed := f.e.cfg.Plan()
 			over, f.changed = plan != f.plan, changed // else another dataset's plan changed
@@ -86,9 +89,18 @@ func (f *follower) drain() {
 	}
 }
 
-func (f *follower) observe(ino metadata.Ino) {
-	if n, ok := f.numbers.Of(ino); ok {
-		f.t.Observe(n, f.e.cfg.Now())
+// observe has the tracker see the first read of a unit, and the streams see every read of a large one.
+func (f *follower) observe(s sight) {
+	number, ok := f.numbers.At(s.ino, s.off, pageBytes)
+	if !ok {
+		return
+	}
+	first := s.off - f.numbers.Range(number).Off&^(pageBytes-1)
+	if f.streams.budget > 0 && f.t.phase != accessplan.Stale && f.stream(number, s) && f.numbers.Len() < leastTracked {
+		return // the tracker would find no epoch
+	}
+	if first == 0 || f.numbers.Ranged() && first <= pageBytes {
+		f.t.Observe(number, f.e.cfg.Now())
 	}
 }
 
@@ -101,13 +113,14 @@ func (f *follower) positions() {
 // tidy drops files that are not wanted any more and publishes the state.
 func (f *follower) tidy() {
 	if numbers := f.t.Released(); len(numbers) > 0 {
-		inos := make([]metadata.Ino, len(numbers))
+		places := make([]place, len(numbers))
 		for i, n := range numbers {
-			inos[i] = f.numbers.Ino(n)
+			places[i] = f.place(n)
 		}
-		f.e.drop(inos)
+		f.e.drop(places)
 	}
-	s := f.t.State()
+	f.dropPieces()
+	s := f.state()
 	f.e.setState(s)
 	if s.Phase == f.phase {
 		return
@@ -128,32 +141,39 @@ func (f *follower) tidy() {
 // finish reports the results of a batch to the tracker.
 func (f *follower) finish(b *batch) {
 	f.flying--
-	var unwanted []metadata.Ino
+	var unwanted []place
 	var came int64
+	if b.streamed {
+		f.pieceCame(b)
+		return
+	}
 	for _, r := range b.results {
 		if r.res != Later && r.res != Failed {
 			came += r.bytes
 		}
 		if !f.t.Fetched(r.Want, r.res, r.bytes, r.took, f.e.cfg.Now()) && (r.res == Kept || r.res == Met) {
-			unwanted = append(unwanted, f.numbers.Ino(r.File))
+			unwanted = append(unwanted, f.place(r.File))
 		}
 	}
 	if w := f.windowOf(b); w != nil {
 		w.end(b.bytes, came, f.e.cfg.Now())
 	}
-	f.e.mu.Lock()
-	defer f.e.mu.Unlock()
-	for _, ino := range unwanted {
-		delete(f.e.kept, ino)
-	}
+	f.e.discard(unwanted)
 }
 
-// wanted is a want with its file.
+// place is where the unit of a number begins.
+func (f *follower) place(number int) place {
+	return place{f.numbers.Ino(number), f.numbers.Range(number).Off &^ (pageBytes - 1)}
+}
+
+// wanted is a want with its bytes.
 type wanted struct {
 	Want
-	a      metadata.Attr
+	unit
 	flight *flight // nil until it is asked for
 }
+
+func (w *wanted) at() place { return place{w.a.Ino, w.off} }
 
 // fetch starts batches for the next wants, as many as may be under way.
 func (f *follower) fetch(ctx context.Context) {
@@ -161,6 +181,7 @@ func (f *follower) fetch(ctx context.Context) {
 	if pages == nil {
 		return // nothing was read yet
 	}
+	f.fetchPieces(ctx, *pages)
 	for f.flying < requests {
 		ws := f.t.Next(int(min(f.window.room(f.t.cfg.Mean), mostWants)), f.e.cfg.Now())
 		if len(ws) == 0 {
@@ -205,14 +226,15 @@ func (f *follower) windowOf(b *batch) *window {
 }
 
 // batch has files that the same nodes hold, or that overflow and lie side by side in their source. Without nodes, other
-// files are read by themselves.
+// files are read by themselves. A large file, and a piece of a stream, is a batch of its own.
 type batch struct {
-	e       *Engine
-	pages   Pages
-	at      []metadata.NodeID
-	through bool // the files overflow
-	files   []wanted
-	bytes   int64
+	e        *Engine
+	pages    Pages
+	at       []metadata.NodeID
+	through  bool // the files overflow
+	streamed bool
+	files    []wanted
+	bytes    int64
 
 	results []result // when it is over
 }
@@ -227,45 +249,49 @@ func (b *batch) remote() bool { return len(b.at) > 0 && !b.own() }
 func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*batch) {
 	open := make(map[string]*batch)
 	for _, w := range ws {
-		a, ok := f.fetchable(ctx, w)
-		if !ok {
+		u, ok := f.e.unit(ctx, f.numbers, w.File)
+		if !ok || u.n > f.e.whole() {
 			f.t.Fetched(w, Failed, 0, 0, f.e.cfg.Now())
 			continue
 		}
-		at := f.e.cfg.Client.Where(&a)
+		at := f.e.cfg.Client.Where(&u.a)
 		if self := f.e.cfg.Client.Self(); slices.Contains(at, self) {
 			at = []metadata.NodeID{self}
 			if pages.Direct() {
-				f.e.cfg.Client.Advise(ctx, &a)
+				if u.n == u.a.Size {
+					f.e.cfg.Client.Advise(ctx, &u.a)
+				}
 				f.t.Fetched(w, Failed, 0, 0, f.e.cfg.Now())
 				continue
 			}
 		}
 		key := fmt.Sprint(at)
-		through := a.Layout.Kind == metadata.Overflow
+		large := u.n > batchBytes
+		through := u.a.Layout.Kind == metadata.Overflow && !large && u.n == u.a.Size
 		if through {
 			key = fmt.Sprint("run ", w.Run)
 		}
 		b := open[key]
-		if b == nil || !through && (b.bytes+a.Size > batchBytes || len(b.files) == batchFiles) {
+		if b == nil || large || !through && (b.bytes+u.n > batchBytes || len(b.files) == batchFiles) {
 			b = &batch{e: f.e, pages: pages, at: at, through: through}
-			open[key] = b
-			all = append(all, b)
+			if all = append(all, b); !large {
+				open[key] = b
+			}
 		}
-		b.files = append(b.files, wanted{Want: w, a: a})
-		b.bytes += a.Size
+		b.files = append(b.files, wanted{Want: w, unit: u})
+		b.bytes += u.n
 	}
 	return all
 }
 
-// overflows reports whether a file stays in the source.
+// overflows reports whether a small file stays in the source.
 func (f *follower) overflows(file int) bool {
 	ino := f.numbers.Ino(file)
 	if ino == 0 {
 		return false
 	}
 	a, err := f.e.cfg.Client.Getattr(context.Background(), ino)
-	return err == nil && a.Layout.Kind == metadata.Overflow
+	return err == nil && a.Layout.Kind == metadata.Overflow && a.Size <= batchBytes && !f.numbers.Ranged()
 }
 
 // neighbours returns the wanted files that are read together with an overflow file.
@@ -285,23 +311,17 @@ func (f *follower) neighbours(file int, wanted func(int) bool) (all []int) {
 	return all
 }
 
-func (f *follower) fetchable(ctx context.Context, w Want) (metadata.Attr, bool) {
-	ino := f.numbers.Ino(w.File)
-	if ino == 0 {
-		return metadata.Attr{}, false
-	}
-	a, err := f.e.cfg.Client.Getattr(ctx, ino)
-	return a, err == nil && a.Mode&syscall.S_IFMT == syscall.S_IFREG && a.Size > 0 && a.Size <= largest
-}
-
 var buffers = sync.Pool{New: func() any { b := make([]byte, batchBytes); return &b }}
 
 // fetch reads the files and stores them.
 func (b *batch) fetch(ctx context.Context) []result {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if b.through {
+	switch {
+	case b.through:
 		return b.many(ctx, make([]byte, b.bytes))
+	case b.bytes > batchBytes || b.streamed:
+		return []result{b.large(ctx, &b.files[0], make([]byte, b.bytes))}
 	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -318,8 +338,9 @@ func (b *batch) fetch(ctx context.Context) []result {
 func (b *batch) many(ctx context.Context, buf []byte) []result {
 	rs := make([]datapath.RangeRead, len(b.files))
 	for i := range b.files {
-		rs[i] = datapath.RangeRead{Ino: b.files[i].a.Ino, Len: b.files[i].a.Size}
-		b.files[i].flight = b.e.depart(rs[i].Ino)
+		w := &b.files[i]
+		rs[i] = datapath.RangeRead{Ino: w.a.Ino, Off: w.off, Len: w.n}
+		w.flight = b.e.depart(w.at(), w.n)
 	}
 	began, mark := b.e.cfg.Now(), b.pages.Mark()
 	err := b.ask(ctx, rs, buf)
@@ -332,6 +353,26 @@ func (b *batch) many(ctx context.Context, buf []byte) []result {
 		out[i] = b.store(&b.files[i], rs[i].Data, rs[i].Err, mark, took)
 	}
 	return out
+}
+
+// large reads a large file, or a piece of one.
+func (b *batch) large(ctx context.Context, w *wanted, buf []byte) result {
+	w.flight = b.e.depart(w.at(), w.n)
+	began, mark := b.e.cfg.Now(), b.pages.Mark()
+	var err error
+	if len(b.at) == 0 || b.own() {
+		var n int
+		n, err = b.e.cfg.Client.Read(ctx, w.a, buf, w.off, stripe.ReadOpts{NoWait: b.own()})
+		buf = buf[:n]
+	}
+	for off := int64(0); b.remote() && off < w.n && err == nil; off += pieceBytes {
+		part := buf[off:min(off+pieceBytes, w.n)]
+		rs := []datapath.RangeRead{{Ino: w.a.Ino, Off: w.off + off, Len: int64(len(part))}}
+		if err = b.ask(ctx, rs, part); err == nil {
+			err = rs[0].Err
+		}
+	}
+	return b.store(w, buf, err, mark, b.e.cfg.Now().Sub(began))
 }
 
 // ask calls the fastest node, and if that fails, the others. Overflow files are read by this node.
@@ -375,29 +416,39 @@ func (b *batch) each(ctx context.Context, buf []byte, o stripe.ReadOpts) []resul
 	out := make([]result, len(b.files))
 	for i := range b.files {
 		w := &b.files[i]
-		w.flight = b.e.depart(w.a.Ino)
+		w.flight = b.e.depart(w.at(), w.n)
 		began, mark := b.e.cfg.Now(), b.pages.Mark()
-		n, err := b.e.cfg.Client.Read(ctx, w.a, buf[:w.a.Size], 0, o)
+		n, err := b.e.cfg.Client.Read(ctx, w.a, buf[:w.n], w.off, o)
 		out[i] = b.store(w, buf[:n], err, mark, b.e.cfg.Now().Sub(began))
 	}
 	return out
 }
 
-// store puts a file into the page cache, or keeps it in memory.
+// store puts bytes into the page cache, or keeps them in memory, as those of streams: then the reads are seen.
 func (b *batch) store(w *wanted, data []byte, err error, mark uint64, took time.Duration) result {
-	r := result{Want: w.Want, bytes: w.a.Size, took: took}
-	if w.Beacon && err == nil && b.e.unmet(w.a.Ino, w.flight) {
-		b.pages.Drop(w.a.Ino)
+	r := result{Want: w.Want, bytes: w.n, took: took}
+	if w.Beacon && err == nil && b.e.unmet(w.at(), w.flight) {
+		n := w.n
+		if n == w.a.Size {
+			n = 0
+		}
+		b.pages.Drop(w.a.Ino, w.off, n)
+	}
+	keep := func() bool {
+		if w.n <= batchBytes {
+			data = bytes.Clone(data) // the buffer is used again
+		}
+		return b.e.land(w.at(), w.flight, kept{b: data, off: w.off, end: w.off+w.n == w.a.Size, left: w.n, pages: b.pages, mark: mark})
 	}
 	switch {
-	case err != nil || int64(len(data)) != w.a.Size:
-		b.e.land(w.a.Ino, w.flight, kept{})
+	case err != nil || int64(len(data)) != w.n:
+		b.e.land(w.at(), w.flight, kept{})
 		if r.res = Failed; errors.Is(err, syscall.EAGAIN) {
 			r.res = Later
 		}
-	case !w.Probe && b.e.unmet(w.a.Ino, w.flight) && b.pages.Store(w.a.Ino, data, mark):
+	case !w.Probe && !b.streamed && b.e.unmet(w.at(), w.flight) && b.pages.Store(w.a.Ino, w.off, data, mark):
 		r.res = Stored
-	case b.e.land(w.a.Ino, w.flight, kept{bytes.Clone(data), b.pages, mark}):
+	case keep():
 		r.res = Met
 	default:
 		r.res = Kept

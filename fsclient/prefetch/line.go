@@ -1,0 +1,95 @@
+package prefetch
+
+import "slices"
+
+// line tells which large file a rank reads after another one. There are too few of them for the tracker to find the epoch
+// by statistics, so it takes the first epoch for the present one until files are read that do not come next there. It is
+// pure, and not for concurrent use.
+type line struct {
+	order func(epoch int) Epoch // nil if the plan has no such epoch
+	epoch int
+	begun map[int]bool // files whose read began in epoch
+	told  []int        // the last successors, oldest first
+	trust int          // falls with files that are no successor
+}
+
+const (
+	nearby    = 16 // positions that the workers of a rank are apart
+	mostTold  = 8
+	mostTrust = 4
+	noTrust   = -2 // no successor is given any more, until they would be right again
+)
+
+// begin notes that the read of a file has begun.
+func (l *line) begin(file int) {
+	if i := slices.Index(l.told, file); i >= 0 {
+		l.told = slices.Delete(l.told, i, i+1)
+		l.trust = min(l.trust+1, mostTrust)
+	} else if len(l.told) > 0 {
+		l.trust = max(l.trust-1, 2*noTrust)
+	}
+	if l.begun[file] || !l.near(l.epoch, file) && l.near(l.epoch+1, file) {
+		if l.order(l.epoch+1) != nil {
+			l.epoch++
+		}
+		clear(l.begun)
+	}
+	l.begun[file] = true
+}
+
+// near reports whether a file is among the next ones of an epoch.
+func (l *line) near(epoch, file int) bool {
+	e := l.order(epoch)
+	if e == nil {
+		return false
+	}
+	rank, pos, ok := e.Find(file)
+	if !ok {
+		return false
+	}
+	for k := range min(nearby, pos) {
+		if epoch == l.epoch && l.begun[e.At(rank, pos-1-k)] {
+			return true
+		}
+	}
+	return pos < nearby
+}
+
+// successor is the file that a rank reads next of those that nobody has begun, after a file.
+func (l *line) successor(after int, known func(file int) bool) (file int, ok bool) {
+	if file, ok = l.find(after, known); !ok {
+		return 0, false
+	}
+	if !slices.Contains(l.told, file) {
+		l.told = append(l.told, file)
+	}
+	if len(l.told) > mostTold {
+		l.told = l.told[1:]
+	}
+	return file, l.trust > noTrust
+}
+
+func (l *line) find(after int, known func(file int) bool) (file int, ok bool) {
+	e := l.order(l.epoch)
+	if e == nil {
+		return 0, false
+	}
+	rank, pos, ok := e.Find(after)
+	if !ok {
+		return 0, false
+	}
+	for k := 1; k <= nearby && pos+k < e.Len(rank); k++ {
+		if f := e.At(rank, pos+k); !l.begun[f] && !known(f) {
+			return f, true
+		}
+	}
+	if e = l.order(l.epoch + 1); e == nil || pos+nearby < e.Len(rank) {
+		return 0, false
+	}
+	for k := range min(nearby, e.Len(rank)) {
+		if f := e.At(rank, k); !known(f) {
+			return f, true
+		}
+	}
+	return 0, false
+}

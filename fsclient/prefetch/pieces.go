@@ -1,0 +1,100 @@
+package prefetch
+
+import (
+	"context"
+	"slices"
+
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+)
+
+// leastTracked is the least number of units with which the tracker follows the reads of streams.
+const leastTracked = 512
+
+// stream notes a read of a large unit; false if it is not large. Near its end, the first piece of the next one is fetched.
+func (f *follower) stream(number int, s sight) bool {
+	u, ok := f.e.unit(context.Background(), f.numbers, number)
+	if !ok || u.n <= f.e.whole() {
+		return false
+	}
+	now := f.e.cfg.Now()
+	x, first := f.streams.read(number, u.off, u.off+u.n, s.off, s.n, now)
+	if f.t.phase == accessplan.Following {
+		f.line.epoch = f.t.current
+	}
+	if first {
+		f.line.begin(number)
+	}
+	if !x.ending() || x.successor > 0 {
+		return true
+	}
+	next, ok := f.line.successor(number, func(file int) bool { return f.streams.find(file) != nil || !f.streamed(file) })
+	if u, has := f.e.unit(context.Background(), f.numbers, next); ok && has {
+		x.successor = next + 1
+		f.streams.expect(next, u.off, u.off+u.n, now)
+	}
+	return true
+}
+
+// streamed reports whether a unit is read as a stream: it is large, and not on this node, whose drive reads ahead.
+func (f *follower) streamed(number int) bool {
+	u, ok := f.e.unit(context.Background(), f.numbers, number)
+	return ok && u.n > f.e.whole() && !slices.Contains(f.e.cfg.Client.Where(&u.a), f.e.cfg.Client.Self())
+}
+
+// fetchPieces starts to fetch pieces of streams, as many as may be under way.
+func (f *follower) fetchPieces(ctx context.Context, pages Pages) {
+	f.dropPieces()
+	for f.flying < requests && f.window.room(pieceBytes) > 0 {
+		p, n, ok := f.streams.fetchNext()
+		if !ok {
+			return
+		}
+		u, ok := f.e.unit(ctx, f.numbers, p.number)
+		b := &batch{e: f.e, pages: pages, streamed: true, bytes: n, files: []wanted{{Want: Want{File: p.number}, unit: unit{u.a, p.off, n}}}}
+		if ok {
+			b.at = f.e.cfg.Client.Where(&u.a)
+		}
+		if !ok || slices.Contains(b.at, f.e.cfg.Client.Self()) {
+			f.streams.skip(p) // the drive's read-ahead is enough
+			continue
+		}
+		f.begin(ctx, b)
+	}
+}
+
+// pieceCame takes the result of a piece.
+func (f *follower) pieceCame(b *batch) {
+	w, r := &b.files[0], b.results[0]
+	came := r.bytes
+	if r.res == Failed || r.res == Later {
+		came = 0
+	}
+	if w := f.windowOf(b); w != nil {
+		w.end(b.bytes, came, f.e.cfg.Now())
+	}
+	if !f.streams.fetched(pieceID{w.File, w.off}, r.bytes, r.res) {
+		f.e.discard([]place{w.at()})
+	}
+}
+
+// dropPieces drops pieces that are not wanted any more.
+func (f *follower) dropPieces() {
+	gone := f.streams.takeGone()
+	places := make([]place, len(gone))
+	for i, p := range gone {
+		places[i] = place{f.numbers.Ino(p.number), p.off}
+	}
+	if len(places) > 0 {
+		f.e.discard(places)
+	}
+}
+
+// state is the tracker's state, with the streams.
+func (f *follower) state() accessplan.State {
+	s := f.t.State()
+	s.Memory, s.Prefetched = s.Memory+f.streams.held, s.Prefetched+f.streams.bytes
+	if s.Phase == accessplan.Waiting && f.streams.bytes > 0 {
+		s.Phase, s.Epoch = accessplan.Following, f.line.epoch
+	}
+	return s
+}
