@@ -103,11 +103,17 @@ func (s *shards) Drop(ino metadata.Ino, off, _ int64) {
 // start runs an engine for the shards.
 func (s *shards) start(t *testing.T, plan accessplan.Plan, budget int64) *Engine {
 	t.Helper()
+	return s.startWith(t, s, plan, budget)
+}
+
+// startWith runs an engine for a client that reads the shards.
+func (s *shards) startWith(t *testing.T, c Client, plan accessplan.Plan, budget int64) *Engine {
+	t.Helper()
 	s.places, s.stored = sources.New(0, time.Now, nil), make(map[place]int)
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	e := NewEngine(EngineConfig{
-		Client: s, Files: s, Budget: budget, Log: log.WithField("test", t.Name()), Now: time.Now,
+		Client: c, Files: s, Budget: budget, Log: log.WithField("test", t.Name()), Now: time.Now,
 		Plan: func() (*accessplan.Plan, <-chan struct{}) { return &plan, nil },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
