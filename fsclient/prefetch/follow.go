@@ -355,26 +355,6 @@ func (b *batch) many(ctx context.Context, buf []byte) []result {
 	return out
 }
 
-// large reads a large file, or a piece of one.
-func (b *batch) large(ctx context.Context, w *wanted, buf []byte) result {
-	w.flight = b.e.depart(w.at(), w.n)
-	began, mark := b.e.cfg.Now(), b.pages.Mark()
-	var err error
-	if len(b.at) == 0 || b.own() {
-		var n int
-		n, err = b.e.cfg.Client.Read(ctx, w.a, buf, w.off, stripe.ReadOpts{NoWait: b.own()})
-		buf = buf[:n]
-	}
-	for off := int64(0); b.remote() && off < w.n && err == nil; off += pieceBytes {
-		part := buf[off:min(off+pieceBytes, w.n)]
-		rs := []datapath.RangeRead{{Ino: w.a.Ino, Off: w.off + off, Len: int64(len(part))}}
-		if err = b.ask(ctx, rs, part); err == nil {
-			err = rs[0].Err
-		}
-	}
-	return b.store(w, buf, err, mark, b.e.cfg.Now().Sub(began))
-}
-
 // ask calls the fastest node, and if that fails, the others. Overflow files are read by this node.
 func (b *batch) ask(ctx context.Context, rs []datapath.RangeRead, buf []byte) (err error) {
 	if b.through {

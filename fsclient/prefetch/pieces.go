@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient/stripe"
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
@@ -97,4 +99,24 @@ func (f *follower) state() accessplan.State {
 		s.Phase, s.Epoch = accessplan.Following, f.line.epoch
 	}
 	return s
+}
+
+// large reads a large file, or a piece of one.
+func (b *batch) large(ctx context.Context, w *wanted, buf []byte) result {
+	w.flight = b.e.depart(w.at(), w.n)
+	began, mark := b.e.cfg.Now(), b.pages.Mark()
+	var err error
+	if len(b.at) == 0 || b.own() {
+		var n int
+		n, err = b.e.cfg.Client.Read(ctx, w.a, buf, w.off, stripe.ReadOpts{NoWait: b.own()})
+		buf = buf[:n]
+	}
+	for off := int64(0); b.remote() && off < w.n && err == nil; off += pieceBytes {
+		part := buf[off:min(off+pieceBytes, w.n)]
+		rs := []datapath.RangeRead{{Ino: w.a.Ino, Off: w.off + off, Len: int64(len(part))}}
+		if err = b.ask(ctx, rs, part); err == nil {
+			err = rs[0].Err
+		}
+	}
+	return b.store(w, buf, err, mark, b.e.cfg.Now().Sub(began))
 }
