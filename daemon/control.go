@@ -92,7 +92,7 @@ func (d *Daemon) report() leader.Report {
 	r.Leaving, r.Done, r.Copied = d.leave.state()
 	r.Manifests, r.Trouble = d.datasets.Tables.Report()
 	r.Standby = d.stager.Standby()
-	r.Filled, r.Scanned = d.datasets.Fills.Report(), d.stager.Scanned()
+	r.Filled = d.datasets.Fills.Report()
 	r.Replicas, r.MarksVersion = d.datasets.Replicas.Report(), d.datasets.Replicas.Seen()
 	r.Out = d.out.Failures()
 	r.HasOutput = d.notifier.HasOutput()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,10 +30,9 @@ type Coordinator struct {
 
 	superseded context.Context // ends when another attempt has begun
 	supersede  context.CancelFunc
-	before     int64        // bytes of the source that earlier attempts have read
-	scans      atomic.Int64 // bytes that the scan has read so far
-	resumed    bool         // it goes on from the state of an earlier attempt
-	scanned    bool         // the source was scanned, not read
+	before     int64 // bytes of the source that earlier attempts have read
+	resumed    bool  // it goes on from the state of an earlier attempt
+	scanned    bool  // the source was scanned, not read
 
 	saving  chan struct{}     // a token for the goroutine that saves and replicates the state
 	version int               // guarded by saving; of the state

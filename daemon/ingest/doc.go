@@ -25,8 +25,8 @@
 //   - A part that is read again gets a new number, so that late writes of the lost node
 //     are recognised and refused (dataset.Fence).
 //   - Nothing waits for the source of a superseded attempt: it may be stuck.
-//   - Byte counts of the source survive restarts, so that a read is counted exactly once or
-//     more, never less.
+//   - Each byte of the source that the dataset is made of is counted; what a killed daemon had
+//     read since its last mark is not.
 //
 // # Locks
 //

@@ -34,20 +34,16 @@ type participant struct {
 	from     metadata.NodeID // the coordinator that started it
 	share    atomic.Pointer[ingest.Share]
 	boundary atomic.Pointer[ingest.Boundary] // where the next part begins
-	read     atomic.Int64                    // bytes of the source, by all tries of the part on this node
-	before   atomic.Int64                    // of read, by earlier tries
 	over     atomic.Bool
 }
 
-// report is what a poll reports. The bytes that were read are those of all tries on this
-// node: a coordinator that knows nothing of earlier ones cannot forget them.
+// report is what a poll reports.
 func (p *participant) report(full bool) any {
 	var r partReport
 	x := p.share.Load()
 	if x != nil {
 		r.Progress = x.Progress()
 	}
-	r.Progress.SourceBytes += p.before.Load()
 	if x != nil && p.over.Load() {
 		r.Pieces, r.Kept = x.Pieces(), x.Kept()
 	}
@@ -113,14 +109,6 @@ func (p *participant) run(ctx context.Context) error {
 
 func (p *participant) stage(ctx context.Context, part stagein.Part, w, skips io.Writer) error {
 	s := p.s
-	path := s.readFile(p.plan.Dataset, p.part)
-	p.read.Store(readCount(path))
-	p.before.Store(p.read.Load())
-	count, err := newCounter(path, &p.read)
-	if err != nil {
-		return err
-	}
-	defer count.close()
 	was := p.lastTry(part)
 	defer was.close()
 	if p.plan.WholeArchives() && part.Try > 0 {
@@ -128,7 +116,7 @@ func (p *participant) stage(ctx context.Context, part stagein.Part, w, skips io.
 	}
 	x, err := ingest.New(ingest.Config{
 		Checkpointed: p.saveMark(part), Resume: was.mark, Before: was.records,
-		Plan: p.plan, Part: part, FS: count.of(s.cfg.Source), Map: p.plan.Map, Target: s.cfg.Data.Stores.Since(p.plan.Map.Epoch),
+		Plan: p.plan, Part: part, FS: s.cfg.Source, Map: p.plan.Map, Target: s.cfg.Data.Stores.Since(p.plan.Map.Epoch),
 		BoundaryIn: p.boundaryIn, BoundaryOut: p.boundaryOut, Records: w, Skipped: skips,
 		Scratch: s.cfg.Data.Files.Scratch(p.plan.Dataset), Log: p.log(),
 	})

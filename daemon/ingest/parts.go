@@ -173,7 +173,7 @@ func (c *Coordinator) restartPart(i int, id metadata.NodeID) {
 	was := x.progress.SourceBytes
 	x.progress = stagein.Progress{}
 	if id == from {
-		x.progress.SourceBytes = was // the node adds up the bytes of its tries
+		x.progress.SourceBytes = was // the node goes on from its last mark
 	} else {
 		x.wasted += was
 	}
@@ -246,7 +246,7 @@ func (c *Coordinator) see(i int, t tasks.State) {
 	}
 	c.mu.Lock()
 	x := &c.parts[i]
-	r.Progress.SourceBytes = max(r.Progress.SourceBytes, x.progress.SourceBytes) // the node's own count lags after a restart
+	r.Progress.SourceBytes = max(r.Progress.SourceBytes, x.progress.SourceBytes) // the node counts from its last mark
 	x.progress, x.pieces, x.kept = r.Progress, r.Pieces, r.Kept
 	c.sumLocked()
 	c.mu.Unlock()

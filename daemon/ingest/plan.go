@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -68,14 +67,6 @@ func (c *Coordinator) scan(ctx context.Context, cfg *scan.Config) error {
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
-	count, err := newCounter(c.s.countFile(c.ds), &c.scans)
-	if err != nil {
-		return errors.Join(err, f.Close())
-	}
-	defer count.close()
-	was := cfg.FS
-	cfg.FS = count.of(was)
-	defer func() { cfg.FS = was }()
 	w := bufio.NewWriterSize(f, 1<<20)
 	found, err := scan.Run(ctx, cfg, w)
 	if err == nil {

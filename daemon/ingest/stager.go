@@ -221,23 +221,6 @@ func (s *Stager) Progress(id metadata.DatasetID) (p stagein.Progress, total int6
 	return c.progress()
 }
 
-// Scanned is the bytes that this node has read for the scans that it coordinates. They are
-// read again if the node is lost.
-func (s *Stager) Scanned() map[metadata.DatasetID]int64 {
-	var all map[metadata.DatasetID]int64
-	for _, ds := range s.cfg.Node.View().Datasets {
-		c := s.coordinator(ds.ID)
-		if ds.Phase != cluster.Staging || ds.Reading || c == nil {
-			continue
-		}
-		if all == nil {
-			all = make(map[metadata.DatasetID]int64)
-		}
-		all[ds.ID] = c.scans.Load()
-	}
-	return all
-}
-
 // Discard implements dataset.Stager: it drops boundaries of a dataset that is no longer
 // staged.
 func (s *Stager) Discard(id metadata.DatasetID) {
@@ -248,5 +231,5 @@ func (s *Stager) Discard(id metadata.DatasetID) {
 
 // Published implements dataset.Stager.
 func (s *Stager) Published(id metadata.DatasetID) {
-	s.cfg.Data.Files.Remove(id, "part-*", "records-*", "skips-*", "read-*", "mark-*", "attempt-*", dataset.State+"*", standbyFile)
+	s.cfg.Data.Files.Remove(id, "part-*", "records-*", "skips-*", "mark-*", "attempt-*", dataset.State+"*", standbyFile)
 }

@@ -232,8 +232,6 @@ func (c *Coordinator) resume(p *state) {
 		x.wasted, x.lost, x.progress.SourceBytes = o.Wasted, o.Lost, o.Read
 		if own && o.Fetched && c.hasRecords(i) {
 			x.fetched, x.progress, x.pieces, x.kept = true, o.Progress, o.Pieces, o.Kept
-		} else if p.Plan.Parts[i].Node == self {
-			x.progress.SourceBytes = max(o.Read, readCount(c.s.readFile(c.ds.ID, i))) // by an earlier run of this daemon
 		}
 	}
 	c.total = p.Plan.Size

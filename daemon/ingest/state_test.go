@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -403,49 +402,5 @@ func TestMarks(t *testing.T) {
 	}
 	if e := last(3); e.mark != nil {
 		t.Errorf("a mark from before a reboot counts: %+v", e)
-	}
-}
-
-// TestCounter: the count survives, and lags by no more than a step.
-func TestCounter(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "count")
-	if n := readCount(path); n != 0 {
-		t.Errorf("a count of nothing is %d", n)
-	}
-	var n atomic.Int64
-	c, err := newCounter(path, &n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 100 {
-		if err := c.add(10_000); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.close()
-	if got := readCount(path); n.Load() != 1_000_000 || got > 1_000_000 || got < 1_000_000-countEvery {
-		t.Errorf("%d of %d are counted", got, n.Load())
-	}
-	if err := c.add(countEvery); err == nil {
-		t.Error("a count that cannot be written is no error")
-	}
-	if _, err := newCounter(t.TempDir(), &n); err == nil {
-		t.Error("a directory is a counter")
-	}
-}
-
-func TestTreeAdvice(t *testing.T) {
-	c := &Coordinator{}
-	for err, want := range map[syscall.Errno]string{
-		syscall.EEXIST: ": leave it out by exclude= or on-error=skip, or if archives have names in common, keep them apart by unpack=apart",
-		syscall.ELOOP:  ": leave it out by exclude= or on-error=skip", syscall.EIO: "",
-	} {
-		if got := c.treeAdvice(err); got != want {
-			t.Errorf("treeAdvice(%v) = %q, want %q", err, got, want)
-		}
-	}
-	c.req.Unpack = stagein.UnpackNested
-	if got := c.treeAdvice(syscall.ELOOP); got != ": leave it out by exclude=" {
-		t.Errorf("treeAdvice of nested archives = %q", got)
 	}
 }

@@ -37,8 +37,6 @@ func (s *Stager) Adopt(ctx context.Context, ds cluster.Dataset) bool {
 		if left == nil {
 			return s.disown(ctx, ds)
 		}
-	} else {
-		ds.SourceBytes += readCount(s.countFile(ds))
 	}
 	ds.Attempt++
 	if err := s.proposeDataset(ctx, ds); err != nil {

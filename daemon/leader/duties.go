@@ -78,9 +78,6 @@ func nextPhase(ds *cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]h
 	up := m.Up()
 	switch {
 	case ds.Phase == cluster.Staging && c.State == cluster.Down && ds.CanRestart() && len(up) > 0:
-		if !ds.Reading { // else the standbys know
-			ds.SourceBytes += reports[ds.Coordinator].Scanned[ds.ID]
-		}
 		ds.Coordinator = up[0]
 		ds.Attempt++
 	case ds.Phase == cluster.Staging && c.State == cluster.Down:

@@ -32,8 +32,6 @@ type Report struct {
 	Standby map[metadata.DatasetID]string `json:"standby,omitempty"`
 	// Filled is how far the node is with each dataset whose files it fetches.
 	Filled map[metadata.DatasetID]dataset.FillReport `json:"filled,omitempty"`
-	// Scanned is the bytes that the node has read for each scan that it coordinates.
-	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
 	Load
 	// Replicas is the node's progress with its replicas; MarksVersion is the version of the other
 	// nodes' marks that it has.

@@ -18,6 +18,7 @@ type Checkpoint struct {
 	Position
 	Next    int             `json:"next,omitempty"`   // of several archives, the first that is not whole
 	Records uint64          `json:"records"`          // that were written before
+	Source  int64           `json:"source,omitempty"` // Progress.SourceBytes
 	Need    int64           `json:"need,omitempty"`   // bytes of members of compressed tars
 	Files   int64           `json:"files,omitempty"`  // Progress.Files
 	Bytes   int64           `json:"bytes,omitempty"`  // Progress.Bytes
@@ -66,7 +67,7 @@ func (c *chain) checkpoint() error {
 		return err
 	}
 	c.push.gens.barrier(func() {
-		m.Bytes = s.count.bytes.Load()
+		m.Bytes, m.Source = s.count.bytes.Load(), s.count.source.Load()
 		s.cfg.Checkpointed(m)
 	})
 	return nil
@@ -116,6 +117,7 @@ func (s *Share) restore() error {
 	s.count.files.Store(m.Files)
 	s.count.bytes.Store(m.Bytes)
 	s.count.need.Store(m.Need)
+	s.count.source.Store(m.Source)
 	return nil
 }
 

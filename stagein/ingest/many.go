@@ -22,7 +22,7 @@ const roundCheckpoints = 64
 
 // runMany stages a part's archives: in rounds, after each of which there is a checkpoint, or all in one if there are no checkpoints.
 func (s *Share) runMany(ctx context.Context) error {
-	if s.cfg.Part.Index == 0 {
+	if s.cfg.Part.Index == 0 && s.cfg.Resume == nil {
 		s.count.source.Add(s.cfg.Plan.Read) // by Scan, for all
 	}
 	next := 0
@@ -78,7 +78,7 @@ func (s *Share) runArchives(ctx context.Context, i, end int) error {
 
 // checkpointArchives makes a checkpoint before archive next. All before it is stored and recorded.
 func (s *Share) checkpointArchives(next int) error {
-	m := Checkpoint{Next: next, Files: s.count.files.Load(), Bytes: s.count.bytes.Load(), Need: s.count.need.Load()}
+	m := Checkpoint{Next: next, Files: s.count.files.Load(), Bytes: s.count.bytes.Load(), Need: s.count.need.Load(), Source: s.count.source.Load()}
 	err := s.recorded(&m)
 	if err == nil {
 		s.cfg.Checkpointed(m)

@@ -35,8 +35,10 @@ func (s *Share) runPacked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()                                 // read only
-	s.count.source.Add(int64(len(p.Head)) + p.Read) // read by MakePlan
+	defer f.Close() // read only
+	if s.cfg.Resume == nil {
+		s.count.source.Add(int64(len(p.Head)) + p.Read) // read by MakePlan
+	}
 	u := unpack.Open(ctx, p.Kind, p.Head, source.ReadRegion(ctx, f, string(p.Source), s.cfg.Part.Off, s.cfg.Part.End, s.pool, archive.ReadAhead), s.pool)
 	defer u.Close()
 	k := &packed{from: u, room: p.Room}
