@@ -30,8 +30,15 @@ func (d *doctor) kernel() {
 	d.add("passthrough", unless(at(6, 9), Warning), "Linux 6.9 or newer lets the kernel read large local files without the daemon", "Linux %s", release)
 	d.add("kernel views", unless(at(6, 5) && has("erofs") && has("overlay"), Warning),
 		"Linux 6.5 or newer with erofs and overlay (modprobe erofs overlay) lets the kernel read small local files without the daemon",
-		"erofs: %v, overlay with data-only layers: %v", has("erofs"), has("overlay") && at(6, 5))
-	d.add("fuse", unless(has("fuse"), Failed), "load the module: modprobe fuse, and add it to /etc/modules-load.d", "FUSE in the kernel: %v", has("fuse"))
+		"erofs: %s, overlay with data-only layers: %s", yes(has("erofs")), yes(has("overlay") && at(6, 5)))
+	d.add("fuse", unless(has("fuse"), Failed), "load the module: modprobe fuse, and add it to /etc/modules-load.d", "FUSE in the kernel: %s", yes(has("fuse")))
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
 }
 
 func (d *doctor) fuse(ctx context.Context) {
@@ -40,17 +47,17 @@ func (d *doctor) fuse(ctx context.Context) {
 	if errors.Is(err, fs.ErrPermission) {
 		remedy = "give /dev/fuse mode 0666, as udev does by default"
 	}
-	d.add("/dev/fuse", unless(err == nil, Failed), remedy, "opened: %v", errText(err))
+	d.add("/dev/fuse", unless(err == nil, Failed), remedy, "%s", errText(err, "can be opened"))
 	if !d.h.Root() {
 		_, err := d.h.Run(ctx, "fusermount3", "--version")
-		d.add("fusermount3", unless(err == nil, Warning), "install the package fuse3: bivouac up needs it for users other than root", "runs: %v", errText(err))
+		d.add("fusermount3", unless(err == nil, Warning), "install the package fuse3: bivouac up needs it for users other than root", "%s", errText(err, "works"))
 	}
 }
 
-// errText is "yes" for no error.
-func errText(err error) string {
+// errText is the error, or good for none.
+func errText(err error, good string) string {
 	if err == nil {
-		return "yes"
+		return good
 	}
 	return err.Error()
 }
@@ -74,13 +81,13 @@ func (d *doctor) store() {
 		case errors.Is(err, fs.ErrNotExist):
 			d.add(check, Failed, "install -d -m 755 "+dir+" on the node's NVMe drive, or set store: in /etc/bivouac/bivouac.yaml", "is missing")
 		case err != nil:
-			d.add(check, Failed, "see why root cannot write there", "%v", err)
+			d.add(check, Failed, "check that root can read and write there", "%v", err)
 		case x.Network:
 			d.add(check, Failed, "set store: to a directory on the node's own drive", "is on %s, a network filesystem", x.Kind)
 		case x.Free < leastFree:
 			d.add(check, Failed, "free space, or set store: to a larger drive", "%s, %.1f GiB free", x.Kind, float64(x.Free)/gib)
 		default:
-			d.add(check, unless(x.Kind == "xfs" || x.Kind == "ext4", Warning), "XFS or ext4 are tested; memory filesystems take the job's memory",
+			d.add(check, unless(x.Kind == "xfs" || x.Kind == "ext4", Warning), "use XFS or ext4, which are tested; a filesystem in memory takes memory from jobs",
 				"%s, %.1f GiB free", x.Kind, float64(x.Free)/gib)
 		}
 		switch {
@@ -90,7 +97,7 @@ func (d *doctor) store() {
 		case x.Write == 0:
 			d.add(check+" speed", Skipped, "run bivouac doctor as root", "not measured")
 		default:
-			d.add(check+" speed", unless(min(x.Write, x.Read) >= leastSpeed, Warning), "is it the NVMe drive? jobs read at most this fast from it",
+			d.add(check+" speed", unless(min(x.Write, x.Read) >= leastSpeed, Warning), "check that this is the NVMe drive, which should reach 500 MiB/s: jobs read no faster from it than this",
 				"write %.0f MiB/s, read %.0f MiB/s", x.Write/mib, x.Read/mib)
 		}
 	}
@@ -106,14 +113,14 @@ func (d *doctor) munge(ctx context.Context) {
 		bad = Failed
 	}
 	_, err := d.h.Run(ctx, "sh", "-c", "munge -n | unmunge")
-	d.add("munge", unless(err == nil, bad), "start munged with the cluster's key; without it the key of a job travels in its submission", "a credential is made and read: %v", errText(err))
+	d.add("munge", unless(err == nil, bad), "start munged with the cluster's key; without munge, the key of a job travels with its submission", "%s", errText(err, "encodes and decodes a credential"))
 }
 
 // slurm checks Slurm's settings and the plugin.
 func (d *doctor) slurm(ctx context.Context) {
 	out, err := d.h.Run(ctx, "scontrol", "show", "config")
 	if err != nil {
-		d.add("Slurm", Skipped, "on a cluster, run this on a node or a submit host with scontrol", "scontrol: %v", err)
+		d.add("Slurm", Skipped, "on a cluster, run this on a node or a submit host with scontrol", "%v", err)
 		return
 	}
 	conf := settings(out)
@@ -122,15 +129,15 @@ func (d *doctor) slurm(ctx context.Context) {
 	has := func(f string) bool {
 		return slices.ContainsFunc(flags, func(x string) bool { return strings.EqualFold(x, f) })
 	}
-	d.add("PrologFlags", unless(has("Alloc") && has("DeferBatch"), Failed), "PrologFlags=Alloc,DeferBatch in slurm.conf: jobs must not start before all mounts are there", "%s", conf["PrologFlags"])
+	d.add("PrologFlags", unless(has("Alloc") && has("DeferBatch"), Failed), "set PrologFlags=Alloc,DeferBatch in slurm.conf: jobs must not start before all mounts are there", "%s", conf["PrologFlags"])
 	d.add("failed prologs", unless(strings.Contains(conf["SchedulerParameters"], "nohold_on_prolog_fail"), Warning),
-		"SchedulerParameters=nohold_on_prolog_fail in slurm.conf: else a batch job whose node is drained by a failed prolog is requeued and held until scontrol release",
+		"set SchedulerParameters=nohold_on_prolog_fail in slurm.conf: otherwise, a batch job whose prolog fails is requeued and held until scontrol release",
 		"SchedulerParameters=%s", conf["SchedulerParameters"])
 	d.plugstack(conf)
 	d.timeouts(conf)
 	d.add("job_container", unless(!strings.Contains(conf["JobContainerType"], "tmpfs"), Warning),
-		"keep mount: of the configuration outside the directories that job_container.conf makes private, and set Shared=true there (Slurm 23.02 or later): else jobs do not see what is mounted after a daemon was restarted", "%s", conf["JobContainerType"])
-	d.add("cgroups", unless(strings.Contains(conf["ProctrackType"], "cgroup"), Warning), "ProctrackType=proctrack/cgroup ends all processes of a job before its epilog", "%s", conf["ProctrackType"])
+		"set mount: in bivouac.yaml to a directory that job_container.conf does not make private, and set Shared=true in that file (Slurm 23.02 or later): otherwise jobs do not see what is mounted after a daemon was restarted", "%s", conf["JobContainerType"])
+	d.add("cgroups", unless(strings.Contains(conf["ProctrackType"], "cgroup"), Warning), "set ProctrackType=proctrack/cgroup in slurm.conf: it ends all processes of a job before its epilog", "%s", conf["ProctrackType"])
 }
 
 // settings reads the lines KEY = VALUE of scontrol.
@@ -161,7 +168,7 @@ func (d *doctor) plugstack(conf map[string]string) {
 		d.add("plugstack", Failed, `add the line "optional bivouac.so" to `+path, "%s does not load bivouac.so", path)
 		return
 	case required:
-		d.add("plugstack", Warning, "write optional instead of required: a plugin that cannot be loaded then costs only its options", "required %s", loads)
+		d.add("plugstack", Warning, "write optional instead of required: then a plugin that cannot be loaded does not break sbatch", "required %s", loads)
 	default:
 		d.add("plugstack", OK, "", "optional %s", loads)
 	}
@@ -175,16 +182,16 @@ func (d *doctor) plugstack(conf map[string]string) {
 	}
 	b, err := d.h.Read(found)
 	if err != nil {
-		d.add("plugin", Failed, "copy bin/bivouac.so to Slurm's PluginDir, "+conf["PluginDir"], "%s is missing", loads)
+		d.add("plugin", Failed, "install the package for this Slurm, or copy bin/bivouac.so to its PluginDir, "+conf["PluginDir"], "%s is missing", loads)
 		return
 	}
 	major, minor, err := pluginVersion(b)
 	if err != nil {
-		d.add("plugin", Failed, "copy bin/bivouac.so again", "%s: %v", found, err)
+		d.add("plugin", Failed, "install the package again, or copy bin/bivouac.so again", "%s: %v", found, err)
 		return
 	}
 	want := fmt.Sprintf("%d.%02d", major, minor)
-	d.add("plugin", unless(strings.HasPrefix(conf["SLURM_VERSION"], want+"."), Failed), "build the plugin with the headers of this Slurm: make plugin", "%s is for Slurm %s", found, want)
+	d.add("plugin", unless(strings.HasPrefix(conf["SLURM_VERSION"], want+"."), Failed), "install the package for this Slurm, or build one with its headers: make dist", "%s is for Slurm %s", found, want)
 }
 
 // timeouts checks that Slurm waits longer than Bivouac does.
@@ -212,7 +219,7 @@ func (d *doctor) security() {
 		d.add("SELinux", Warning, "allow slurmd_t to mount FUSE and to run /usr/bin/bivouac, or test in permissive mode", "enforcing")
 	}
 	cgroup := d.text("/proc/self/cgroup")
-	d.add("memory cgroup", unless(cgroup != "", Warning), "mount cgroups: without them memory: of the configuration has no effect", "cgroups: %v", cgroup != "")
+	d.add("memory cgroup", unless(cgroup != "", Warning), "mount cgroups: without them, memory: in bivouac.yaml has no effect", "cgroups: %s", yes(cgroup != ""))
 }
 
 // network tries the range of ports on another node: a refusal shows that packets arrive.
@@ -233,7 +240,7 @@ func (d *doctor) network(ctx context.Context) {
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 			d.add(check, Failed, fmt.Sprintf("open the TCP ports %d to %d between the nodes in the firewall", d.cfg.Port, d.cfg.Port+d.cfg.Ports-1), "no answer in %v", dialTime)
 		default:
-			d.add(check, Failed, "can this host resolve and route to the other?", "%v", err)
+			d.add(check, Failed, "check that this host can resolve the name and has a route", "%v", err)
 		}
 	}
 }
@@ -244,8 +251,8 @@ const dialTime = 2 * time.Second
 func (d *doctor) clock() {
 	ok, err := d.h.Synchronized()
 	if err != nil {
-		d.add("clock", Skipped, "look at timedatectl", "%v", err)
+		d.add("clock", Skipped, "run timedatectl", "%v", err)
 		return
 	}
-	d.add("clock", unless(ok, Warning), "run chronyd or systemd-timesyncd: munge refuses credentials of a clock that is minutes off", "synchronized: %v", ok)
+	d.add("clock", unless(ok, Warning), "run chronyd or systemd-timesyncd: munge refuses credentials of a clock that is minutes off", "synchronized: %s", yes(ok))
 }

@@ -97,8 +97,16 @@ func LoadSite(path string) (Site, error) {
 	return s, nil
 }
 
-// unknownField is what the decoder says of a key that a Site lacks.
-var unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
+// plain rewrites what the decoder says to an administrator, who knows nothing of Go.
+var plain = []struct {
+	from *regexp.Regexp
+	to   string
+}{
+	{regexp.MustCompile(`^yaml: (?:unmarshal errors:\n  )?`), ""},
+	{regexp.MustCompile(`field (\S+) not found in type \S+`), "unknown key ${1}: bivouac config show lists all keys"},
+	{regexp.MustCompile("cannot unmarshal !!\\w+(?: `(.*)`)? into \\[\\]string"), "${1} is not a list, such as [a, b]"},
+	{regexp.MustCompile("cannot unmarshal !!\\w+(?: `(.*)`)? into int"), "${1} is not a whole number"},
+}
 
 // ParseSite reads a configuration. An unknown key is an error.
 func ParseSite(b []byte) (Site, error) {
@@ -106,9 +114,9 @@ func ParseSite(b []byte) (Site, error) {
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&s); err != nil && !errors.Is(err, io.EOF) {
-		text := unknownField.ReplaceAllString(err.Error(), "unknown key ${1}")
-		if text != err.Error() {
-			text += ": bivouac config show lists all keys"
+		text := err.Error()
+		for _, p := range plain {
+			text = p.from.ReplaceAllString(text, p.to)
 		}
 		return Site{}, errors.New(text)
 	}
@@ -130,7 +138,7 @@ func (s *Site) validate() error {
 	dirs := append([]string{s.Mount, s.Run, s.Log}, s.Store...)
 	for i, d := range dirs {
 		if !filepath.IsAbs(d) || filepath.Clean(d) != d || d == "/" {
-			bad("%q is not a clean absolute path of a directory", d)
+			bad("%q is not the absolute path of a directory, without .. and a final /", d)
 		}
 		if slices.Contains(dirs[:i], d) {
 			bad("%s is named twice", d)
@@ -169,7 +177,7 @@ func (s *Site) validate() error {
 		bad("kernel_view: %q, %w", s.KernelView, err)
 	}
 	if d := s.MetricsTextfile; d != "" && (!filepath.IsAbs(d) || filepath.Clean(d) != d || d == "/") {
-		bad("metrics_textfile: %q is not a clean absolute path of a directory", d)
+		bad("metrics_textfile: %q is not the absolute path of a directory, without .. and a final /", d)
 	}
 	if !slices.Contains([]string{"", job.LogText, job.LogJSON}, s.LogFormat) { // "" in records of earlier versions
 		bad("log_format: %q, want text or json", s.LogFormat)
@@ -201,7 +209,7 @@ type Seconds time.Duration
 func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
 	d, err := parseSeconds(n.Value)
 	*s = Seconds(d)
-	return err
+	return inLine(n, err)
 }
 
 // MarshalYAML writes what UnmarshalYAML reads.
@@ -213,9 +221,17 @@ func parseSeconds(v string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(v)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no time: write seconds, or 1m30s", v)
+		return 0, fmt.Errorf("%q is not a time: write seconds, or 1m30s", v)
 	}
 	return d, nil
+}
+
+// inLine is an error of a value with its line in the file.
+func inLine(n *yaml.Node, err error) error {
+	if err != nil {
+		err = fmt.Errorf("line %d: %w", n.Line, err)
+	}
+	return err
 }
 
 // Size is a number of bytes, written with K, M, G or T (powers of 1024) or without.
@@ -225,7 +241,7 @@ type Size int64
 func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	v, err := ParseSize(n.Value)
 	*s = Size(v)
-	return err
+	return inLine(n, err)
 }
 
 // ParseSize reads a number of bytes, such as "400G"; nothing at all is 0.
@@ -241,7 +257,7 @@ func ParseSize(v string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(num, 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64>>shift {
-		return 0, fmt.Errorf("%q is no size: write a whole number of bytes, or one with K, M, G or T", v)
+		return 0, fmt.Errorf("%q is not a size: write a whole number of bytes, or one with K, M, G or T", v)
 	}
 	return n << shift, nil
 }

@@ -33,15 +33,17 @@ func TestParseSite(t *testing.T) {
 
 func TestParseSiteComplains(t *testing.T) {
 	for in, wants := range map[string][]string{
-		"stores: [/a]":                     {"stores"},
+		"stores: [/a]":                     {"line 1: unknown key stores: "},
+		"store: 3":                         {"line 1: 3 is not a list"},
+		"munge: off\nports: many":          {"line 2: many is not a whole number"},
 		"store: []":                        {"store: 0 directories"},
 		"store: [rel]\nmunge: no\nport: 1": {"rel", "munge", "port"},
 		"store: [/a, /a]":                  {"/a is named twice"},
 		"run: /run/../etc":                 {"/run/../etc"},
 		"ports: 63":                        {"ports"},
 		"failure_timeout: 60":              {"failure_timeout"},
-		"start_timeout: soon":              {"soon"},
-		"memory: 1X":                       {"1X"},
+		"start_timeout: soon":              {"line 1: ", "soon"},
+		"memory: 1X":                       {"line 1: ", "1X"},
 		"memory: 1M":                       {"too little"},
 		"kernel_view: on":                  {"kernel_view", "auto or off"},
 		"network: [ib0, a/b]":              {"network", "neither an interface nor a network"},
