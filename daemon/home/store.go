@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/locks"
 	"github.com/bivouacfs/bivouac/metadata/opens"
@@ -49,7 +50,9 @@ func (s *Server) openStore() (*store, error) {
 	})
 	st.Locks = st.locks
 	st.files = opens.New(opens.Config{
-		Store: st, Places: s.places, Remove: s.removeObjects, Recall: s.recall, Run: s.cfg.Run, Locks: st.locks, Rest: time.Second, Log: s.log.WithField("part", "open files"),
+		Store: st, Places: s.places, Remove: s.removeObjects, Recall: s.recall, Run: s.cfg.Run, Locks: st.locks, Rest: time.Second,
+		Grown: func(ctx context.Context, ino metadata.Ino) { s.revokeFor(ctx, rpc.NoNode, attrKey(ino)) },
+		Log:   s.log.WithField("part", "open files"),
 	})
 	st.Opens = st.files
 	st.wide = s.newWide(st.Store)

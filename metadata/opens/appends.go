@@ -55,6 +55,45 @@ func (r *Registry) Before(by metadata.Holder, q metadata.Append, now time.Time) 
 	return round{truncations: n, wait: wait, till: till}, nil
 }
 
+// abandon ends the appends of a client that has died. If others show by that, their size is to be published.
+func (r *Registry) abandon(ino metadata.Ino, f *file, id metadata.NodeID, end func(*appends.Home, metadata.NodeID)) {
+	if f.appends == nil {
+		return
+	}
+	was := f.appends.End()
+	if end(f.appends, id); f.appends.End() > was && !f.grown {
+		f.grown = true
+		r.grown = append(r.grown, ino)
+		r.wake()
+	}
+}
+
+// takeGrown returns the files whose size has grown by the death of a client, to be published.
+func (r *Registry) takeGrown() []metadata.Ino {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.grown
+	r.grown = nil
+	return all
+}
+
+// round begins to publish the size of a file that has grown.
+func (r *Registry) round(ino metadata.Ino) round {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, _ := r.file(ino).home().Truncations()
+	return round{truncations: n}
+}
+
+// published ends what round began.
+func (r *Registry) published(ino metadata.Ino) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.file(ino)
+	f.grown = false
+	r.settle(ino, f)
+}
+
 // errAgain: the file was truncated meanwhile, so the append starts over.
 var errAgain = errors.New("truncated meanwhile")
 

@@ -121,6 +121,23 @@ func TestLostNodeUnblocksAppends(t *testing.T) {
 	wantPlace(t, "complete", <-got, 0, 20)
 }
 
+// TestLostNodeShowsAppends: what was appended behind an append of a lost node shows though nobody appends again,
+// also if its writer has closed the file meanwhile.
+func TestLostNodeShowsAppends(t *testing.T) {
+	w, f := one(t)
+	a, b := &appender{by: on(1)}, &appender{by: on(2)}
+	mustOpen(t, f.Registry, a.by, 1000, 1)
+	mustOpen(t, f.Registry, b.by, 1000, 1)
+	place(t, f, a.by, a.next(10))
+	place(t, f, b.by, b.next(10))
+	place(t, f, b.by, b.done())
+	if err := f.Closed(t.Context(), b.by, []metadata.Opened{{Ino: 1000, Ticket: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	f.Lost(1)
+	eventually(t, "all is seen", func() bool { got, err := w.Getattr(t.Context(), 1000); return err == nil && got.Size == 20 })
+}
+
 // TestRestartedHome: a restarted home reserves no place before it knows all reserved ones.
 func TestRestartedHome(t *testing.T) {
 	w, f := one(t)

@@ -87,8 +87,10 @@ type Config struct {
 	// Recall asks a node which of its files it has open. nil: closes that are on their way
 	// count when they arrive.
 	Recall func(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error)
-	Run    metadata.Run // of this home; clients detect its restarts by it
-	Locks  Locker       // may be nil
+	// Grown hears of a file whose size has changed by the death of a node. nil: nothing does.
+	Grown func(ctx context.Context, ino metadata.Ino)
+	Run   metadata.Run // of this home; clients detect its restarts by it
+	Locks Locker       // may be nil
 	// Rest is how long a small file without a name can still be opened: a process on another
 	// node may have looked its name up just before a rename replaced it. 0: not at all.
 	Rest time.Duration
@@ -258,7 +260,7 @@ const (
 	removeTime = 10 * time.Second
 )
 
-// Serve removes orphans that no node has open, until ctx ends.
+// Serve removes orphans that no node has open, and publishes sizes that the death of a node has changed, until ctx ends.
 func (f *Files) Serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -274,6 +276,7 @@ func (f *Files) Serve(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-f.wakeup:
+			f.publishGrown(ctx)
 		case <-rests:
 			f.endRests()
 		}

@@ -23,6 +23,7 @@ type Registry struct {
 	allAnswered chan struct{}       // closed while awaited is 0
 	queue       []queued            // removable files, by the seq at which they became so
 	creating    map[uint64]struct{} // creates under way, by the seq at which they began
+	grown       []metadata.Ino      // files whose size is to be published
 	seq         uint64              // orders creates, the queue, and grants of mappings
 }
 
@@ -34,6 +35,7 @@ type file struct {
 	dead     bool     // its removal has begun, so it can no longer be opened
 	removing bool     // handed out by Take
 	unsure   bool
+	grown    bool          // it is among Registry.grown
 	appends  *appends.Home // nil until the first append
 }
 
@@ -378,7 +380,7 @@ func (r *Registry) answered(n *node) {
 // unsure: the client may have written bytes that no home knows about.
 func (r *Registry) closeAll(id metadata.NodeID, end func(*appends.Home, metadata.NodeID)) {
 	for ino, f := range r.files {
-		end(f.appends, id)
+		r.abandon(ino, f, id, end)
 		if r.drop(ino, f, id, ^metadata.Ticket(0)) {
 			f.unsure = true
 		}
@@ -393,7 +395,7 @@ func (r *Registry) settle(ino metadata.Ino, f *file) {
 		r.seq++
 		r.queue = append(r.queue, queued{ino, r.seq})
 		r.wake()
-	case len(f.holders) == 0 && !f.orphan && !f.unsure && f.appends.Idle():
+	case len(f.holders) == 0 && !f.orphan && !f.unsure && !f.grown && f.appends.Idle():
 		delete(r.files, ino)
 	}
 }
@@ -425,6 +427,9 @@ func (r *Registry) Has(by metadata.Holder, ino metadata.Ino) (wait <-chan struct
 // drop closes the file for node id if its ticket is at most t, and ends the node's locks.
 func (r *Registry) drop(ino metadata.Ino, f *file, id metadata.NodeID, t metadata.Ticket) bool {
 	dropped := f.drop(id, t)
+	if dropped {
+		r.abandon(ino, f, id, (*appends.Home).Abandon)
+	}
 	if dropped && r.locks != nil {
 		r.locks.NodeClosed(id, ino)
 	}
@@ -436,7 +441,6 @@ func (f *file) drop(id metadata.NodeID, t metadata.Ticket) bool {
 	for i, h := range f.holders {
 		if h.node == id && h.ticket <= t {
 			f.holders = slices.Delete(f.holders, i, i+1)
-			f.appends.Abandon(id)
 			return true
 		}
 	}
