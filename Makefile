@@ -12,7 +12,7 @@ BESIDE := -parallel 3
 # Decoders that are not ours and share nothing are not watched for races: they would take most of the time.
 UNWATCHED := $(foreach p,github.com/ulikunitz/xz/... github.com/therootcompany/xz/... github.com/klauspost/compress/... compress/bzip2 compress/flate hash/crc64,-gcflags=$(p)=-race=false)
 
-.PHONY: all build plugin python python-test dist slurm-headers packages demo check lint layers unit fuzz integration slurm-test model soak huge test bench bench-stage bench-train bench-faults docs man clean help
+.PHONY: all build plugin python python-test dist slurm-headers packages demo check lint layers unit fuzz integration slurm-test model simulate soak huge test bench bench-stage bench-train bench-faults docs man clean help
 
 all: build plugin ## build everything
 
@@ -80,6 +80,10 @@ MODEL_TIME ?= 1h
 MODEL_SEED ?= 0
 model: ## random operations through several mounts against a model, for hours (MODEL_TIME, MODEL_SEED)
 	$(GO) test -count=1 -v -timeout 0 -run '^TestModel|^TestConcurrent' ./integration/model -args -time $(MODEL_TIME) -seed $(MODEL_SEED)
+
+SIMULATE_NODES ?= 4096
+simulate: ## start, losses and a partition of large jobs on a virtual clock (SIMULATE_NODES)
+	$(GO) test -count=1 -v -timeout 30m ./integration/simulate -args -nodes $(SIMULATE_NODES)
 
 SOAK_TIME ?= 10m
 SOAK_SEED ?= 0

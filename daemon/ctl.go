@@ -254,11 +254,9 @@ func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) error {
 		}
 		ds.Phase, ds.Error = cluster.Failed, "cancelled by bivouac cancel"
 	}
-	v, err := d.Propose(ctx, raftstore.Command{Kind: raftstore.KindRemoveDataset, Dataset: ds})
-	if err != nil {
+	if _, err := d.Propose(ctx, raftstore.Command{Kind: raftstore.KindRemoveDataset, Dataset: ds}); err != nil {
 		return fmt.Errorf("%s: %w", q.Name, err)
 	}
-	d.setView(v) // a status that is asked for next shows it
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/ingest"
 	"github.com/bivouacfs/bivouac/daemon/job"
-	"github.com/bivouacfs/bivouac/daemon/leader"
+	"github.com/bivouacfs/bivouac/daemon/member"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/partner"
 	"github.com/bivouacfs/bivouac/daemon/plans"
@@ -31,7 +31,6 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/raftstore"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -79,9 +78,9 @@ type Daemon struct {
 	peers   *rpc.Peers
 	network *network
 	rpc     *rpc.Server
-	calls   node.Handlers    // what this node answers
-	group   *raftstore.Group // nil where this node is no member
+	calls   node.Handlers // what this node answers
 	http    *ctlServer
+	*member.Member
 
 	ctx    context.Context // ends when the daemon stops
 	cancel context.CancelFunc
@@ -91,13 +90,6 @@ type Daemon struct {
 	phases Phases
 	client atomic.Pointer[Client]
 	run    metadata.Run
-	kick   chan struct{} // report at once; one is enough
-
-	viewMu  sync.Mutex
-	view    cluster.View  // guarded by viewMu
-	changed chan struct{} // guarded by viewMu; closed when view changes
-	leading leading       // guarded by viewMu
-	history *cluster.History
 
 	stageRate, serveRate *rate.Bucket // of what is read from sources, and sent to others; nil is no bound
 
@@ -109,7 +101,6 @@ type Daemon struct {
 	partials int64 // half-written files that were removed at the start
 
 	leave    leaving
-	lead     *leader.Leader
 	datasets *dataset.Datasets
 	plans    *plans.Plans
 	training *training.Log
@@ -124,8 +115,7 @@ type Daemon struct {
 // Open starts a daemon: when it returns, the node answers the others and
 // reports. It is not Up before SetReady.
 func Open(cfg Config) (*Daemon, error) {
-	d := &Daemon{cfg: cfg, job: cfg.Job, log: cfg.Log, changed: make(chan struct{}), kick: make(chan struct{}, 1)}
-	d.copies.view, d.copies.self = d.View, d.job.Self
+	d := &Daemon{cfg: cfg, job: cfg.Job, log: cfg.Log}
 	if d.log == nil {
 		d.log = logrus.NewEntry(logrus.StandardLogger())
 	}
@@ -140,19 +130,14 @@ func Open(cfg Config) (*Daemon, error) {
 	d.pace()
 	d.phases.Created, d.phases.Started = d.job.Created, now()
 	d.run = metadata.Run(d.phases.Started)
-	d.view = cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)}
-	d.history = cluster.NewHistory(d.view, firstAddrs(d.job.Addrs))
-	d.leading.node = leader.Members(len(d.job.Hosts))[0]
+	d.Member = d.newMember()
+	d.copies.view, d.copies.self = d.View, d.job.Self
 	d.tasks = tasks.New(d, 2*d.cfg.Timing.Down)
 	d.out = stageout.New(stageout.Config{
 		Node: d, Tasks: d.tasks, Job: d.job, Every: d.cfg.Timing.Out, Settle: d.cfg.Timing.Settle, Ready: d.ready.Load,
 	})
 	d.notifier = stageout.NewNotifier(d, d.job)
 	d.warn = &warnings{d: d, heard: time.Now()}
-	d.lead = leader.New(leader.Config{
-		Node: d, Job: d.job, Every: d.cfg.Timing.Report, Down: d.cfg.Timing.Down, Started: d.phases.started(),
-		SetView: d.setView, Report: d.report, StageIn: d.beginStageIn,
-	})
 	if err := d.open(); err != nil {
 		_ = d.Close()
 		return nil, err
@@ -180,7 +165,7 @@ func (d *Daemon) open() error {
 		closeAll(ls)
 		return err
 	}
-	if err := d.openControl(); err != nil {
+	if err := d.Member.Open(); err != nil {
 		return err
 	}
 	h, err := d.serveCtl()
@@ -190,7 +175,7 @@ func (d *Daemon) open() error {
 	d.http = h
 	d.home.Start()
 	d.partner.Start()
-	d.Spawn(d.reportLoop)
+	d.Spawn(d.Member.Run)
 	d.Spawn(d.meterLoop)
 	d.Spawn(d.warn.run)
 	d.Spawn(func(ctx context.Context) {
@@ -271,7 +256,7 @@ func (d *Daemon) openNetwork(ls []net.Listener) error {
 	d.rpc, err = rpc.NewServer(rpc.ServerConfig{
 		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Protect: d.job.Protect,
 		Handlers: d.calls, Inline: inline, Memory: d.cfg.Memory, InlineWhenIdle: alone,
-		Stream: d.raftStream, Epoch: d.epoch, NewerEpoch: newerEpoch, Log: log,
+		Stream: d.Member.Stream, Epoch: d.epoch, NewerEpoch: newerEpoch, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
@@ -286,40 +271,12 @@ func (d *Daemon) openNetwork(ls []net.Listener) error {
 	return nil
 }
 
-func (d *Daemon) openControl() error {
-	m := leader.Members(len(d.job.Hosts))
-	if int(d.job.Self) >= len(m) {
-		return nil
-	}
-	g, err := raftstore.Open(raftstore.Config{
-		Dir: d.dir("raft"), Self: d.job.Self, Members: m, Dial: d.peers.Stream,
-		Initial: cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)},
-		Log:     d.log.WithField("part", "raft"),
-	})
-	if err != nil {
-		return fmt.Errorf("control plane: %w", err)
-	}
-	d.viewMu.Lock()
-	d.group = g
-	d.viewMu.Unlock()
-	d.Spawn(d.followGroup)
-	d.Spawn(func(ctx context.Context) { d.lead.Run(ctx, g) })
-	d.Spawn(func(ctx context.Context) { d.lead.Broadcast(ctx, g) })
-	return nil
+// dialMember opens a stream to another member of the Raft group.
+func (d *Daemon) dialMember(ctx context.Context, id metadata.NodeID) (net.Conn, error) {
+	return d.peers.Stream(ctx, id)
 }
 
-// raftStream hands a connection of another member to the Raft group. One that
-// comes before the group is open is refused; the caller tries again.
-func (d *Daemon) raftStream(conn net.Conn, _ metadata.NodeID) {
-	d.viewMu.Lock()
-	g := d.group
-	d.viewMu.Unlock()
-	if g == nil {
-		_ = conn.Close()
-		return
-	}
-	g.Accept(conn)
-}
+func (d *Daemon) disconnect(id metadata.NodeID) { d.peers.Disconnect(id) }
 
 func (d *Daemon) addrs(id metadata.NodeID) []string {
 	if int(id) >= len(d.job.Addrs) {
@@ -329,14 +286,6 @@ func (d *Daemon) addrs(id metadata.NodeID) []string {
 }
 
 func (d *Daemon) epoch() metadata.Epoch { return d.View().Map.Epoch }
-
-// Nudge makes the next report go out at once.
-func (d *Daemon) Nudge() {
-	select {
-	case d.kick <- struct{}{}:
-	default:
-	}
-}
 
 // Meta is this node as the home of its part of the live realm.
 func (d *Daemon) Meta() metadata.NodeStore { return d.home }
@@ -415,8 +364,8 @@ func (d *Daemon) Close() error {
 	if d.http != nil {
 		d.http.close()
 	}
-	if d.group != nil {
-		_ = d.group.Close()
+	if d.Member != nil {
+		_ = d.Member.Close()
 	}
 	if d.rpc != nil {
 		_ = d.rpc.Close()

@@ -11,6 +11,7 @@
 //	stageout  copies out of scratch
 //	tasks     work on other nodes
 //	leader    the duties of the control group's leader
+//	member    this node in the control plane: reports, the view, proposals
 //	job       the job file
 //
 // It knows nothing of mounts or clients; the program gives it what it needs of them as
@@ -52,7 +53,6 @@
 //
 // # Locks
 //
-//	viewMu     the view and its subscribers, the leader that this node knows
 //	meter.mu   the samples of the traffic
 //	traces.mu  the listeners of traces
 //

@@ -128,15 +128,15 @@ func (d *Daemon) copyOut(ctx context.Context) error {
 // linger keeps a leader until the other nodes have reported that they know that the job is
 // closing, for a few reports.
 func (d *Daemon) linger(ctx context.Context) {
-	d.reportOnce(ctx)
-	if g := d.raftGroup(); g == nil || !g.IsLeader() {
+	d.Report(ctx)
+	if !d.Leads() {
 		return
 	}
 	t := time.NewTicker(d.cfg.Timing.Report / 2)
 	defer t.Stop()
 	end := time.After(8 * d.cfg.Timing.Report)
 	for {
-		if d.lead.AllHave(d.View()) {
+		if d.Lead().AllHave(d.View()) {
 			return
 		}
 		select {

@@ -184,12 +184,12 @@ func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (s
 	switch {
 	case q.Incomplete:
 		m := d.View().Map
-		r.Unreadable, r.More = d.lead.Unreadable(m, q.Dataset)
-		r.Overflow = d.lead.Overflow(m, q.Dataset)
+		r.Unreadable, r.More = d.Lead().Unreadable(m, q.Dataset)
+		r.Overflow = d.Lead().Overflow(m, q.Dataset)
 	case q.Loads:
-		r.Loads = d.lead.Loads(d.View().Map)
+		r.Loads = d.Lead().Loads(d.View().Map)
 	case q.Fill:
-		r.Progress = d.lead.FillProgress(q.Dataset)
+		r.Progress = d.Lead().FillProgress(q.Dataset)
 		r.Total = r.Progress.SourceTotal
 	default:
 		r.Progress, r.Total = d.stager.Progress(q.Dataset)
@@ -206,7 +206,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	v := d.View()
 	s := Status{
 		Job: d.job.ID, Restart: d.job.Restart, Self: d.job.Self, Host: d.job.Hosts[d.job.Self],
-		Mount: d.job.Dirs.Mount, Wait: d.job.Wait, Epoch: v.Map.Epoch, Leader: d.leaderID(), Closing: v.Closing,
+		Mount: d.job.Dirs.Mount, Wait: d.job.Wait, Epoch: v.Map.Epoch, Leader: d.Leader(), Closing: v.Closing,
 		Ready:  d.ready.Load() && v.Version > 0 && !leader.Joining(v.Map),
 		Phases: d.phases.times(),
 	}
@@ -240,7 +240,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 // reported to the leader.
 func (s *Status) addLoads(ctx context.Context, d *Daemon) {
 	var r statusReply
-	if d.Call(ctx, d.leaderID(), wire.OpStatus, statusReq{Loads: true}, &r) != nil {
+	if d.Call(ctx, d.Leader(), wire.OpStatus, statusReq{Loads: true}, &r) != nil {
 		r.Loads = nil // there is no leader just now
 	}
 	for i := range s.Nodes {
@@ -266,7 +266,7 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 	case cluster.Staging:
 		ask(ds.Coordinator, statusReq{Dataset: ds.ID})
 	case cluster.Filling:
-		ask(d.leaderID(), statusReq{Dataset: ds.ID, Fill: true})
+		ask(d.Leader(), statusReq{Dataset: ds.ID, Fill: true})
 	}
 	sum, here, ok := d.datasets.Tables.Summary(ds)
 	if !ok {
@@ -312,7 +312,7 @@ func (d *Daemon) copiesStatus(id metadata.DatasetID) *CopiesStatus {
 // leader has heard, those of this node as they are now.
 func (d *Daemon) addIncomplete(ctx context.Context, s *DatasetStatus) {
 	var r statusReply
-	if d.Call(ctx, d.leaderID(), wire.OpStatus, statusReq{Dataset: s.ID, Incomplete: true}, &r) != nil {
+	if d.Call(ctx, d.Leader(), wire.OpStatus, statusReq{Dataset: s.ID, Incomplete: true}, &r) != nil {
 		r = statusReply{} // there is no leader just now
 	}
 	self := d.job.Hosts[d.job.Self]

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/leader"
 )
 
 // Timing is how patient the control plane is. The zero value is the default.
@@ -20,8 +21,8 @@ func (t *Timing) setDefaults(j *job.File) {
 	if t.Down == 0 {
 		t.Down = j.GiveUp()
 	}
-	if t.Report == 0 { // several reports fit into the time after which a node is given up
-		t.Report = min(250*time.Millisecond*time.Duration(1+len(j.Hosts)/128), t.Down/8)
+	if t.Report == 0 {
+		t.Report = leader.Every(len(j.Hosts), t.Down)
 	}
 	if t.Out == 0 {
 		t.Out = 5 * time.Second

@@ -10,8 +10,10 @@
 //
 // What moves a dataset on does not wait for the next periodic report: a report with a
 // relevant change wakes the leader, and the leader broadcasts a change to the nodes outside
-// the group, which then report (Broadcast). Changes of nodes are proposed together: one
-// proposal and one epoch for all that reported ready since the last one.
+// the group, which then report (Broadcast): a dataset that has advanced, a complete job, a lost
+// node. Changes of nodes are proposed together: one proposal and one epoch for all that
+// reported ready since the last one. While a job starts, the leader waits a moment for more
+// nodes (joinPause), since each change of the map is sent to all of them.
 //
 // Invariants: the duties are a function of the view, the reports and the time alone. A new
 // leader starts with an empty memory, and gives every node the time of a full silence

@@ -128,6 +128,9 @@ func (l *Leader) Run(ctx context.Context, g Group) {
 			return
 		case <-t.C:
 		case <-l.wake:
+			if Joining(g.View().Map) && node.Pause(ctx, l.joinPause()) != nil {
+				return
+			}
 		}
 		leads := g.IsLeader()
 		since, reports := l.memory(leads, time.Now())
@@ -135,6 +138,12 @@ func (l *Leader) Run(ctx context.Context, g Group) {
 			l.act(ctx, g, since, reports)
 		}
 	}
+}
+
+// joinPause is how long more nodes are waited for while a job starts, so that many join by one proposal: every change
+// of the map is sent to all of them.
+func (l *Leader) joinPause() time.Duration {
+	return min(time.Duration(len(l.cfg.Job.Hosts))*time.Millisecond, lookEvery/2)
 }
 
 // proposeTime bounds one proposal.
@@ -242,18 +251,16 @@ func (l *Leader) startDatasets(v cluster.View) {
 // fanout is how many nodes a change is broadcast to at a time.
 const fanout = 32
 
-// Broadcast sends this node's report to the nodes outside the group when a dataset has
-// changed and this node leads, so that they ask for the new view.
+// Broadcast sends this node's report to the nodes outside the group when the view has an urgent
+// change and this node leads, so that they ask for the new view.
 func (l *Leader) Broadcast(ctx context.Context, g Group) {
-	var lastSent []cluster.Dataset
+	was, _ := l.cfg.Node.Watch()
 	for {
 		v, changed := l.cfg.Node.Watch()
-		if advanced(lastSent, v.Datasets) {
-			lastSent = v.Datasets
-			if g.IsLeader() {
-				l.broadcast(ctx, v)
-			}
+		if urgent(was, v) && g.IsLeader() {
+			l.broadcast(ctx, v)
 		}
+		was = v
 		select {
 		case <-ctx.Done():
 			return
@@ -274,6 +281,16 @@ func (l *Leader) broadcast(ctx context.Context, v cluster.View) {
 	if err := g.Wait(); err != nil {
 		l.cfg.Node.Log().WithError(err).Debug("change of a dataset not broadcast to all nodes: they learn of it with their next report")
 	}
+}
+
+// urgent reports whether nodes wait for what now says and was did not: the job is complete, a node is lost, or a
+// dataset has advanced.
+func urgent(was, now cluster.View) bool {
+	return Joining(was.Map) && !Joining(now.Map) || advanced(was.Datasets, now.Datasets) ||
+		slices.ContainsFunc(now.Map.Nodes, func(n cluster.Node) bool {
+			old, _ := was.Map.Node(n.ID)
+			return n.State == cluster.Down && node.Serving(old)
+		})
 }
 
 // advanced reports whether a dataset is in another phase or attempt than it was, or is new.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"maps"
+	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/node"
@@ -56,6 +57,11 @@ func (r *Report) differs(was *Report) bool {
 	same := func(a, b dataset.FillReport) bool { return a.Complete == b.Complete && a.Error == b.Error }
 	return r.Ready != was.Ready || r.Leaving != was.Leaving || r.Done != was.Done || r.Copied != was.Copied ||
 		!maps.Equal(r.Manifests, was.Manifests) || !maps.Equal(r.Trouble, was.Trouble) || !maps.EqualFunc(r.Filled, was.Filled, same)
+}
+
+// Every is the time between two reports of a node: several fit into the silence after which it is declared down.
+func Every(hosts int, down time.Duration) time.Duration {
+	return min(250*time.Millisecond*time.Duration(1+hosts/128), down/8)
 }
 
 // Participants is a hash of the set of nodes that serve in m.

@@ -1,4 +1,4 @@
-package daemon
+package member
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 // TestReportAfterBroadcast: a node outside the group reports at once when it hears of a view
 // that it does not have.
 func TestReportAfterBroadcast(t *testing.T) {
-	d := &Daemon{job: &job.File{Hosts: []string{"n0", "n1", "n2", "n3"}, Self: 3}, kick: make(chan struct{}, 1)}
+	d := &Member{cfg: Config{Job: &job.File{Hosts: []string{"n0", "n1", "n2", "n3"}, Self: 3}}, kick: make(chan struct{}, 1)}
 	d.view.Version = 5
 	for version, want := range map[uint64]int{4: 0, 5: 0, 6: 1} {
 		if r, err := d.onReport(t.Context(), 0, &leader.Report{Node: 0, Version: version}); err != nil || r.Known {

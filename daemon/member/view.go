@@ -1,4 +1,4 @@
-package daemon
+package member
 
 import (
 	"context"
@@ -9,58 +9,58 @@ import (
 )
 
 // View is the newest view that this node has. It must not be changed.
-func (d *Daemon) View() cluster.View {
-	d.viewMu.Lock()
-	defer d.viewMu.Unlock()
-	return d.view
+func (m *Member) View() cluster.View {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.view
 }
 
 // Watch returns the view and a channel that is closed when it changes.
-func (d *Daemon) Watch() (cluster.View, <-chan struct{}) {
-	d.viewMu.Lock()
-	defer d.viewMu.Unlock()
-	return d.view, d.changed
+func (m *Member) Watch() (cluster.View, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.view, m.changed
 }
 
 // setView takes a newer view. Calls to nodes that are down in it end.
-func (d *Daemon) setView(v cluster.View) {
-	for _, id := range d.changeView(v) {
-		d.peers.Disconnect(id)
+func (m *Member) setView(v cluster.View) {
+	for _, id := range m.changeView(v) {
+		m.cfg.Disconnect(id)
 	}
 }
 
 // changeView returns the nodes that are down now and were not before.
-func (d *Daemon) changeView(v cluster.View) (down []metadata.NodeID) {
-	d.viewMu.Lock()
-	defer d.viewMu.Unlock()
-	if v.Version <= d.view.Version {
+func (m *Member) changeView(v cluster.View) (down []metadata.NodeID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if v.Version <= m.view.Version {
 		return nil
 	}
 	for _, n := range v.Map.Nodes {
-		if was, _ := d.view.Map.Node(n.ID); n.State == cluster.Down && was.State != cluster.Down {
+		if was, _ := m.view.Map.Node(n.ID); n.State == cluster.Down && was.State != cluster.Down {
 			down = append(down, n.ID)
 		}
 	}
-	if d.view.Map.Epoch != v.Map.Epoch {
-		d.log.WithFields(map[string]any{"epoch": v.Map.Epoch, "up": len(v.Map.Up())}).Info("nodes of the job have changed")
+	if m.view.Map.Epoch != v.Map.Epoch {
+		m.cfg.Node.Log().WithFields(map[string]any{"epoch": v.Map.Epoch, "up": len(v.Map.Up())}).Info("nodes of the job have changed")
 	}
-	d.view = v
-	close(d.changed)
-	d.changed = make(chan struct{})
+	m.view = v
+	close(m.changed)
+	m.changed = make(chan struct{})
 	return down
 }
 
 // Until waits for a view for which ok is true.
-func (d *Daemon) Until(ctx context.Context, ok func(cluster.View) bool) error {
+func (m *Member) Until(ctx context.Context, ok func(cluster.View) bool) error {
 	for {
-		v, changed := d.Watch()
+		v, changed := m.Watch()
 		if ok(v) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-d.ctx.Done():
+		case <-m.cfg.Ctx.Done():
 			return fmt.Errorf("the daemon stops: %w", context.Canceled)
 		case <-changed:
 		}
@@ -69,23 +69,23 @@ func (d *Daemon) Until(ctx context.Context, ok func(cluster.View) bool) error {
 
 // take takes the view of a reply. If this node has got another view meanwhile, it reports again, so that it
 // knows at the end what the reply says.
-func (d *Daemon) take(ctx context.Context, delta *cluster.Delta) bool {
+func (m *Member) take(ctx context.Context, delta *cluster.Delta) bool {
 	if delta == nil {
 		return true
 	}
-	has := d.View()
-	if v, ok := d.history.Apply(delta, has); ok {
-		d.setView(v)
+	has := m.View()
+	if v, ok := m.history.Apply(delta, has); ok {
+		m.setView(v)
 		return true
 	}
 	if has.Version >= delta.Version {
 		return true
 	}
 	if has.Version == delta.From {
-		d.log.WithField("version", delta.Version).Warn("the leader's change of the map does not fit this job: reporting again")
+		m.cfg.Node.Log().WithField("version", delta.Version).Warn("the leader's change of the map does not fit this job: reporting again")
 		return false
 	}
-	return ctx.Err() == nil && d.reportOnce(ctx)
+	return ctx.Err() == nil && m.Report(ctx)
 }
 
 // firstAddrs is the first address of each node.

@@ -1,0 +1,9 @@
+package member
+
+import (
+	"testing"
+
+	"github.com/bivouacfs/bivouac/integration/leaktest"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
