@@ -131,7 +131,7 @@ func parseOptions(s string) (Options, error) {
 		set, known := optionKeys[k]
 		switch {
 		case !ok:
-			return o, fmt.Errorf("%q is no option KEY=VALUE: write a comma that is meant as two: %w", kv, syscall.EINVAL)
+			return o, fmt.Errorf("%q is not KEY=VALUE: write a comma inside a value twice: %w", kv, syscall.EINVAL)
 		case !known:
 			return o, fmt.Errorf("option %q is not known (known are %s): write a comma that is part of a path as two: %w", k, knownOptions(), syscall.EINVAL)
 		case seen[k] && !slices.Contains(repeatable, k):

@@ -104,7 +104,7 @@ func (s *Store) openKept() {
 	for _, set := range sets {
 		entries, err := readKeptIndex(filepath.Join(set, keptIndex))
 		if err != nil {
-			s.cfg.Log.WithError(err).Warn("files kept by an earlier job are not used")
+			s.cfg.Log.WithError(err).Warn("files that an earlier job left cannot be read: they are staged from the source")
 			continue
 		}
 		for _, p := range s.places {
@@ -112,7 +112,7 @@ func (s *Store) openKept() {
 		}
 	}
 	if n := len(s.kept.objects); n > 0 {
-		s.cfg.Log.WithFields(logrus.Fields{"files": n, "bytes": s.kept.bytes}).Info("an earlier job has kept files on this node: those that are still right are not staged again")
+		s.cfg.Log.WithFields(logrus.Fields{"files": n, "bytes": s.kept.bytes}).Info("an earlier job left files on this node: those that match the source are adopted, not staged again")
 	}
 }
 
@@ -189,7 +189,7 @@ func (s *Store) AdoptKept(ctx context.Context, key [16]byte, ino metadata.Ino) (
 		err = s.adopt(o, ino)
 	}
 	if err != nil {
-		s.cfg.Log.WithError(err).Warn("a file kept by an earlier job is not used: it is staged from the source")
+		s.cfg.Log.WithError(err).Warn("a file that an earlier job left is damaged: it is staged from the source")
 		_ = s.cfg.FS.Remove(o.path) // it goes with the store
 	}
 	s.kept.mu.Lock()

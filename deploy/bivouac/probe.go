@@ -40,7 +40,7 @@ func probeFor(c *cobra.Command, device, dir string, d *simulate.Device) error {
 	if device == "source" { // a file costs three requests there
 		p.Latency /= 3
 	}
-	fmt.Fprintf(c.ErrOrStderr(), "bivouac: %s, as this node sees it: %s/s with %d readers, %v of latency\n", dir, metadata.FormatBytes(p.Bandwidth), probeReaders,
+	fmt.Fprintf(c.ErrOrStderr(), "bivouac: %s, measured on this node: %s/s with %d readers, %v of latency\n", dir, metadata.FormatBytes(p.Bandwidth), probeReaders,
 		p.Latency.Round(time.Microsecond))
 	if !c.Flags().Changed(device + "-latency") {
 		d.Latency = p.Latency

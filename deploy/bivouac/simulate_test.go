@@ -46,7 +46,7 @@ func TestSimulateProbes(t *testing.T) {
 		}
 	}
 	out, err := simulated(t, "--files", "1000", "--nodes", "1", "--step", "1ms", "--probe", dir, "--probe-disk", dir)
-	if err != nil || strings.Count(out, "as this node sees it") != 2 {
+	if err != nil || strings.Count(out, "measured on this node") != 2 {
 		t.Errorf("%v:\n%s\nwant two probes", err, out)
 	}
 	empty := t.TempDir()

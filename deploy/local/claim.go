@@ -17,7 +17,7 @@ import (
 func checkFuse() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: ask for mode 0666, which udev gives it by default", err)
+		return fmt.Errorf("%w: users need mode 0666, the default of udev: ask the administrator", err)
 	}
 	if err != nil {
 		return fmt.Errorf("this kernel has no FUSE (%w): load the module with modprobe fuse", err)

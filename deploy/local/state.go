@@ -153,7 +153,7 @@ func strays(dir string) []Node {
 // real is the path that the kernel knows dir by, which need not be there.
 func real(dir string) (string, error) {
 	if dir == "" {
-		return "", errors.New("no directory is given: say which with --dir")
+		return "", errors.New("no directory given: use --dir D")
 	}
 	if !utf8.ValidString(dir) {
 		return "", fmt.Errorf("%q is not UTF-8: choose another --dir", dir)

@@ -114,6 +114,6 @@ func (c *child) replace() error {
 		c.k.log.Info("the next daemon takes over the mount: its open files go on")
 		return nil
 	}
-	c.k.log.WithField("reason", err.Error()).Info("the next daemon gets a new mount: files that are open fail")
+	c.k.log.WithField("reason", err.Error()).Info("the next daemon gets a new mount: open files fail")
 	return errors.Join(c.unmount(), c.k.connect())
 }

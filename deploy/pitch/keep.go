@@ -143,7 +143,7 @@ func (p *prolog) clearKept(ctx context.Context) {
 			fs.Bavail*uint64(fs.Bsize) >= 2*minFree && (fs.Files == 0 || fs.Ffree > 0)
 	})
 	for _, l := range left {
-		p.env.say(p.place.job, "could not remove what an earlier job has kept: %s", l)
+		p.env.say(p.place.job, "could not remove datasets that an earlier job left (keep): %s", l)
 	}
 }
 

@@ -48,7 +48,7 @@ func epochs(w io.Writer, ds daemon.DatasetStatus) error {
 		return err
 	}
 	if len(t.Missing) > 0 {
-		fmt.Fprintf(w, "  without %s, from which there is no answer\n", strings.Join(t.Missing, ", "))
+		fmt.Fprintf(w, "  %s not included: no answer\n", strings.Join(t.Missing, ", "))
 	}
 	return nil
 }

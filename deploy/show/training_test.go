@@ -42,7 +42,7 @@ func TestReportOfTraining(t *testing.T) {
   first read answered 2.50 s after the stage-in began
   EPOCH  RANKS  BATCHES  FIRST BATCH  WAITED  STALL P50  STALL P99  STALL MAX  SAMPLES
   1      2      10       1.25 s       12.5 %  2 ms       250 ms     750 ms     320 local:300 remote:20
-  without n3, from which there is no answer
+  n3 not included: no answer
 `; got != want {
 		t.Errorf("report of the training is\n%s\nwant\n%s", got, want)
 	}

@@ -15,7 +15,7 @@ import (
 func Lognormal(n int, mean int64, sigma float64, seed uint64) ([]int64, error) {
 	switch {
 	case n < 1 || n > maxFiles:
-		return nil, fmt.Errorf("files %d: give 1 to %d, or a tenth of the files with a tenth of the room; the times are a tenth, too", n, maxFiles)
+		return nil, fmt.Errorf("--files %d: 1 to %d; for more, divide --files and --room by 10: the times are then a tenth, too", n, maxFiles)
 	case mean < 1 || mean > 1<<40:
 		return nil, fmt.Errorf("mean size %d: give 1 byte to 1T", mean)
 	case !(sigma >= 0 && sigma <= 4):
@@ -52,10 +52,10 @@ func ReadSizes(r io.Reader) ([]int64, error) {
 		}
 		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil || n < 0 {
-			return nil, fmt.Errorf("line %d: %.40q is no size in bytes: make the manifest with: find DIR -type f -printf '%%s %%P\\n' | sort -k 2", line, field)
+			return nil, fmt.Errorf("line %d: %.40q is not a size in bytes: make the manifest with: find DIR -type f -printf '%%s %%P\\n' | sort -k 2", line, field)
 		}
 		if len(sizes) == maxFiles {
-			return nil, fmt.Errorf("more than %d files: give every tenth line and a tenth of the room; the times are a tenth, too", maxFiles)
+			return nil, fmt.Errorf("more than %d files: keep every tenth line and divide --room by 10: the times are then a tenth, too", maxFiles)
 		}
 		sizes = append(sizes, n)
 	}

@@ -76,7 +76,7 @@ func ParsePolicy(name string) (Policy, error) {
 	if p := Policy(name); p.About() != "" {
 		return p, nil
 	}
-	return "", fmt.Errorf("%q is no policy: give some of %v", name, Policies)
+	return "", fmt.Errorf("%q is not a policy: choose from %v", name, Policies)
 }
 
 // planned reports whether files are prefetched by plan.

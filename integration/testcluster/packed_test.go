@@ -175,8 +175,8 @@ func TestPackedMoreThanSpace(t *testing.T) {
 	}{
 		"of known size":       {packZstd, true, stagein.OverflowSource, []string{"needs room for", "has 2.0 MiB", "a plain tar or a zip archive", "unpack=no"}},
 		"and overflow=fail":   {packZstd, true, stagein.OverflowFail, []string{"needs room for", "has 2.0 MiB", "a plain tar or a zip archive"}},
-		"of unknown size":     {packStream, false, stagein.OverflowSource, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
-		"with restart points": {packMembers, false, stagein.OverflowSource, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
+		"of unknown size":     {packStream, false, stagein.OverflowSource, []string{" needs room for at least ", " and had 2.0 MiB when the stage-in began (", "unpack=no"}},
+		"with restart points": {packMembers, false, stagein.OverflowSource, []string{" needs room for at least ", " and had 2.0 MiB when the stage-in began (", "unpack=no"}},
 		// How much several archives need is known only if each was read far enough.
 		"and several": {packStream, false, stagein.OverflowSource, []string{"2.0 MiB when the stage-in began", "unpack=no"}},
 	} {

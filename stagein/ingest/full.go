@@ -41,7 +41,7 @@ func (s *Share) lacks(node metadata.NodeID, given int64, err error) error {
 	if known {
 		had = fmt.Sprintf(" and had %s when the stage-in began", metadata.FormatBytes(free))
 	}
-	return fmt.Errorf("%s needs room for %s at the least%s (%s %s): %s: %w", s.host(node), metadata.FormatBytes(given), had, metadata.FormatBytes(least), sum, p.WayOut, err)
+	return fmt.Errorf("%s needs room for at least %s%s (%s %s): %s: %w", s.host(node), metadata.FormatBytes(given), had, metadata.FormatBytes(least), sum, p.WayOut, err)
 }
 
 // fullest returns the node that has the least left, as far as that is known, and what it got from this share.

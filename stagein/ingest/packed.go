@@ -102,8 +102,8 @@ func (k *packed) explain(err error) error {
 	case isDamage:
 		return fmt.Errorf("%w; the last member begun is %q", err, k.last)
 	case !k.some:
-		return fmt.Errorf("%w (after compressed offset %d at the most; what is compressed is no tar archive, or a damaged or truncated one)",
+		return fmt.Errorf("%w (at or before compressed offset %d; the compressed data is not a tar, or is damaged or truncated)",
 			err, k.from.Offset())
 	}
-	return fmt.Errorf("%w (after compressed offset %d at the most; the last member begun is %q)", err, k.from.Offset(), k.last)
+	return fmt.Errorf("%w (at or before compressed offset %d; the last member begun is %q)", err, k.from.Offset(), k.last)
 }

@@ -148,8 +148,8 @@ func TestPackedTrailingGarbage(t *testing.T) {
 
 func TestPackedIsNoTar(t *testing.T) {
 	stageintest.EveryCodec(t, func(t *testing.T, c stageintest.Codec) {
-		stageBadPacked(t, c.Pack(t, bytes.Repeat([]byte("just text "), 500)), "no tar")
-		stageBadPacked(t, c.Pack(t, []byte("short")), "no tar")
+		stageBadPacked(t, c.Pack(t, bytes.Repeat([]byte("just text "), 500)), "not a tar")
+		stageBadPacked(t, c.Pack(t, []byte("short")), "not a tar")
 		stageBadPacked(t, c.Pack(t, make([]byte, 10240)), "no members")
 		stageBadPacked(t, c.Pack(t, nil), "no members")
 	})

@@ -174,7 +174,7 @@ func (cfg *Config) inArchives(ctx context.Context, paths []string) (*contents, e
 	}
 	for i := range all {
 		if k := all[i].found.Kind; nested && k != source.Tar {
-			return nil, fmt.Errorf("%s: is a %s, and only in plain tars are tars unpacked: unpack it once before, or leave unpack=nested out: %w", all[i].Path, k, syscall.EINVAL)
+			return nil, fmt.Errorf("%s: is a %s: unpack=nested needs a plain tar: decompress it first, or leave unpack=nested out: %w", all[i].Path, k, syscall.EINVAL)
 		}
 	}
 	most := max(maxSegments/int64(len(all)), maxSegments/scansAtOnce)

@@ -67,7 +67,7 @@ func (cfg *Config) archives(ctx context.Context, paths []string) ([]stagein.Arch
 				return err
 			}
 			if !info.Is(source.TypeRegular) {
-				return fmt.Errorf("%s: is no archive: leave it out of the pattern, or write unpack=no to keep what matches as it is: %w", path, syscall.EINVAL)
+				return fmt.Errorf("%s: is not an archive: exclude it from the pattern, or stage all matches as they are with unpack=no: %w", path, syscall.EINVAL)
 			}
 			all[i] = stagein.Archive{Path: source.Name(at), Size: info.Size, Mtime: info.Mtime, Number: uint32(i)}
 			if cfg.Request.Unpack == stagein.UnpackApart {

@@ -69,7 +69,7 @@ func (cfg *Config) kept(paths []string) (root string, below map[string]bool, err
 	}
 	for _, path := range paths {
 		if info, err := cfg.FS.Lstat(path); err == nil && info.Is(source.TypeSymlink) {
-			return "", nil, fmt.Errorf("%s: is a symbolic link, which would be kept as one: give what it points to: %w", path, syscall.EINVAL)
+			return "", nil, fmt.Errorf("%s: is a symbolic link: give its target: %w", path, syscall.EINVAL)
 		}
 	}
 	root, below = common(paths)
