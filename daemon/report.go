@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"maps"
 	"time"
 
@@ -21,6 +22,16 @@ func (d *Daemon) newMember() *member.Member {
 		Leased:     func(sent time.Time) { d.copies.lease.Renew(sent, d.cfg.Timing.Down) },
 		Disconnect: d.disconnect,
 	})
+}
+
+// WaitUp waits until the job's map is complete. The error names the hosts that did not
+// answer within the start timeout.
+func (d *Daemon) WaitUp(ctx context.Context) error {
+	if err := d.Member.WaitUp(ctx); err != nil {
+		return err
+	}
+	d.phases.setUp(now())
+	return nil
 }
 
 // fillReport says what the leader does not know of this node.

@@ -62,7 +62,6 @@ type Job struct {
 	Found     []source.Item // by the scan, of the only index that it made
 	Discard   bool          // keep nothing, to measure
 	bufs      sync.Map      // of archive.Buffers by *Fill
-	mu        sync.Mutex
 	named     int64 // times that fills looked at all names
 }
 
