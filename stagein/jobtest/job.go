@@ -62,7 +62,7 @@ type Job struct {
 	Found     []source.Item // by the scan, of the only index that it made
 	Discard   bool          // keep nothing, to measure
 	bufs      sync.Map      // of archive.Buffers by *Fill
-	named     int64 // times that fills looked at all names
+	named     int64         // times that fills looked at all names
 }
 
 // Bounds make a job meet every kind of boundary with little data; 0: the default, if piece is 0, and else the least.
