@@ -43,6 +43,7 @@ func (d *Daemon) Leave(ctx context.Context) error {
 	d.out.Stop()
 	d.left.Store(true)
 	if len(d.job.StageOut) == 0 {
+		d.partner.Leave()
 		d.leave.set(false, 0)
 		d.Nudge()
 		return nil
@@ -60,6 +61,7 @@ func (d *Daemon) Leave(ctx context.Context) error {
 	d.meet(work)
 	trouble = errors.Join(trouble, d.copyOut(work))
 	d.linger(work)
+	d.partner.Leave()
 	d.notifier.Final(d.out.Failures())
 	return trouble
 }

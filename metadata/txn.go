@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -84,6 +85,9 @@ type Participant interface {
 	// Abort releases a prepared transaction, if there is one.
 	Abort(ctx context.Context, tx TxID) error
 }
+
+// ErrUnknownOutcome is in the error of a change that may have taken effect, because another node has it, or will have.
+var ErrUnknownOutcome = errors.New("the change may have taken effect")
 
 // Outcome is the outcome of a transaction.
 type Outcome uint8

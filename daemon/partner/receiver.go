@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -41,17 +42,26 @@ type received struct {
 // openReceiver opens the copies that an earlier daemon has left. Those that are not complete go.
 func openReceiver(cfg *Config) (*Receiver, error) {
 	r := &Receiver{node: cfg.Node, dir: cfg.Dir, room: cfg.Room, log: cfg.Node.Log().WithField("part", "partner"), homes: make(map[metadata.NodeID]*received)}
-	found, err := filepath.Glob(filepath.Join(r.dir, "*-*"))
-	if err != nil {
-		return nil, err
+	gone, _ := filepath.Glob(filepath.Join(r.dir, removing+"*")) // the pattern is good
+	for _, dir := range gone {
+		if err := os.RemoveAll(dir); err != nil {
+			return nil, err
+		}
 	}
+	found, _ := filepath.Glob(filepath.Join(r.dir, "*-*"))
 	for _, dir := range found {
-		if err := r.load(dir); err != nil {
-			return nil, errors.Join(err, r.close())
+		if err := r.load(dir); err != nil { // it may be the only one: it is kept for who looks for the cause
+			r.log.WithError(err).WithField("dir", dir).Error("a copy of another node's names cannot be read: it is moved aside, and made again if that node is up")
+			if err := os.Rename(dir, filepath.Join(r.dir, "damaged_"+strings.ReplaceAll(filepath.Base(dir), "-", "_"))); err != nil {
+				return nil, errors.Join(err, r.close())
+			}
 		}
 	}
 	return r, nil
 }
+
+// removing is how the name of a copy begins that is being removed.
+const removing = "removing_"
 
 func (r *Receiver) load(dir string) error {
 	var id metadata.NodeID
@@ -68,13 +78,16 @@ func (r *Receiver) load(dir string) error {
 	if err == nil && b != nil {
 		err = json.Unmarshal(b, &at)
 	}
+	if err != nil {
+		return errors.Join(err, c.Close())
+	}
 	h := r.of(id)
-	if err == nil && at.Complete && at.Gen == gen && at.Gen > h.state.Whole.Gen {
+	if at.Complete && at.Gen == gen && at.Gen > h.state.Whole.Gen {
 		err = h.drop(r.path(id, h.state.Whole.Gen), h.whole)
 		h.state.Whole, h.whole = at, c
 		return err
 	}
-	return errors.Join(err, h.drop(dir, c))
+	return h.drop(dir, c)
 }
 
 // drop closes and removes a copy, if there is one.
@@ -82,7 +95,8 @@ func (*received) drop(dir string, c *pebblestore.Copy) error {
 	if c == nil {
 		return nil
 	}
-	return errors.Join(c.Close(), os.RemoveAll(dir))
+	away := filepath.Join(filepath.Dir(dir), removing+strings.ReplaceAll(filepath.Base(dir), "-", "_"))
+	return errors.Join(c.Close(), os.Rename(dir, away), os.RemoveAll(away))
 }
 
 func (r *Receiver) path(id metadata.NodeID, gen uint64) string {
@@ -105,6 +119,9 @@ func (r *Receiver) of(id metadata.NodeID) *received {
 func (r *Receiver) onMirror(_ context.Context, req *rpc.Request, q *wire.MirrorReq) (node.Appender, error) {
 	if q.Home != req.Peer {
 		return nil, fmt.Errorf("records of node %d from node %d: %w", q.Home, req.Peer, syscall.EPERM)
+	}
+	if q.Gen == 0 || q.Seq == 0 {
+		return nil, fmt.Errorf("message %d of stream %d: %w", q.Seq, q.Gen, syscall.EPROTO)
 	}
 	h := r.of(q.Home)
 	h.mu.Lock()

@@ -53,6 +53,7 @@ type Sender struct {
 	gen   uint64       // under mu; of the last stream
 	on    bool         // under mu: the records have a mirror
 	ended bool         // under mu
+	left  bool         // under mu; the job is over here
 	stall int          // under mu: how often changes were given up
 }
 
@@ -124,9 +125,9 @@ func (s *Sender) add(changes []byte) (done func(), err error) {
 		case s.home.Replaced():
 			err = errReplaced
 		case s.ended:
-			err = fmt.Errorf("the daemon ends: %w", syscall.ESHUTDOWN)
+			err = fmt.Errorf("%w: the daemon ends: %w", metadata.ErrUnknownOutcome, syscall.ESHUTDOWN)
 		case s.stall != stall:
-			err = fmt.Errorf("the partner of this node does not answer: %w", syscall.ETIMEDOUT)
+			err = fmt.Errorf("%w: the partner of this node does not answer: %w", metadata.ErrUnknownOutcome, syscall.ETIMEDOUT)
 		default:
 			s.turn.Wait()
 			continue
@@ -142,7 +143,7 @@ func (s *Sender) add(changes []byte) (done func(), err error) {
 }
 
 // errReplaced is retried by clients: they learn of the stand-in by the next view.
-var errReplaced = fmt.Errorf("the node's partner stands in for it: %w", syscall.EAGAIN)
+var errReplaced = fmt.Errorf("%w: the node's partner stands in for it: %w", metadata.ErrUnknownOutcome, syscall.EAGAIN)
 
 // Replaced reports whether the node's partner stands in for it.
 func (s *Sender) Replaced() bool {
@@ -247,7 +248,7 @@ func (s *Sender) work(ctx context.Context, v cluster.View) error {
 	if !on {
 		return nil
 	}
-	if err := s.see(v.Map); err != nil {
+	if err := s.see(v); err != nil {
 		return err
 	}
 	begun, err := s.begin(v.Map)
@@ -264,10 +265,15 @@ func (s *Sender) work(ctx context.Context, v cluster.View) error {
 	return err
 }
 
-// see takes a map into account.
-func (s *Sender) see(m cluster.Map) error {
+// see takes a view into account.
+func (s *Sender) see(v cluster.View) error {
 	s.mu.Lock()
-	unbound := s.home.See(m)
+	unbound := false
+	if v.Closing || s.left {
+		s.home.Release()
+	} else {
+		unbound = s.home.See(v.Map)
+	}
 	s.turn.Broadcast()
 	s.mu.Unlock()
 	if unbound {
@@ -281,7 +287,7 @@ func (s *Sender) see(m cluster.Map) error {
 func (s *Sender) begin(m cluster.Map) (begun bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n, _ := m.Node(s.node.Self()); s.home.To().Since > 0 || n.State != cluster.Up && s.home.Bound().Since == 0 {
+	if n, _ := m.Node(s.node.Self()); s.left || s.home.To().Since > 0 || n.State != cluster.Up && s.home.Bound().Since == 0 {
 		return false, nil
 	}
 	s.gen = max(s.gen+1, uint64(time.Now().UnixNano()))
@@ -382,10 +388,19 @@ func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) e
 			return errLost
 		}
 		b.Wait(ctx)
-		if err := s.see(s.node.View().Map); err != nil {
+		if err := s.see(s.node.View()); err != nil {
 			return err
 		}
 	}
+}
+
+// Leave lets changes go on without the partner: the job is over on this node, and the partner may be gone.
+func (s *Sender) Leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = true
+	s.home.Release()
+	s.turn.Broadcast()
 }
 
 // giveUp fails the changes that wait for a partner that does not answer.
@@ -394,7 +409,7 @@ func (s *Sender) giveUp(to cluster.Partner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stall++
-	s.home.Abandon()
+	s.home.GiveUp()
 	s.turn.Broadcast()
 }
 

@@ -183,8 +183,22 @@ func (h *Home) Acked(m Message) {
 	h.forget()
 }
 
-// Abandon ends a stream whose partner cannot take it. A home that is bound begins another one to it; a batch that is
-// not applied by then may be given up, since that stream brings the records without it.
+// GiveUp is Abandon, and the batches that wait for a bound partner are given up: their owners will not apply them,
+// and the next stream, which brings the records without them, must not bring them either.
+func (h *Home) GiveUp() {
+	if h.bound.Since > 0 {
+		h.pending = slices.DeleteFunc(h.pending, func(b *Batch) bool { return !b.may })
+	}
+	h.Abandon()
+}
+
+// Release ends the need for a partner: the job is over.
+func (h *Home) Release() {
+	h.bound, h.to, h.complete = cluster.Partner{}, cluster.Partner{}, false
+	h.release()
+}
+
+// Abandon ends a stream whose partner cannot take it. A home that is bound begins another one to it.
 func (h *Home) Abandon() {
 	h.to, h.complete = cluster.Partner{}, false
 	h.release()

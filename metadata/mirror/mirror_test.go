@@ -185,7 +185,7 @@ func (w *world) stepHome() {
 // giveUp fails the changes that wait for a partner that does not answer.
 func (w *world) giveUp() {
 	w.note("home gives up changes")
-	w.h.Abandon()
+	w.h.GiveUp()
 	w.under, w.sending = nil, false
 	w.order = slices.DeleteFunc(w.order, func(b *Batch) bool {
 		if !w.h.May(b) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"syscall"
 	"time"
@@ -35,7 +36,7 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 		if errors.Is(err, errNothing) {
 			return nil
 		}
-		if !retryable(err) && !c.mayReturn(err, &away) {
+		if errors.Is(err, metadata.ErrUnknownOutcome) || !retryable(err) && !c.mayReturn(err, &away) {
 			return err
 		}
 		c.stats.retries.Add(1)
@@ -106,12 +107,48 @@ func (c *Coordinator) try(ctx context.Context, do func(context.Context, *attempt
 	if err = do(ctx, a); err == nil {
 		err = a.decide(ctx)
 	}
+	if errors.Is(err, metadata.ErrUnknownOutcome) {
+		c.doubt(tx, a.others)
+		return err
+	}
 	if err != nil {
 		a.abort(ctx)
 		return err
 	}
 	a.deliver(ctx)
 	return nil
+}
+
+// doubt notes a transaction whose decision may have been taken: it can only be decided again, not aborted. Until then
+// its locks stay, and participants that ask hear that it is undecided.
+func (c *Coordinator) doubt(tx metadata.TxID, others []metadata.NodeID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.doubts[tx] = others
+}
+
+// decideAgain decides the transactions in doubt.
+func (c *Coordinator) decideAgain(ctx context.Context) {
+	c.mu.Lock()
+	doubts := maps.Clone(c.doubts)
+	c.mu.Unlock()
+	var wg sync.WaitGroup
+	for tx, others := range doubts {
+		wg.Go(func() {
+			if err := c.store.Decide(tx, others); err != nil {
+				c.cfg.Log.WithError(err).WithField("transaction", tx.String()).Debug("transaction not decided yet: trying again")
+				return
+			}
+			c.mu.Lock()
+			delete(c.doubts, tx)
+			c.mu.Unlock()
+			c.stats.committed.Add(1)
+			if len(others) > 0 {
+				c.deliverOutcome(ctx, tx, others)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // part has home promise edits. A home other than this one is asked only once

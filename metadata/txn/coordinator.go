@@ -124,8 +124,9 @@ type Coordinator struct {
 	stats      counters
 	turn       chan struct{} // one move of a directory at a time
 
-	mu   sync.Mutex
-	left map[metadata.TxID][]metadata.NodeID // guarded by mu: decisions with the participants that have not replied
+	mu     sync.Mutex
+	left   map[metadata.TxID][]metadata.NodeID // guarded by mu: decisions with the participants that have not replied
+	doubts map[metadata.TxID][]metadata.NodeID // guarded by mu: transactions that may be decided, with their participants
 }
 
 var (
@@ -143,7 +144,7 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("transactions: %w", err)
 	}
-	c := &Coordinator{cfg: cfg, store: cfg.Store, left: left, turn: make(chan struct{}, 1)}
+	c := &Coordinator{cfg: cfg, store: cfg.Store, left: left, doubts: make(map[metadata.TxID][]metadata.NodeID), turn: make(chan struct{}, 1)}
 	c.renameLock.init(cfg.Timing.Lease, cfg.Now)
 	if !cfg.Store.Fresh() {
 		c.renameLock.notBefore = cfg.Now().Add(cfg.Timing.Lease)

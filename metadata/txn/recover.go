@@ -25,6 +25,7 @@ func (c *Coordinator) Run(ctx context.Context) {
 
 // Settle is one round of Run.
 func (c *Coordinator) Settle(ctx context.Context) {
+	c.decideAgain(ctx)
 	c.redeliver(ctx)
 	c.resolveInDoubt(ctx)
 }

@@ -318,6 +318,36 @@ func TestCoordinatorIsDown(t *testing.T) {
 	}
 }
 
+// TestDecisionInDoubt: a decision that a partner may have is taken again, and never aborted.
+func TestDecisionInDoubt(t *testing.T) {
+	w := newTree(t)
+	f := w.create(w.d[1], "f")
+	doubts := 0
+	w.nodes[1].Store.SetMirror(func(b []byte) (func(), error) {
+		if w.ops["prepare"] > 0 && doubts < 2 {
+			doubts++
+			return nil, fmt.Errorf("no answer: %w: %w", metadata.ErrUnknownOutcome, syscall.ETIMEDOUT)
+		}
+		return func() {}, nil
+	})
+	clear(w.ops)
+	if err := w.move(w.d[1], "f", w.d[2], "g", 0); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("rename = %v, want ETIMEDOUT", err)
+	}
+	if w.ops["abort"] > 0 || doubts != 1 {
+		t.Errorf("calls %v, %d doubts: a decision that may have been taken is aborted", w.ops, doubts)
+	}
+	w.settle()
+	w.settle()
+	w.check()
+	if e, err := w.realm.Lookup(ctx, w.d[2], "g"); err != nil || e.Ino != f {
+		t.Errorf("Lookup of the new name = %v, %v, want %v", e.Ino, err, f)
+	}
+	if _, err := w.realm.Lookup(ctx, w.d[1], "f"); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("Lookup of the old name = %v, want ENOENT", err)
+	}
+}
+
 // TestEntryOfLostInode: the entry of an inode that was lost with its home can be removed when that
 // is given up, not before.
 func TestEntryOfLostInode(t *testing.T) {
