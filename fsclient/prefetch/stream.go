@@ -183,7 +183,7 @@ func (s *streams) fetched(p pieceID, n int64, res Result) bool {
 	switch res {
 	case Failed, Later:
 		x.ahead = 0 // until it is read
-		x.next = min(x.next, max(p.off, x.front))
+		x.next = min(x.next, max(p.off, x.ceil(x.front)))
 		s.drop(x, func(off int64) bool { return off == p.off })
 		s.gone = s.gone[:len(s.gone)-1] // it did not come
 		return false

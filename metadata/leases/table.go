@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -19,12 +20,16 @@ const KeyTerm = 10 * Term
 // always recorded. Above half of it leases are as short as a session.
 const maxKnown = 1 << 16
 
+// maxHeld bounds the leases of all nodes together; each takes 40 bytes.
+const maxHeld = 1 << 20
+
 // Table is the leases granted by one home.
 type Table struct {
 	now func() time.Time
 
 	mu     sync.Mutex
 	known  map[metadata.LeaseKey]*record // under mu
+	held   int                           // under mu: leases in known
 	nodes  map[metadata.NodeID]*session  // guarded by mu
 	last   uint64                        // guarded by mu: the session begun last
 	swept  time.Time                     // guarded by mu: last removal of expired leases
@@ -41,7 +46,7 @@ type session struct {
 
 // record is the holders and the last changes of one key.
 type record struct {
-	holders []holding
+	holders []holding       // by node
 	by      metadata.NodeID // author of the last change
 	at      time.Time       // time of the last change; zero is never
 	others  time.Time       // time of the last change by another node
@@ -147,16 +152,17 @@ func (t *Table) Grant(k metadata.LeaseKey, q Request) time.Duration {
 	if t.alive(h, now) == nil || now.Sub(q.at) >= Term || !changed.IsZero() && now.Sub(changed) < Term {
 		return 0
 	}
-	for i := range r.holders {
-		if r.holders[i].node == q.Node {
-			if l := r.holders[i]; l.session == q.Session && l.until.After(h.until) {
-				return term // what it has may last longer
-			}
-			r.holders[i] = h
-			return term
-		}
+	i, has := slices.BinarySearchFunc(r.holders, q.Node, func(h holding, id metadata.NodeID) int { return cmp.Compare(h.node, id) })
+	switch {
+	case has && r.holders[i].session == q.Session && r.holders[i].until.After(h.until): // what it has may last longer
+	case has:
+		r.holders[i] = h
+	case t.held >= maxHeld:
+		return 0
+	default:
+		r.holders = slices.Insert(r.holders, i, h)
+		t.held++
 	}
-	r.holders = append(r.holders, h)
 	return term
 }
 
@@ -212,8 +218,14 @@ func (t *Table) Recalled(h Holder, keys []metadata.LeaseKey) {
 		if r == nil {
 			continue
 		}
-		r.holders = slices.DeleteFunc(r.holders, func(l holding) bool { return l.node == h.Node && l.session == h.Session })
+		t.drop(r, func(l holding) bool { return l.node == h.Node && l.session == h.Session })
 	}
+}
+
+func (t *Table) drop(r *record, gone func(holding) bool) {
+	n := len(r.holders)
+	r.holders = slices.DeleteFunc(r.holders, gone)
+	t.held -= n - len(r.holders)
 }
 
 // Of returns the keys of a directory that may be leased: its attributes and its entries.
@@ -235,7 +247,7 @@ func (t *Table) sweep(now time.Time) {
 	}
 	t.swept = now
 	for k, r := range t.known {
-		r.holders = slices.DeleteFunc(r.holders, func(h holding) bool { return t.alive(h, now) == nil })
+		t.drop(r, func(h holding) bool { return t.alive(h, now) == nil })
 		if len(r.holders) == 0 && now.Sub(r.at) >= Term {
 			delete(t.known, k)
 		}

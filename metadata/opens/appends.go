@@ -1,6 +1,7 @@
 package opens
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -123,6 +124,11 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 	p.Tail = f.appends.Tail()
 	p.Alone = f.alone(by.Node)
 	return p, f.appends.End(), err
+}
+
+// holder returns where the node is, or would be, among the holders.
+func (f *file) holder(id metadata.NodeID) (i int, has bool) {
+	return slices.BinarySearchFunc(f.holders, id, func(h holder, id metadata.NodeID) int { return cmp.Compare(h.node, id) })
 }
 
 // alone reports whether no other node has f open.

@@ -60,8 +60,8 @@ func (r *Registry) Map(by metadata.Holder, ino metadata.Ino) (ok bool, others []
 			others = append(others, Mapper{h.node, ino, h.maps})
 		}
 	}
-	i := slices.IndexFunc(f.holders, func(h holder) bool { return h.node == by.Node })
-	if len(others) > 0 || i < 0 {
+	i, has := f.holder(by.Node)
+	if len(others) > 0 || !has {
 		return false, others, nil
 	}
 	r.seq++

@@ -29,7 +29,7 @@ type Registry struct {
 
 // file is an inode that is open, is an orphan, is unsure, or has append state.
 type file struct {
-	holders  []holder // few
+	holders  []holder // by node
 	orphan   bool     // it has no name
 	resting  bool     // it is not removed yet, so it can still be opened
 	dead     bool     // its removal has begun, so it can no longer be opened
@@ -403,13 +403,12 @@ func (r *Registry) settle(ino metadata.Ino, f *file) {
 func (f *file) removable() bool { return f.orphan && !f.resting && !f.removing && len(f.holders) == 0 }
 
 func (f *file) addHolder(id metadata.NodeID, t metadata.Ticket) {
-	for i := range f.holders {
-		if f.holders[i].node == id {
-			f.holders[i].ticket = max(f.holders[i].ticket, t)
-			return
-		}
+	i, has := f.holder(id)
+	if has {
+		f.holders[i].ticket = max(f.holders[i].ticket, t)
+		return
 	}
-	f.holders = append(f.holders, holder{node: id, ticket: t})
+	f.holders = slices.Insert(f.holders, i, holder{node: id, ticket: t})
 }
 
 // Has reports whether by has ino open. While nodes are awaited it returns instead a channel
@@ -421,7 +420,10 @@ func (r *Registry) Has(by metadata.Holder, ino metadata.Ino) (wait <-chan struct
 		return r.allAnswered, false
 	}
 	f := r.files[ino]
-	return nil, f != nil && r.noteRun(by) && slices.ContainsFunc(f.holders, func(h holder) bool { return h.node == by.Node })
+	if f != nil && r.noteRun(by) {
+		_, open = f.holder(by.Node)
+	}
+	return nil, open
 }
 
 // drop closes the file for node id if its ticket is at most t, and ends the node's locks.
@@ -438,11 +440,10 @@ func (r *Registry) drop(ino metadata.Ino, f *file, id metadata.NodeID, t metadat
 
 // drop closes f for node id if its ticket is at most t.
 func (f *file) drop(id metadata.NodeID, t metadata.Ticket) bool {
-	for i, h := range f.holders {
-		if h.node == id && h.ticket <= t {
-			f.holders = slices.Delete(f.holders, i, i+1)
-			return true
-		}
+	i, has := f.holder(id)
+	if !has || f.holders[i].ticket > t {
+		return false
 	}
-	return false
+	f.holders = slices.Delete(f.holders, i, i+1)
+	return true
 }
