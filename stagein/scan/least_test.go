@@ -19,7 +19,7 @@ func TestPackedRefusedEarly(t *testing.T) {
 	plain := jobtest.TooLarge(t)
 	for _, c := range stageintest.Codecs {
 		switch c.Name {
-		case "gzip", "xz", "program gzip", "program pigz", "program xz", "program xz blocks":
+		case "gzip", "program gzip", "program pigz":
 		default:
 			continue // says nothing of its size when it is written to a pipe
 		}
@@ -41,7 +41,7 @@ func TestPackedRefusedEarly(t *testing.T) {
 
 // TestArchivesRefusedEarly: so are several that have no room together.
 func TestArchivesRefusedEarly(t *testing.T) {
-	c := stageintest.Codecs[2]
+	c := stageintest.Codecs[0]
 	plain := jobtest.TooLarge(t)
 	j := jobtest.TarJob(c.Pack(t, plain[:len(plain)/2/source.BlockSize*source.BlockSize]), 4)
 	j.FS.Add("/src/b.tar", source.TypeRegular|0o644, c.Pack(t, plain))
