@@ -173,38 +173,6 @@ func (s *Sender) HasRoom() bool {
 	return at == 0 || time.Since(time.Unix(0, at)) > time.Second
 }
 
-// Want has all homes keep copies from now on, and waits until they do.
-func (s *Sender) Want(ctx context.Context) error {
-	v := s.node.View()
-	if v.Copied && allHave(v.Map) {
-		return nil
-	}
-	if !v.Copied {
-		if _, err := s.node.Propose(ctx, raftstore.Command{Kind: raftstore.KindCopied}); err != nil {
-			return err
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, wantTime)
-	defer cancel()
-	if s.node.Until(ctx, func(v cluster.View) bool { return v.Copied && allHave(v.Map) }) != nil {
-		return fmt.Errorf("not every node has a copy of its names on its partner yet: try again: %w", syscall.EAGAIN)
-	}
-	return nil
-}
-
-// wantTime is how long Want waits.
-const wantTime = 10 * time.Second
-
-// allHave reports whether each home that can have a partner has one.
-func allHave(m cluster.Map) bool {
-	for _, n := range m.Nodes {
-		if _, can := m.NextPartner(n.ID); can && n.State == cluster.Up && n.Partner.Since == 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // run sends until ctx ends.
 func (s *Sender) run(ctx context.Context) {
 	defer s.end()
