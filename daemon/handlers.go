@@ -56,3 +56,13 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 		},
 	}
 }
+
+func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
+	h := map[wire.Op]rpc.Handler{wire.OpStatus: node.HandleJSON(d.onStatus)}
+	maps.Copy(h, d.Member.Handlers())
+	maps.Copy(h, d.tasks.Handlers())
+	maps.Copy(h, d.datasets.Fills.Handlers())
+	maps.Copy(h, d.datasets.Verifier.Handlers())
+	maps.Copy(h, d.stager.Handlers())
+	return h
+}

@@ -2,16 +2,40 @@ package daemon
 
 import (
 	"context"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/member"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
 var _ node.Node = (*Daemon)(nil)
+
+// newMember makes this node's membership in the control plane.
+func (d *Daemon) newMember() *member.Member {
+	return member.New(member.Config{
+		Ctx: d.ctx, Node: d, Job: d.job, Every: d.cfg.Timing.Report, Down: d.cfg.Timing.Down, Started: d.phases.started(),
+		Group: raftstore.Config{Dir: d.dir("raft"), Dial: d.dialMember, Log: d.log.WithField("part", "raft")},
+		Fill:  d.fillReport, Heard: d.heard, StageIn: d.beginStageIn,
+		Leased:     func(sent time.Time) { d.copies.lease.Renew(sent, d.cfg.Timing.Down) },
+		Disconnect: d.disconnect,
+	})
+}
+
+// WaitUp waits until the job's map is complete. The error names the hosts that did not
+// answer within the start timeout.
+func (d *Daemon) WaitUp(ctx context.Context) error {
+	if err := d.Member.WaitUp(ctx); err != nil {
+		return err
+	}
+	d.phases.setUp(now())
+	return nil
+}
 
 // Self is node.Caller.
 func (d *Daemon) Self() metadata.NodeID { return d.job.Self }

@@ -1,38 +1,11 @@
 package daemon
 
 import (
-	"context"
-	"maps"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/member"
-	"github.com/bivouacfs/bivouac/daemon/node"
-	"github.com/bivouacfs/bivouac/datapath/rpc"
-	"github.com/bivouacfs/bivouac/datapath/wire"
-	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
-
-// newMember makes this node's membership in the control plane.
-func (d *Daemon) newMember() *member.Member {
-	return member.New(member.Config{
-		Ctx: d.ctx, Node: d, Job: d.job, Every: d.cfg.Timing.Report, Down: d.cfg.Timing.Down, Started: d.phases.started(),
-		Group: raftstore.Config{Dir: d.dir("raft"), Dial: d.dialMember, Log: d.log.WithField("part", "raft")},
-		Fill:  d.fillReport, Heard: d.heard, StageIn: d.beginStageIn,
-		Leased:     func(sent time.Time) { d.copies.lease.Renew(sent, d.cfg.Timing.Down) },
-		Disconnect: d.disconnect,
-	})
-}
-
-// WaitUp waits until the job's map is complete. The error names the hosts that did not
-// answer within the start timeout.
-func (d *Daemon) WaitUp(ctx context.Context) error {
-	if err := d.Member.WaitUp(ctx); err != nil {
-		return err
-	}
-	d.phases.setUp(now())
-	return nil
-}
 
 // fillReport says what the leader does not know of this node.
 func (d *Daemon) fillReport(r *leader.Report) {
@@ -58,14 +31,4 @@ func (d *Daemon) heard(r member.Reply) {
 	if r.MarksVersion > 0 {
 		d.datasets.Replicas.Hear(r.MarksVersion, r.Marks)
 	}
-}
-
-func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
-	h := map[wire.Op]rpc.Handler{wire.OpStatus: node.HandleJSON(d.onStatus)}
-	maps.Copy(h, d.Member.Handlers())
-	maps.Copy(h, d.tasks.Handlers())
-	maps.Copy(h, d.datasets.Fills.Handlers())
-	maps.Copy(h, d.datasets.Verifier.Handlers())
-	maps.Copy(h, d.stager.Handlers())
-	return h
 }

@@ -27,10 +27,9 @@ type Config struct {
 	Group   raftstore.Config // its Dir, Dial, Timing and Log
 	// Fill adds to a report what the rest of the daemon has to say.
 	Fill func(*leader.Report)
-	// Heard hears the reply of a member that knows the leader, to a report that was sent at a time, before the view
-	// changes by it.
+	// Heard is called with each reply of a member that knows the leader, before the view changes by it.
 	Heard func(Reply)
-	// Leased hears that the leader has recorded the report that was sent at a time (copies.Lease).
+	// Leased is called when the leader has recorded a report, with the time at which it was sent (copies.Lease).
 	Leased func(sent time.Time)
 	// Disconnect ends the calls to a node that was declared down.
 	Disconnect func(metadata.NodeID)

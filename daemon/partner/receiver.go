@@ -172,7 +172,11 @@ func (r *Receiver) apply(h *received, q *wire.MirrorReq, next mirror.Copies) err
 	}
 	old := h.whole
 	h.whole, h.coming = h.coming, nil
-	if err := errors.Join(h.whole.Sync(), h.drop(r.path(q.Home, was.Whole.Gen), old)); err != nil {
+	err = h.whole.Sync()
+	if err == nil { // else a later start has the old one, too
+		err = h.drop(r.path(q.Home, was.Whole.Gen), old)
+	}
+	if err != nil {
 		r.log.WithError(err).WithField("home", q.Home).Warn("old copy of a home's names stays on the disk")
 	}
 	return nil

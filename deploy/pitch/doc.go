@@ -39,7 +39,7 @@
 // With keep, teardown renames the datasets that the daemon has set apart when it left, before it wipes
 // the store. The next prolog of the same user moves them into the job's store; any other prolog, and
 // each prolog and epilog after the expiry, removes them. Root checks type, owner and device of such a
-// directory by its descriptor, when nobody else can exchange it any more.
+// directory by its descriptor, once the user can no longer replace it.
 //
 // The watchdog kills a daemon that stops answering. When a daemon has died, a new one starts on
 // the same stores with the same key, and calls wait for it. The keeper holds the FUSE connection and

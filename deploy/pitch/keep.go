@@ -22,8 +22,8 @@ import (
 // The daemon makes it, as chunkstore.KeepDir of its store; root renames it when the job ends, and into
 // the store of the next job of the same user. The prolog of any other user's job removes it, and so
 // does each prolog and epilog after its expiry. The names are root's, what is below is the user's:
-// root renames it and wipes it, and opens nothing in it. Whatever a user puts in its place is checked
-// by its descriptor, where nobody but root can exchange it any more.
+// root renames it and wipes it, and opens nothing in it. Root checks the directory by its descriptor
+// at a place where only root can replace it.
 var keptName = regexp.MustCompile(`^\.kept\.([0-9]{1,10})\.([0-9]{1,18})\.([1-9][0-9]{0,9}\.[0-9]{1,10})$`)
 
 // keepSets renames what the daemons of a job have left in its stores for the next job. What is not
@@ -128,7 +128,7 @@ func sweepKept(ctx context.Context, site Site, spare func(keptSet) bool) (left [
 func expireKept(ctx context.Context, site Site) {
 	ctx, cancel := context.WithTimeout(ctx, wipeTime)
 	defer cancel()
-	sweepKept(ctx, site, func(keptSet) bool { return true }) // what is left is a later prolog's
+	sweepKept(ctx, site, func(keptSet) bool { return true }) // a later prolog retries what could not be removed
 }
 
 // clearKept removes what is kept for others than the job's user: the job may need the room. If a

@@ -23,7 +23,7 @@ const (
 	otherUID  = 12346
 )
 
-// keepNode is a store of root, and a tree outside of it that nobody may touch.
+// keepNode is a root-owned store, and a tree outside the store that must stay unchanged.
 type keepNode struct {
 	t       *testing.T
 	site    Site

@@ -97,7 +97,7 @@ func LoadSite(path string) (Site, error) {
 	return s, nil
 }
 
-// plain rewrites what the decoder says to an administrator, who knows nothing of Go.
+// plain replaces the decoder's messages, which name Go types, by messages for administrators.
 var plain = []struct {
 	from *regexp.Regexp
 	to   string

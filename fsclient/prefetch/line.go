@@ -55,7 +55,7 @@ func (l *line) near(epoch, file int) bool {
 	return pos < nearby
 }
 
-// successor is the file that a rank reads next of those that nobody has begun, after a file.
+// successor predicts the next unread file of the rank that reads the file after.
 func (l *line) successor(after int, known func(file int) bool) (file int, ok bool) {
 	if file, ok = l.find(after, known); !ok {
 		return 0, false

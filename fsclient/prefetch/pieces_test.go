@@ -139,7 +139,7 @@ func TestShardsInOrder(t *testing.T) {
 			for i, size := range s.sizes {
 				all += size
 				for off := int64(0); off < size; off += step {
-					known := i > 0 || off >= pieceBytes // before the first read, nobody knows of the reader
+					known := i > 0 || off >= pieceBytes // the reader is unknown before its first read
 					for end := off; known && end < min(off+step, size); end += pieceBytes {
 						e.await(t, place{s.ino(i), end / pieceBytes * pieceBytes})
 					}

@@ -121,8 +121,8 @@ func TestLostNodeUnblocksAppends(t *testing.T) {
 	wantPlace(t, "complete", <-got, 0, 20)
 }
 
-// TestLostNodeShowsAppends: what was appended behind an append of a lost node shows though nobody appends again,
-// also if its writer has closed the file meanwhile.
+// TestLostNodeShowsAppends: appends behind an unfinished append become visible when its node is lost, without a
+// further append, also if their writer has closed the file.
 func TestLostNodeShowsAppends(t *testing.T) {
 	w, f := one(t)
 	a, b := &appender{by: on(1)}, &appender{by: on(2)}
