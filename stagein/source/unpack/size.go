@@ -52,7 +52,7 @@ const deflated = 1032
 // gzipTail is the size of the checksum and the size behind the data of a member.
 const gzipTail = 8
 
-// minGzip is the size that the last member states, unless it is impossible.
+// minGzip is the size that the last member states; 0 if no tar can have it.
 func minGzip(f io.ReaderAt, size int64) (int64, error) {
 	if size < gzipTail {
 		return 0, nil
@@ -62,8 +62,8 @@ func minGzip(f io.ReaderAt, size int64) (int64, error) {
 		return 0, err
 	}
 	n := int64(binary.LittleEndian.Uint32(b[gzipTail-4:]))
-	if n/deflated > size {
-		n = 0 // those bytes are not a size
+	if n%source.BlockSize != 0 || n/deflated > size {
+		n = 0 // not the size of a tar: the file is truncated, or has several members
 	}
 	return n, nil
 }

@@ -51,7 +51,7 @@ func squeezeZstd(t *testing.T, b []byte) []byte {
 
 // TestMinUnpacked: a stated size is found, and a size that is not stated is not invented.
 func TestMinUnpacked(t *testing.T) {
-	text := bytes.Repeat([]byte("some text that packs well. "), 40_000)
+	text := bytes.Repeat([]byte("some text that packs well. "), 80*source.BlockSize)
 	n := int64(len(text))
 	join := func(all ...[]byte) []byte { return bytes.Join(all, nil) }
 	note := []byte("\x50\x2a\x4d\x18\x02\x00\x00\x00ab")
@@ -74,6 +74,7 @@ func TestMinUnpacked(t *testing.T) {
 		"gzip, two members":        {source.TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, text[:n/2])), n / 2},
 		"gzip, an empty end":       {source.TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, nil)), 0},
 		"gzip, with garbage":       {source.TarGzip, join(squeezeGzip(t, text[:1000]), []byte("\xff\xff\xff\xff")), 0},
+		"gzip, truncated":          {source.TarGzip, join(squeezeGzip(t, text), []byte("\x01\x00\x10\x00")), 0},
 		"gzip, cut":                {source.TarGzip, []byte("\x1f\x8b\x08\xff\xff\xff"), 0},
 		"bzip2":                    {source.TarBzip2, []byte("BZh91AY&SY whatever this is"), 0},
 	} {
