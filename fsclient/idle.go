@@ -17,10 +17,13 @@ const (
 	idleFor = leases.KeyTerm
 	// maxIdle is the most idle files. Each is a record at its home.
 	maxIdle = 4096
+	// maxIdleSize is the size of the largest file that may be idle: on a stopped node it keeps its space after an unlink,
+	// until the node is given up.
+	maxIdleSize = 1 << 20
 )
 
 // mayIdle reports whether f, which is about to be closed here, may become idle: its home knows all about it, and
-// recalls it before that changes.
+// recalls it before that changes. The table's lock is held, so that no recall is missed.
 func (f *File) mayIdle() bool {
 	if f.ino.Home() == f.c.cfg.Self {
 		return false // its opens cost no call
@@ -29,7 +32,8 @@ func (f *File) mayIdle() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	changed := f.gen > 0 || f.dirty || f.failed || f.app.Unsettled() || len(f.unsynced) > 0
-	return left > 0 && a.Nlink > 0 && a.Size > 0 && // the layout of an empty one may be changed while it is not open
+	// The layout of an empty file may be changed while it is not open.
+	return left > 0 && a.Nlink > 0 && a.Size > 0 && a.Size <= maxIdleSize &&
 		a.Ctime == f.attr.Ctime && f.atHome && !changed && !f.maps && f.mapsAsked == 0 && f.since != unknownTime
 }
 

@@ -32,11 +32,7 @@ func (c *Client) release(f *File) {
 	f.mu.Lock()
 	unsure := f.failed || f.dirty
 	f.mu.Unlock()
-	var idle time.Time
-	if f.mayIdle() {
-		idle = c.cfg.Now()
-	}
-	if !c.files.release(f, unsure, idle) {
+	if !c.files.release(f, unsure, c.cfg.Now(), f.mayIdle) {
 		return
 	}
 	c.locks.FileClosed(f.ino)

@@ -128,16 +128,16 @@ func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	return f
 }
 
-// release ends a use of f. It reports whether it was the last: then f is idle from now on, or, if now is zero, the
-// close must be reported.
-func (t *fileTable) release(f *File, unsure bool, now time.Time) (last bool) {
+// release ends a use of f. It reports whether it was the last: then f is idle from now on, if mayIdle, or the close must
+// be reported. A recall comes before mayIdle is asked, or closes the idle file.
+func (t *fileTable) release(f *File, unsure bool, now time.Time, mayIdle func() bool) (last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.refs--
 	switch {
 	case f.refs > 0:
 		return false
-	case !now.IsZero() && !f.unsure && len(t.idle) < maxIdle:
+	case !f.unsure && len(t.idle) < maxIdle && mayIdle():
 		t.idle[f.ino] = now
 	default:
 		t.drop(f, unsure)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"syscall"
+	"time"
 
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -11,35 +12,38 @@ import (
 
 // The methods of leased that change names and inodes. Each revokes the leases on what it
 // has changed, unless its error says that nothing was changed. The client that asks forgets
-// by itself what it knows of the names and inodes that it names.
+// by itself what it knew of the names and inodes that it names, when the change began.
 
 // Create is metadata.Namespace.
 func (l *leased) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	began := l.now()
 	a, err := l.store.Create(ctx, dir, name, n)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, attrKey(dir))
+		l.revoke(ctx, began, attrKey(dir))
 	}
 	return a, err
 }
 
 // CreateOpen is metadata.Opens.
 func (l *leased) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.Opening, dir metadata.Ino, name string, n metadata.New) (metadata.Holding, error) {
+	began := l.now()
 	h, err := l.store.CreateOpen(ctx, by, o, dir, name, n)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, attrKey(dir))
+		l.revoke(ctx, began, attrKey(dir))
 	}
 	return h, err
 }
 
 // Unlink is metadata.Namespace.
 func (l *leased) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
+	began := l.now()
 	e, err := l.store.Unlink(ctx, dir, name)
 	if mayHaveChanged(err) {
 		keys := []metadata.LeaseKey{attrKey(dir), entryKey(dir, name)}
 		if e.Ino != 0 {
 			keys = append(keys, attrKey(e.Ino))
 		}
-		l.revoke(ctx, keys...)
+		l.revoke(ctx, began, keys...)
 	}
 	return e, err
 }
@@ -47,12 +51,13 @@ func (l *leased) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 // Rename is metadata.Namespace. Leases on the names and directories are revoked also before: a node that has
 // the lease on one of them must not see it unchanged when it sees the other one changed.
 func (l *leased) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
+	began := l.now()
 	names := []metadata.LeaseKey{entryKey(r.Dir, r.Name), entryKey(r.NewDir, r.NewName)}
 	keys := append(l.inosOf(ctx, names...), append(names, attrKey(r.Dir), attrKey(r.NewDir))...)
-	l.revoke(ctx, keys...)
+	l.revoke(ctx, began, keys...)
 	old, err := l.store.Rename(ctx, r)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, keys...)
+		l.revoke(ctx, began, keys...)
 	}
 	return old, err
 }
@@ -81,6 +86,7 @@ func mayHaveChanged(err error) bool {
 
 // Setattr is metadata.Inodes.
 func (l *leased) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	began := l.now()
 	if c.Set&(metadata.SetCopies|metadata.SetLayout) != 0 && c.Layout.Copied() {
 		if err := l.copies(ctx); err != nil {
 			return metadata.Attr{}, err
@@ -88,60 +94,66 @@ func (l *leased) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Chang
 	}
 	a, err := l.store.Setattr(ctx, ino, c)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, attrKey(ino))
+		l.revoke(ctx, began, attrKey(ino))
 	}
 	return a, err
 }
 
 // Append is metadata.Opens. It may have set the size.
 func (l *leased) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
+	began := l.now()
 	p, err := l.store.Append(ctx, by, q)
-	l.revoke(ctx, attrKey(q.Ino))
+	l.revoke(ctx, began, attrKey(q.Ino))
 	return p, err
 }
 
 // Setxattr is metadata.Xattrs.
 func (l *leased) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
+	began := l.now()
 	err := l.store.Setxattr(ctx, ino, x)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, attrKey(ino))
+		l.revoke(ctx, began, attrKey(ino))
 	}
 	return err
 }
 
 // Removexattr is metadata.Xattrs.
 func (l *leased) Removexattr(ctx context.Context, ino metadata.Ino, name string) error {
+	began := l.now()
 	err := l.store.Removexattr(ctx, ino, name)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, attrKey(ino))
+		l.revoke(ctx, began, attrKey(ino))
 	}
 	return err
 }
 
 // Mkdir is metadata.Directories.
 func (l *leased) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	began := l.now()
 	a, err := l.store.Mkdir(ctx, dir, name, n)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, attrKey(dir))
+		l.revoke(ctx, began, attrKey(dir))
 	}
 	return a, err
 }
 
 // Rmdir is metadata.Directories.
 func (l *leased) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
+	began := l.now()
 	gone := l.inosOf(ctx, entryKey(dir, name))
 	err := l.store.Rmdir(ctx, dir, name)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, append(gone, attrKey(dir), entryKey(dir, name))...)
+		l.revoke(ctx, began, append(gone, attrKey(dir), entryKey(dir, name))...)
 	}
 	return err
 }
 
 // Link is metadata.Directories.
 func (l *leased) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
+	began := l.now()
 	a, err := l.store.Link(ctx, ino, dir, name)
 	if mayHaveChanged(err) {
-		l.revoke(ctx, attrKey(dir), attrKey(ino))
+		l.revoke(ctx, began, attrKey(dir), attrKey(ino))
 	}
 	return a, err
 }
@@ -151,7 +163,7 @@ func (l *leased) Link(ctx context.Context, ino, dir metadata.Ino, name string) (
 func (l *leased) ReportShard(ctx context.Context, by metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
 	a, err := l.store.ReportShard(ctx, by, r)
 	if mayHaveChanged(err) {
-		l.revokeFor(ctx, rpc.NoNode, attrKey(r.Dir))
+		l.revokeFor(ctx, rpc.NoNode, time.Time{}, attrKey(r.Dir))
 	}
 	return a, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -82,6 +83,39 @@ func TestLeaseRevoked(t *testing.T) {
 	defer mu.Unlock()
 	if len(forgot) != 1 || forgot[0] != attrKey(metadata.RootIno) {
 		t.Errorf("node 1 forgot %v, want the attributes of the root", forgot)
+	}
+}
+
+// TestSlowChangeRevokesOwn: the node that changes an inode asks for it before the change happens, having given the call
+// up. Its lease is recalled, too.
+func TestSlowChangeRevokesOwn(t *testing.T) {
+	ctx, hs := context.Background(), homes(t, 2)
+	var forgot atomic.Int64
+	hs[1].SetRevoke(func(keys []metadata.LeaseKey) { forgot.Add(int64(len(keys))) })
+	a, err := hs[0].Create(ctx, metadata.RootIno, "d", newFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, slow := range []bool{false, true} {
+		hs[0].copies = func(ctx context.Context) error {
+			if !slow {
+				return nil
+			}
+			_, lease, err := hs[0].GetattrLease(ctx, a.Ino, 1)
+			if lease.Attr == 0 {
+				t.Errorf("GetattrLease = %+v, %v, want a lease", lease, err)
+			}
+			return err
+		}
+		c := rpc.Call{Op: wire.OpSetattr, Reply: &wire.AttrResp{}, Body: &wire.SetattrReq{Ino: a.Ino, Change: metadata.Change{
+			Set: metadata.SetCopies | metadata.SetMode, Mode: 0o600, Layout: metadata.Layout{Copies: 2},
+		}}}
+		if err := hs[1].fake.To(0).Do(ctx, &c); err != nil {
+			t.Fatal(err)
+		}
+		if n := forgot.Load(); (n > 0) != slow {
+			t.Errorf("slow = %v: %d leases were recalled", slow, n)
+		}
 	}
 }
 

@@ -131,7 +131,7 @@ func (l *leased) RenewLease(_ context.Context, session uint64, by metadata.NodeI
 
 // endLeases recalls all leases on a directory and its entries. None is granted while it is resharded.
 func (l *leased) endLeases(ctx context.Context, dir metadata.Ino) {
-	l.revokeFor(ctx, rpc.NoNode, l.table.Of(dir)...)
+	l.revokeFor(ctx, rpc.NoNode, time.Time{}, l.table.Of(dir)...)
 }
 
 // ReadDirLease is metadata.Leaser.
@@ -173,15 +173,15 @@ func (l *leased) GetattrLease(ctx context.Context, ino metadata.Ino, by metadata
 	return a, term, nil
 }
 
-// revoke revokes the leases on keys, after the asker has changed what they name.
-// It returns when no other node holds the old answers any more.
-func (l *leased) revoke(ctx context.Context, keys ...metadata.LeaseKey) {
-	l.revokeFor(ctx, l.asker(ctx), keys...)
+// revoke revokes the leases on keys, after the asker has changed what they name by a call that began at a time. It
+// returns when no other node holds the old answers any more, nor the asker any that it has asked for since.
+func (l *leased) revoke(ctx context.Context, began time.Time, keys ...metadata.LeaseKey) {
+	l.revokeFor(ctx, l.asker(ctx), began, keys...)
 }
 
-// revokeFor is revoke for a change by node by.
-func (l *leased) revokeFor(ctx context.Context, by metadata.NodeID, keys ...metadata.LeaseKey) {
-	holders, after := l.table.Change(by, keys...)
+// revokeFor is revoke for a change by node by that began at a time.
+func (l *leased) revokeFor(ctx context.Context, by metadata.NodeID, began time.Time, keys ...metadata.LeaseKey) {
+	holders, after := l.table.Change(by, began, keys...)
 	ctx = context.WithoutCancel(ctx) // the change has happened
 	if len(holders) > 0 {
 		var g errgroup.Group

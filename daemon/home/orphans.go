@@ -69,7 +69,7 @@ func (w *sweeper) removeOrphans(ctx context.Context, suspects map[metadata.Ino]p
 	var errs []error
 	for ino, links := range suspects {
 		err := w.s.LowerLinks(ino, links)
-		w.s.revokeFor(ctx, rpc.NoNode, attrKey(ino))
+		w.s.revokeFor(ctx, rpc.NoNode, time.Time{}, attrKey(ino))
 		switch {
 		case err == nil && links.Count == 0:
 			w.found.Inodes++

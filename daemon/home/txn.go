@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
@@ -54,7 +55,7 @@ func (t txStore) Prepare(ctx context.Context, tx metadata.TxID, edits []metadata
 		return err
 	})
 	if keys := t.Touched(tx); err == nil && len(keys) > 0 {
-		t.s.revokeFor(ctx, rpc.NoNode, keys...)
+		t.s.revokeFor(ctx, rpc.NoNode, time.Time{}, keys...)
 	}
 	return v, err
 }
@@ -73,7 +74,7 @@ func (t txStore) Commit(ctx context.Context, tx metadata.TxID) error {
 	keys := t.Touched(tx)
 	err := t.Store.Commit(ctx, tx)
 	if err == nil && len(keys) > 0 {
-		t.s.revokeFor(ctx, rpc.NoNode, keys...)
+		t.s.revokeFor(ctx, rpc.NoNode, time.Time{}, keys...)
 	}
 	return err
 }

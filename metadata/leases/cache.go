@@ -23,6 +23,10 @@ const maxSeen = 8192
 // idle is how long an unused session is renewed.
 const idle = 5 * Term
 
+// renewBelow is what is left of a session when it is renewed: a little more than half, for holders that look for due
+// sessions twice in that time, not quite regularly.
+const renewBelow = Term * 9 / 16
+
 // Cache is the leased answers of one node.
 type Cache struct {
 	now func() time.Time
@@ -159,7 +163,7 @@ func (c *Cache) Due() (due []metadata.LeaseSession) {
 	now := c.now()
 	c.sweep(now)
 	for id, s := range c.sessions {
-		if !s.asked && s.until.Sub(now) < Term*3/4 && s.until.After(now) && now.Sub(s.used) < idle {
+		if !s.asked && s.until.Sub(now) < renewBelow && s.until.After(now) && now.Sub(s.used) < idle {
 			s.asked = true
 			due = append(due, id)
 		}

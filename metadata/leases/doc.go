@@ -15,8 +15,9 @@
 // grants nothing on what another node has just changed, so that files and directories shared by writers
 // cost no recalls.
 //
-// A home recalls nothing from the node that makes a change: that forgets by itself, and caches nothing for
-// a while (Cache.Doubt) if the call had no answer, because the change may still happen.
+// From the node that makes a change, a home recalls only what that has asked for since the change began: the node
+// forgets the rest by itself, and caches nothing for a while (Cache.Doubt) if the call had no answer. In that time the
+// request must reach the home; the change may take longer.
 //
 // # Order
 //

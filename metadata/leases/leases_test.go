@@ -21,6 +21,36 @@ func grant(t *Table, k metadata.LeaseKey, to metadata.NodeID) time.Duration {
 	return t.Grant(k, t.Ask(to))
 }
 
+// change is Change by a call that has just begun.
+func change(t *Table, by metadata.NodeID, keys ...metadata.LeaseKey) (map[Holder][]metadata.LeaseKey, time.Time) {
+	return t.Change(by, t.now().Add(1), keys...)
+}
+
+// A change that takes long recalls what its own node has asked for meanwhile, but not what that asks for during the
+// recall.
+func TestSlowChange(t *testing.T) {
+	c := newClock()
+	tab := NewTable(c.now, time.Time{})
+	grant(tab, attr(20), 1)
+	c.pass(1)
+	began := c.t
+	grant(tab, attr(21), 1)
+	c.pass(Term / 2)
+	tell, _ := tab.Change(1, began, attr(20), attr(21))
+	if got := told(tell); len(got) != 1 || got[1] != 1 {
+		t.Fatalf("told %v, want node 1 of the key that it has asked for since", got)
+	}
+	c.pass(1)
+	grant(tab, attr(21), 1)
+	for h, keys := range tell {
+		tab.Recalled(h, keys)
+	}
+	c.pass(1)
+	if tell, _ := change(tab, 2, attr(21)); told(tell)[1] != 1 {
+		t.Errorf("told %v, want node 1, which has asked once more", tell)
+	}
+}
+
 // fetch is a request whose reply is under a session of some home.
 func fetch(c *Cache) Fetch {
 	return c.Fetch().Under(metadata.Lease{Session: metadata.LeaseSession{Home: 9, ID: 1}, Term: Term})
@@ -45,20 +75,21 @@ func TestOnlyHoldersAreTold(t *testing.T) {
 	}
 	grant(tab, k, 1)
 	grant(tab, attr(99), 3)
-	tell, after := tab.Change(2, attr(20), k)
+	c.pass(1)
+	tell, after := change(tab, 2, attr(20), k)
 	if got := told(tell); len(got) != 1 || got[1] != 2 || !after.IsZero() {
 		t.Errorf("told %v after %v, want node 1 of two keys, at once", got, after)
 	}
-	if tell, _ := tab.Change(2, attr(20), k); told(tell)[1] != 2 {
+	if tell, _ := change(tab, 2, attr(20), k); told(tell)[1] != 2 {
 		t.Errorf("told %v, want node 1 once more while its recall is in flight", tell)
 	}
 	for h, keys := range tell {
 		tab.Recalled(h, keys)
 	}
-	if tell, _ := tab.Change(2, attr(20), k); len(tell) != 0 {
+	if tell, _ := change(tab, 2, attr(20), k); len(tell) != 0 {
 		t.Errorf("told %v twice", tell)
 	}
-	if tell, _ := tab.Change(1, attr(20)); told(tell)[2] != 1 {
+	if tell, _ := change(tab, 1, attr(20)); told(tell)[2] != 1 {
 		t.Errorf("told %v, want node 2, which keeps what it has changed itself", tell)
 	}
 }
@@ -68,11 +99,11 @@ func TestALeaseEnds(t *testing.T) {
 	tab := NewTable(c.now, time.Time{})
 	grant(tab, attr(20), 1)
 	c.pass(Term - 1)
-	if tell, _ := tab.Change(2, attr(21)); len(tell) != 0 {
+	if tell, _ := change(tab, 2, attr(21)); len(tell) != 0 {
 		t.Errorf("told %v of another directory", tell)
 	}
 	c.pass(1)
-	if tell, _ := tab.Change(2, attr(20)); len(tell) != 0 {
+	if tell, _ := change(tab, 2, attr(20)); len(tell) != 0 {
 		t.Errorf("told %v whose lease is over", tell)
 	}
 	c.pass(Term)
@@ -96,7 +127,7 @@ func TestBusyDirectoriesAreNotLeased(t *testing.T) {
 	}{
 		{0, 1, 1, KeyTerm},
 		{0, 0, 2, 0},
-		{Term - 1, 0, 2, 0},
+		{Term - 2, 0, 2, 0},
 		{1, 0, 2, KeyTerm},
 		{0, 2, 2, KeyTerm}, // 1 changed it long ago
 		{0, 1, 2, 0},
@@ -107,7 +138,8 @@ func TestBusyDirectoriesAreNotLeased(t *testing.T) {
 	for i, s := range steps {
 		c.pass(s.pass)
 		if s.changer != 0 {
-			tab.Change(s.changer, attr(20))
+			change(tab, s.changer, attr(20))
+			c.pass(1)
 		}
 		if got := grant(tab, attr(20), s.asker); got != s.want {
 			t.Errorf("step %d: Grant to %d = %v, want %v", i, s.asker, got, s.want)
@@ -118,11 +150,11 @@ func TestBusyDirectoriesAreNotLeased(t *testing.T) {
 func TestARestartedHomeWaits(t *testing.T) {
 	c := newClock()
 	tab := NewTable(c.now, c.t.Add(Term))
-	if _, after := tab.Change(1, attr(20)); !after.Equal(c.t.Add(Term)) {
+	if _, after := change(tab, 1, attr(20)); !after.Equal(c.t.Add(Term)) {
 		t.Errorf("acknowledged after %v, want %v", after, c.t.Add(Term))
 	}
 	c.pass(Term)
-	if _, after := tab.Change(1, attr(20)); !after.IsZero() {
+	if _, after := change(tab, 1, attr(20)); !after.IsZero() {
 		t.Errorf("acknowledged after %v, want at once", after)
 	}
 }
@@ -309,7 +341,7 @@ func TestSessions(t *testing.T) {
 			t.Fatalf("Renew = %v, want %v", got, Term)
 		}
 	}
-	tell, _ := tab.Change(2, attr(20))
+	tell, _ := change(tab, 2, attr(20))
 	if told(tell)[1] != 1 {
 		t.Fatalf("told %v, want node 1, whose lease was renewed", tell)
 	}
@@ -344,7 +376,8 @@ func TestAnsweredRecallsRenew(t *testing.T) {
 	tab := NewTable(c.now, time.Time{})
 	q := tab.Ask(1)
 	tab.Grant(attr(20), q)
-	tell, _ := tab.Change(2, attr(20))
+	c.pass(1)
+	tell, _ := change(tab, 2, attr(20))
 	for h, keys := range tell {
 		tab.Recalled(h, keys)
 	}
@@ -472,6 +505,18 @@ func TestDueSessions(t *testing.T) {
 		t.Error("the lease has ended with its first term")
 	}
 	n := 0
+	g := fetch(h)
+	g.Attr(dir(20, 5), KeyTerm)
+	g.End()
+	for range 4 * int(KeyTerm/Term) { // the holder looks four times a term, a little late
+		c.pass(Term/4 + Term/1000)
+		n += renew()
+		h.Attr(20)
+	}
+	if max := 2*int(KeyTerm/Term) + 1; n > max {
+		t.Errorf("%d renewals in %v, want at most %d", n, KeyTerm, max)
+	}
+	n = 0
 	for range 4 * int(idle/Term) {
 		c.pass(Term / 2)
 		n += renew()

@@ -20,7 +20,7 @@ const KeyTerm = 10 * Term
 // always recorded. Above half of it leases are as short as a session.
 const maxKnown = 1 << 16
 
-// maxHeld bounds the leases of all nodes together; each takes 40 bytes.
+// maxHeld bounds the leases of all nodes together; each takes 64 bytes.
 const maxHeld = 1 << 20
 
 // Table is the leases granted by one home.
@@ -56,6 +56,7 @@ type record struct {
 type holding struct {
 	node    metadata.NodeID
 	session uint64
+	asked   time.Time
 	until   time.Time
 }
 
@@ -64,6 +65,7 @@ type Holder struct {
 	Node    metadata.NodeID
 	Session uint64
 	Until   time.Time
+	at      time.Time // of the change
 }
 
 // NewTable returns an empty table. Leases of an earlier run of this home end at after; zero if
@@ -145,17 +147,19 @@ func (t *Table) Grant(k metadata.LeaseKey, q Request) time.Duration {
 		t.known[k] = r
 	}
 	changed := r.at
-	if r.by == q.Node {
+	if r.by == q.Node && r.at.Before(q.at) { // else what was read may be older
 		changed = r.others
 	}
-	h := holding{q.Node, q.Session, now.Add(term)}
+	h := holding{q.Node, q.Session, q.at, now.Add(term)}
 	if t.alive(h, now) == nil || now.Sub(q.at) >= Term || !changed.IsZero() && now.Sub(changed) < Term {
 		return 0
 	}
 	i, has := slices.BinarySearchFunc(r.holders, q.Node, func(h holding, id metadata.NodeID) int { return cmp.Compare(h.node, id) })
 	switch {
-	case has && r.holders[i].session == q.Session && r.holders[i].until.After(h.until): // what it has may last longer
 	case has:
+		if was := r.holders[i]; was.session == q.Session && was.until.After(h.until) { // what it has may last longer
+			h.until = was.until
+		}
 		r.holders[i] = h
 	case t.held >= maxHeld:
 		return 0
@@ -166,11 +170,12 @@ func (t *Table) Grant(k metadata.LeaseKey, q Request) time.Duration {
 	return term
 }
 
-// Change records that the node by has changed keys. It returns the leases of other nodes: they must
-// be recalled, or have ended, before the change is acknowledged; and the time after must have come.
+// Change records that the node by has changed keys by a call that began at a time. It returns the leases of other
+// nodes, and those that by has asked for since: they must be recalled, or have ended, before the change is
+// acknowledged; and the time after must have come.
 // Each is returned by every Change until Recalled, so that no change is acknowledged while the recall
 // for another is in flight. Recalled must be called once for each holder.
-func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[Holder][]metadata.LeaseKey, after time.Time) {
+func (t *Table) Change(by metadata.NodeID, began time.Time, keys ...metadata.LeaseKey) (tell map[Holder][]metadata.LeaseKey, after time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
@@ -187,13 +192,13 @@ func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[
 		r.by, r.at = by, now
 		for _, h := range r.holders {
 			s := t.alive(h, now)
-			if h.node == by || s == nil {
+			if s == nil || h.node == by && h.asked.Before(began) {
 				continue
 			}
 			if tell == nil {
 				tell = make(map[Holder][]metadata.LeaseKey)
 			}
-			to := Holder{h.node, s.id, s.until}
+			to := Holder{h.node, s.id, s.until, now}
 			if tell[to] == nil {
 				s.recalls++
 			}
@@ -206,7 +211,8 @@ func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[
 	return tell, after
 }
 
-// Recalled notes that h has dropped its leases on keys, or that its session has ended.
+// Recalled notes that h has dropped its leases on keys, or that its session has ended. What it has asked for since is not
+// among them.
 func (t *Table) Recalled(h Holder, keys []metadata.LeaseKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -218,7 +224,7 @@ func (t *Table) Recalled(h Holder, keys []metadata.LeaseKey) {
 		if r == nil {
 			continue
 		}
-		t.drop(r, func(l holding) bool { return l.node == h.Node && l.session == h.Session })
+		t.drop(r, func(l holding) bool { return l.node == h.Node && l.session == h.Session && l.asked.Before(h.at) })
 	}
 }
 
