@@ -33,7 +33,7 @@ func (c *Client) LostEntry(ctx context.Context, dir metadata.Ino, name string) (
 		return metadata.Entry{}, false
 	}
 	e, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Entry, error) { return s.Lookup(ctx, dir, name) })
-	return e, err == nil && errors.Is(c.nodes.Alive(e.Ino.Home()), syscall.EHOSTDOWN)
+	return e, err == nil && errors.Is(c.nodes.HomeAlive(e.Ino.Home()), syscall.EHOSTDOWN)
 }
 
 // Create is metadata.Namespace. A regular file without a layout gets that of its

@@ -58,7 +58,7 @@ func (l lockedFiles) Locks(ino metadata.Ino) (metadata.Locks, error) {
 	return h, nil
 }
 
-func (l lockedFiles) Alive(home metadata.NodeID) error { return l.c.nodes.Alive(home) }
+func (l lockedFiles) HomeAlive(home metadata.NodeID) error { return l.c.nodes.HomeAlive(home) }
 
 func (l lockedFiles) Hold(ino metadata.Ino) (release func()) {
 	f := l.c.files.holdIno(ino)
@@ -126,7 +126,7 @@ func (b bufferedFile) Spans(off, pending, n int64) []datapath.Span {
 // mayReturn reports whether err means that a live home did not answer: it is worth
 // trying again.
 func (c *Client) mayReturn(home metadata.NodeID, err error) bool {
-	return rpc.Unanswered(err) && c.nodes.Alive(home) == nil
+	return rpc.Unanswered(err) && c.nodes.HomeAlive(home) == nil
 }
 
 // opensOf is what a home does for clients that have its files open.

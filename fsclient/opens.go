@@ -3,13 +3,14 @@ package fsclient
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 const (
@@ -83,8 +84,7 @@ func (r closeReporter) report(ctx context.Context, home metadata.NodeID, files [
 			err = o.Closed(ctx, c.holder(), files)
 		}
 	}
-	n, _ := c.nodes.Map().Node(home)
-	if err == nil || n.State == cluster.Down {
+	if err == nil || errors.Is(c.nodes.HomeAlive(home), syscall.EHOSTDOWN) {
 		return true
 	}
 	c.cfg.Log.WithError(err).WithField("node", home).Debug("closes not delivered to the files' home: retrying")

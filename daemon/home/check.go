@@ -80,7 +80,9 @@ func (s *Server) checkOnce(ctx context.Context) (CheckResult, []string, error) {
 	homes := make([]metadata.Inventory, len(nodes))
 	for _, get := range []func(context.Context, metadata.NodeID) error{
 		func(ctx context.Context, id metadata.NodeID) (err error) {
-			objects[id], err = s.objectsOf(ctx, id)
+			if node.Serving(nodes[id]) { // else its objects are lost, and its partner has its records
+				objects[id], err = s.objectsOf(ctx, id)
+			}
 			return err
 		},
 		func(ctx context.Context, id metadata.NodeID) (err error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -29,7 +30,7 @@ type testHome struct {
 }
 
 // homes is n homes of one job. Nothing runs in their background.
-func homes(t *testing.T, n int) []testHome {
+func homes(t *testing.T, n int, standIns ...int) []testHome {
 	t.Helper()
 	r, net := nodetest.NewRegistry(nodetest.View(n)), nodetest.NewNetwork()
 	all := make([]testHome, n)
@@ -41,7 +42,7 @@ func homes(t *testing.T, n int) []testHome {
 		}
 		fake := nodetest.Join(t, metadata.NodeID(i), r, net)
 		s, err := Open(Config{
-			Node: fake, Data: data, Dir: filepath.Join(dir, "meta"), Run: 1, SweepDelay: time.Microsecond,
+			Node: fake, Data: data, Dir: filepath.Join(dir, "meta"), Run: 1, SweepDelay: time.Microsecond, StandIn: slices.Contains(standIns, i),
 			Home:   func(id metadata.NodeID) metadata.TxPeer { return remote.NewStore(fake.To(id)) },
 			Shards: func(id metadata.NodeID) metadata.Shards { return remote.NewStore(fake.To(id)) },
 		})
@@ -60,6 +61,34 @@ func homes(t *testing.T, n int) []testHome {
 }
 
 func newFile() metadata.New { return metadata.New{Mode: syscall.S_IFREG | 0o644} }
+
+// TestSweepOfLostHome: a home that another node stands in for is swept there, and answers for the objects of others.
+func TestSweepOfLostHome(t *testing.T) {
+	ctx, hs := t.Context(), homes(t, 3, 2)
+	hs[0].fake.Change(func(v cluster.View) cluster.View {
+		v.Map, _ = v.Map.WithPartner(2, cluster.Partner{Node: 0, Since: v.Map.Epoch})
+		v.Map = v.Map.WithState(2, cluster.Down, "")
+		return v
+	})
+	tx, peer := metadata.TxID(metadata.LiveIno(0, 1<<30)), remote.NewStore(hs[0].fake.To(2))
+	made := &metadata.New{Mode: syscall.S_IFDIR | 0o755} // its name is not entered: the coordinator is lost
+	v, err := peer.Prepare(ctx, tx, []metadata.Edit{{Kind: metadata.EditMake, ToDir: metadata.RootIno, ToName: "x", New: made}})
+	if err := errors.Join(err, peer.Commit(ctx, tx)); err != nil {
+		t.Fatal(err)
+	}
+	if !hs[2].serves(hs[2].node.View()) {
+		t.Error("no sweep begins at the stand-in")
+	}
+	if found, err := hs[2].sweepOnce(ctx, true); err != nil || found.Undone || found.Inodes != 1 || found.Objects != 0 {
+		t.Errorf("sweep at the stand-in = %+v, %v, want an inode", found, err)
+	}
+	if err := hs[0].data.WriteAt(ctx, v.Attr.Ino, []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := hs[0].sweepOnce(ctx, true); err != nil || found.Undone || found.Objects != 1 || found.Waiting != 0 {
+		t.Errorf("sweep elsewhere = %+v, %v, want an object of the lost home", found, err)
+	}
+}
 
 // TestLeaseRevoked checks that a lease of another node is revoked before a change
 // returns, and that the node that changes is not asked.

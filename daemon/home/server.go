@@ -230,10 +230,11 @@ func (s *Server) ask(ctx context.Context, id metadata.NodeID, op wire.Op, q, rep
 	return s.node.Call(ctx, id, op, q, reply)
 }
 
-// allServe is an error that names a node that does not serve, if there is one.
+// allServe is an error that names a node whose home does not serve, if there is one.
 func (s *Server) allServe() error {
-	for _, n := range s.node.View().Map.Nodes {
-		if !node.Serving(n) {
+	m := s.node.View().Map
+	for _, n := range m.Nodes {
+		if !m.HomeServes(n.ID) {
 			return fmt.Errorf("%s is %v: %w", n.Host, n.State, syscall.EHOSTDOWN)
 		}
 	}

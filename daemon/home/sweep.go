@@ -132,8 +132,11 @@ func rejoins(m cluster.Map) int {
 	return n
 }
 
-// serves reports whether this node serves in v.
+// serves reports whether this node, or the home that it stands in for, serves in v.
 func (s *Server) serves(v cluster.View) bool {
+	if s.cfg.StandIn {
+		return v.Version > 0 && v.Map.HomeServes(s.node.Self())
+	}
 	n, ok := v.Map.Node(s.node.Self())
 	return v.Version > 0 && ok && node.Serving(n)
 }
@@ -160,8 +163,11 @@ func (s *Server) logSweep(found Sweep, err error, first bool) {
 // all their names.
 func (s *Server) sweepOnce(ctx context.Context, names bool) (Sweep, error) {
 	w := sweeper{s: s, batch: make(map[metadata.NodeID][]metadata.Ino), found: Sweep{Runs: 1}}
-	err := w.objects(ctx)
-	if names {
+	var err error
+	if !s.cfg.StandIn { // else the node's own home examines them
+		err = w.objects(ctx)
+	}
+	if names && s.cfg.Serves() == nil { // else another node has the records
 		err = errors.Join(err, w.orphans(ctx))
 	}
 	return w.found, err
@@ -245,7 +251,7 @@ type goneReply struct {
 }
 
 func (s *Server) gone(ctx context.Context, home metadata.NodeID, inos []metadata.Ino) ([]metadata.Ino, error) {
-	if n, ok := s.node.View().Map.Node(home); !ok || !node.Serving(n) {
+	if !s.node.View().Map.HomeServes(home) {
 		return nil, fmt.Errorf("node %d: %w", home, syscall.EHOSTDOWN)
 	}
 	var r goneReply

@@ -75,7 +75,7 @@ var ErrNotLeader error = syscall.EREMCHG
 func Unreachable(err error) bool { return errors.Is(err, ErrNotLeader) || rpc.Unanswered(err) }
 
 // Serving reports whether n takes part in the job's work: it is Up or Leaving.
-func Serving(n cluster.Node) bool { return n.State == cluster.Up || n.State == cluster.Leaving }
+func Serving(n cluster.Node) bool { return n.Serves() }
 
 // Participants is the nodes of m that serve.
 func Participants(m cluster.Map) []metadata.NodeID {

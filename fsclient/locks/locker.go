@@ -27,8 +27,8 @@ const (
 type Files interface {
 	// Locks returns the locks of the home of a live file.
 	Locks(ino metadata.Ino) (metadata.Locks, error)
-	// Alive is nil unless the cluster map has given the node up.
-	Alive(home metadata.NodeID) error
+	// HomeAlive is nil unless the cluster map has given the home up.
+	HomeAlive(home metadata.NodeID) error
 	// Hold keeps a live file open for its home until release is called; nil if it
 	// is not open here.
 	Hold(ino metadata.Ino) (release func())
@@ -170,7 +170,7 @@ func (l *Locker) abandon(ctx context.Context, q metadata.LockReq) (unknown bool,
 
 // retriable reports whether err means that a live home did not answer.
 func (l *Locker) retriable(home metadata.NodeID, err error) bool {
-	return rpc.Unanswered(err) && l.cfg.Files.Alive(home) == nil
+	return rpc.Unanswered(err) && l.cfg.Files.HomeAlive(home) == nil
 }
 
 // ask makes one call, and mirrors what was granted.

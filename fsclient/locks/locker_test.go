@@ -58,7 +58,7 @@ func (f fakeFiles) Hold(metadata.Ino) func() {
 	f.home.held.Add(1)
 	return func() { f.home.held.Add(-1) }
 }
-func (f fakeFiles) Alive(metadata.NodeID) error {
+func (f fakeFiles) HomeAlive(metadata.NodeID) error {
 	if f.home.dead.Load() {
 		return syscall.EHOSTDOWN
 	}

@@ -54,6 +54,39 @@ func TestHome(t *testing.T) {
 	}
 }
 
+// TestHomeStoodInFor: a home is alive while the node that stands in for it is, whatever became of its own; this node's
+// home is no exception.
+func TestHomeStoodInFor(t *testing.T) {
+	for _, lost := range []metadata.NodeID{0, 2} {
+		r, view := newRouter(t)
+		r.here = func() error { return syscall.EAGAIN }
+		m, _ := view.Load().Map.WithPartner(lost, cluster.Partner{Node: 1, Since: view.Load().Map.Epoch})
+		m = m.WithState(lost, cluster.Down, "")
+		view.Store(&cluster.View{Map: m})
+		if _, err := r.Meta(lost); err != nil || r.HomeAlive(lost) != nil {
+			t.Errorf("home %d while another node stands in for it: %v, %v, want nil", lost, err, r.HomeAlive(lost))
+		}
+		if _, err := r.Data(2); lost == 2 && !errors.Is(err, syscall.EHOSTDOWN) {
+			t.Errorf("its data = %v, want EHOSTDOWN", err)
+		}
+		view.Store(&cluster.View{Map: m.WithState(1, cluster.Down, "")})
+		if s, err := r.Meta(lost); !errors.Is(err, syscall.EHOSTDOWN) || !errors.Is(r.HomeAlive(lost), syscall.EHOSTDOWN) {
+			t.Errorf("home %d without its stand-in: %v, %v, %v, want EHOSTDOWN", lost, s, err, r.HomeAlive(lost))
+		}
+	}
+}
+
+// TestStandInGivenUp: a node that was given up, and that stands in for another one, does not call itself.
+func TestStandInGivenUp(t *testing.T) {
+	r, view := newRouter(t)
+	m, _ := view.Load().Map.WithPartner(2, cluster.Partner{Node: 0, Since: view.Load().Map.Epoch})
+	m = m.WithState(2, cluster.Down, "").WithState(0, cluster.Down, "")
+	view.Store(&cluster.View{Map: m})
+	if s, err := r.Meta(2); !errors.Is(err, syscall.EHOSTDOWN) {
+		t.Errorf("Meta = %v, %v, want EHOSTDOWN", s, err)
+	}
+}
+
 // TestRedirect: a call follows a redirect to the shards, and the next one goes there at
 // once.
 func TestRedirect(t *testing.T) {

@@ -92,8 +92,8 @@ func (r *Router) home(id metadata.NodeID) (s metadata.NodeStore, local bool, err
 			return r.meta.Get(id), true, err
 		}
 	}
-	if at, ok := r.Map().HomeAt(id); !ok {
-		return nil, false, r.Alive(at)
+	if err := r.HomeAlive(id); err != nil {
+		return nil, false, err
 	}
 	if id == r.cfg.Self {
 		return r.away.Get(id), false, nil
@@ -115,25 +115,31 @@ func (r *Router) replaced(id metadata.NodeID) bool {
 
 // Data is the file data of a node.
 func (r *Router) Data(id metadata.NodeID) (datapath.Store, error) {
-	if err := r.Alive(id); err != nil {
-		return nil, err
+	if n, ok := r.Map().Node(id); id != r.cfg.Self && (!ok || n.State == cluster.Down) {
+		return nil, lost(n, ok, id)
 	}
 	return r.data.Get(id), nil
 }
 
-// Alive is EHOSTDOWN for a node that the cluster map has given up.
-func (r *Router) Alive(id metadata.NodeID) error {
-	if id == r.cfg.Self {
+// HomeAlive is EHOSTDOWN for a home that the cluster map has given up, and that no other node stands in for.
+func (r *Router) HomeAlive(id metadata.NodeID) error {
+	if id == r.cfg.Self && !r.replaced(id) {
 		return nil
 	}
-	n, ok := r.Map().Node(id)
-	if !ok {
+	m := r.Map()
+	at, ok := m.HomeAt(id)
+	if ok {
+		return nil
+	}
+	n, ok := m.Node(at)
+	return lost(n, ok, at)
+}
+
+func lost(n cluster.Node, known bool, id metadata.NodeID) error {
+	if !known {
 		return fmt.Errorf("node %d is not in the cluster map: %w", id, syscall.ESTALE)
 	}
-	if n.State == cluster.Down {
-		return fmt.Errorf("node %s is down: %w", n.Host, syscall.EHOSTDOWN)
-	}
-	return nil
+	return fmt.Errorf("node %s is down: %w", n.Host, syscall.EHOSTDOWN)
 }
 
 const (

@@ -105,6 +105,40 @@ func (w *tree) want(t *testing.T, n *Node, when string) {
 	}
 }
 
+// holdFile has node a write to, and lock, a new file of dir that b has open too. The function that it returns ends that
+// after the file's home is lost: the size arrives, and the lock excludes b until a gives it back.
+func holdFile(t *testing.T, a, b *Node, dir metadata.Ino) func(home int) {
+	t.Helper()
+	ctx := context.Background()
+	f, at, err := a.Client.CreateOpen(ctx, dir, "held", metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := f.Writer()
+	if _, err := to.WriteAt(ctx, []byte("held"), 0); err != nil {
+		t.Fatal(err)
+	}
+	openFile(t, b, at.Ino)
+	wantLock(t, "before the loss", lock(a, at.Ino, lockOf(metadata.WriteLock, 1, 0, 10)), nil)
+	return func(home int) {
+		t.Helper()
+		if int(at.Ino.Home()) != home {
+			t.Fatalf("the file is at home on node %d, want %d", at.Ino.Home(), home)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- to.Flush(ctx) }()
+		wantLock(t, "flush while the home is lost", within(t, "flush", closed), nil)
+		wantLock(t, "of another node, after the loss", lock(b, at.Ino, lockOf(metadata.WriteLock, 2, 0, 1)), syscall.EAGAIN)
+		next := later(ctx, b, at.Ino, lockOf(metadata.WriteLock, 2, 0, 1))
+		wantLock(t, "unlock after the loss", lock(a, at.Ino, lockOf(metadata.Unlocked, 1, 0, 10)), nil)
+		wantLock(t, "the next one, after the loss", within(t, "lock", next), nil)
+		wantLock(t, "its end", lock(b, at.Ino, lockOf(metadata.Unlocked, 2, 0, 1)), nil)
+		if err := to.Close(ctx); err != nil {
+			t.Errorf("close after the loss: %v", err)
+		}
+	}
+}
+
 // TestLostHome: a directory with two copies loses nothing with any one node, the home of the root among them, and
 // its files can be changed as before. The node returns with its old records, which nothing reads.
 func TestLostHome(t *testing.T) {
@@ -117,7 +151,10 @@ func TestLostHome(t *testing.T) {
 			w := growTree(t, c, twoCopies(t, c, "tree", "local"))
 			others := slices.Delete(slices.Clone(c.Nodes), lost, lost+1)
 			w.want(t, c.Nodes[lost], "before")
+			held := holdFile(t, others[0], others[1], w.dirs[fmt.Sprint("dir", lost)])
 			c.Kill(t, lost)
+			held(lost)
+			w.files[fmt.Sprint("dir", lost)]["held"] = []byte("held")
 			c.await(t, lost, cluster.Down)
 			for _, n := range others {
 				w.want(t, n, "after the loss")
@@ -145,6 +182,10 @@ func TestLostHome(t *testing.T) {
 			for _, n := range others {
 				w.want(t, n, "after changes")
 			}
+			Eventually(t, "the tree is right", func() bool {
+				r, err := others[0].Home().Check(ctx)
+				return err == nil && r.Wrong == 0
+			})
 			c.Revive(t, lost)
 			c.await(t, lost, cluster.Up)
 			for _, n := range c.Nodes {

@@ -34,6 +34,9 @@ func (n *Node) leaves() bool {
 	return n.State == Leaving && len(n.Terms) > 0 && n.Terms[len(n.Terms)-1].To == n.Since
 }
 
+// Serves reports whether n takes part in the job's work: it is Up or Leaving.
+func (n Node) Serves() bool { return n.State == Up || n.State == Leaving }
+
 func (n Node) upAt(e metadata.Epoch) bool {
 	for _, t := range n.Terms {
 		if t.has(e) {

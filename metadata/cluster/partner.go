@@ -47,7 +47,8 @@ func (m Map) NextPartner(id metadata.NodeID) (Partner, bool) {
 }
 
 // HomeAt returns the node that has the records whose home is the node id: id itself, or its partner in its
-// place. It is false while that node is Down.
+// place. It is false while that node is Down. Ask it, or HomeServes, for whatever concerns a home; the state of the
+// node id says whether its data, its client and its page cache can be reached.
 func (m Map) HomeAt(id metadata.NodeID) (metadata.NodeID, bool) {
 	n, ok := m.Node(id)
 	if ok && n.Partner.StandsIn {
@@ -55,6 +56,13 @@ func (m Map) HomeAt(id metadata.NodeID) (metadata.NodeID, bool) {
 		n, ok = m.Node(id)
 	}
 	return id, ok && n.State != Down
+}
+
+// HomeServes reports whether the node that has the records of the home id takes part in the job's work.
+func (m Map) HomeServes(id metadata.NodeID) bool {
+	at, _ := m.HomeAt(id)
+	n, ok := m.Node(at)
+	return ok && n.Serves()
 }
 
 // followPartners takes the changes of nodes into account: the copy of a partner that does not serve is not

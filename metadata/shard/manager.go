@@ -181,8 +181,7 @@ func (d *Manager) copyEntries(ctx context.Context, sec metadata.Shard, part map[
 	})
 }
 
-// each calls fn for the other nodes, some at once, and returns the first error. A node that is Down
-// is an error.
+// each calls fn for the other homes, some at once, and returns the first error. A home that is lost is an error.
 func (d *Manager) each(ctx context.Context, nodes []metadata.NodeID, fn func(context.Context, metadata.Shards, metadata.NodeID) error) error {
 	var g errgroup.Group
 	g.SetLimit(16)
@@ -195,8 +194,7 @@ func (d *Manager) each(ctx context.Context, nodes []metadata.NodeID, fn func(con
 }
 
 func (d *Manager) call(ctx context.Context, id metadata.NodeID, fn func(context.Context, metadata.Shards, metadata.NodeID) error) error {
-	n, ok := d.cfg.Map().Node(id)
-	if !ok || n.State == cluster.Down {
+	if _, ok := d.cfg.Map().HomeAt(id); !ok {
 		return fmt.Errorf("node %d is down: %w", id, syscall.EHOSTDOWN)
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Call)

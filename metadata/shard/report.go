@@ -98,13 +98,21 @@ func (d *Manager) ReportAll() {
 	}
 }
 
-// Follow calls ReportAll whenever this node comes back in the map, until ctx ends. next waits for a
-// newer map than the given one.
+// Follow calls ReportAll whenever this home comes back in the map, on its node or on the one that stands in for it,
+// until ctx ends. next waits for a newer map than the given one.
 func (d *Manager) Follow(ctx context.Context, next func(context.Context, metadata.Epoch) (cluster.Map, error)) {
-	var since metadata.Epoch
+	var seen struct {
+		at    metadata.NodeID
+		since metadata.Epoch
+	}
 	for m := d.cfg.Map(); ; {
-		if n, ok := m.Node(d.cfg.Self); ok && n.State == cluster.Up && n.Since != since {
-			since = n.Since
+		at, _ := m.HomeAt(d.cfg.Self)
+		now := seen
+		if n, ok := m.Node(at); ok && n.State == cluster.Up {
+			now.at, now.since = at, n.Since
+		}
+		if now != seen {
+			seen = now
 			d.ReportAll()
 		}
 		var err error

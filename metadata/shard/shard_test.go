@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
@@ -309,6 +310,25 @@ func TestMergeUnreached(t *testing.T) {
 	j.settle()
 	names := j.fill(20) // all shards have thawed
 	j.wantNames(root, names)
+}
+
+// TestShardStoodInFor: a shard of a lost home is on the node that stands in for it: it can be merged, and reports there
+// what it may have missed.
+func TestShardStoodInFor(t *testing.T) {
+	j := newJob(t, 3)
+	j.fill(shardAt)
+	j.mustSplit()
+	j.empty()
+	j.view, _ = j.view.WithPartner(2, cluster.Partner{Node: 1, Since: j.view.Epoch})
+	j.view = j.view.WithState(2, cluster.Down, "")
+	j.nodes[2].s.ChangedShards() // none is left
+	j.nodes[2].d.Follow(ctx, func(context.Context, metadata.Epoch) (cluster.Map, error) { return j.view, syscall.EINTR })
+	if got := j.nodes[2].s.ChangedShards(); !slices.Contains(got, root) {
+		t.Errorf("the stand-in reports the shards of %v, want the root", got)
+	}
+	if err := j.nodes[0].d.Merge(ctx, root); err != nil || j.sharded(root) {
+		t.Errorf("Merge = %v, want nil", err)
+	}
 }
 
 // TestKilledWhileMerging is TestKilledWhileSplitting for a merge.
