@@ -90,6 +90,7 @@ var floors = map[string]int{
 	"deploy/show":             21,
 	"deploy/simulate":         1,
 	"deploy/doctor":           1,
+	"deploy/exporter":         1,
 	"deploy/local":            21,
 	"deploy/pitch":            21,
 	"deploy/docs/site":        1,

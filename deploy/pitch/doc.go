@@ -7,7 +7,7 @@
 // It never accesses the mount: a stat there can hang with the daemon. It follows no symbolic link below a directory that the user owns. From
 // the network it reads one bounded credential, when the job key is fetched;
 // from the user a bounded spec, checked twice; from the daemon, which runs as
-// the user, the notes on the heartbeat connection and, with metrics_textfile, metrics: bounded,
+// the user, the notes on the heartbeat connection and metrics, if somebody wants them: bounded,
 // and only samples. It does not know what a daemon serves.
 //
 // # On a node
@@ -18,7 +18,7 @@
 //	    keeper.pid daemon.pid "pid starttime"
 //	    record.json           0600: what the prolog decided
 //	    job.json              0400, the user's: the daemon's job file
-//	    keeper.sock           0600: "leave SECONDS\n", answered when all is removed
+//	    keeper.sock           0600: "leave SECONDS\n", answered when all is removed; "metrics BYTES\n"
 //	    d/                    0700, the user's: the daemon's control socket
 //	<store>/<jobid>.<restart> 0700, the user's, in each store
 //	<store>/.kept.<uid>.<expiry>.<jobid>.<restart>

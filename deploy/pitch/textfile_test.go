@@ -71,7 +71,12 @@ func FuzzRelabel(f *testing.F) {
 
 // TestDaemonMetrics: only what a process of the user serves, and only so much of it.
 func TestDaemonMetrics(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "s")
+	k := &keeper{rec: &record{Site: Site{Run: t.TempDir()}, Job: job.File{ID: "7", UID: uint32(os.Getuid())}}}
+	k.place = k.rec.place()
+	socket := filepath.Join(k.place.ctl(), "ctl.sock")
+	if err := os.MkdirAll(k.place.ctl(), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +106,13 @@ func TestDaemonMetrics(t *testing.T) {
 	if _, err := daemonMetrics(t.Context(), socket, uid); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("too much: %v", err)
 	}
+	const sample = "bivouac_a{jobid=\"7\"} 1\n"
+	body = "bivouac_a 1\n"
+	for limit, want := range map[int]string{len(sample): " 1\nbivouac_daemon_restarts_total{jobid=\"7\"} 0\n" + sample, len(sample) - 1: " 0\nbivouac_daemon_restarts_total{jobid=\"7\"} 0\n"} {
+		if got := string(k.metrics(t.Context(), limit)); got != "bivouac_daemon_up{jobid=\"7\"}"+want {
+			t.Errorf("metrics of at most %d bytes = %s", limit, got)
+		}
+	}
 }
 
 // TestTextfile: the metrics of a job are there as long as the job, with a log in JSON.
@@ -113,6 +125,13 @@ func TestTextfile(t *testing.T) {
 		b, err := os.ReadFile(n.place().textfile())
 		return err == nil && string(b) == want
 	})
+	if err := os.MkdirAll(filepath.Join(n.site.Run, "9"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const all = "bivouac_jobs 2\nbivouac_keeper_up{jobid=\"9\"} 0\nbivouac_keeper_up{jobid=\"17\"} 1\n" // job 9 has lost its keeper
+	if got, err := Metrics(t.Context(), n.site); err != nil || string(got) != all+want {
+		t.Errorf("Metrics = %s, %v, want %s", got, err, all+want)
+	}
 	log, err := os.ReadFile(n.place().log())
 	if err != nil || !strings.Contains(string(log), `"msg":"job is ready on this node"`) {
 		t.Errorf("the log is %q, %v", log, err)
@@ -127,6 +146,12 @@ func TestTextfile(t *testing.T) {
 	}
 	if left, err := os.ReadDir(n.site.MetricsTextfile); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+	if err := os.RemoveAll(n.site.Run); err != nil {
+		t.Error(err)
+	}
+	if got, err := Metrics(t.Context(), n.site); err != nil || string(got) != "bivouac_jobs 0\n" {
+		t.Errorf("Metrics without a job = %s, %v", got, err)
 	}
 }
 
