@@ -31,6 +31,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -308,9 +309,9 @@ func (d *Daemon) Table(id metadata.DatasetID) (metadata.Store, bool) {
 	return d.datasets.Tables.Table(id)
 }
 
-// Replicas appends to buf the nodes that have a replica of owner's file ino.
-func (d *Daemon) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID {
-	return d.datasets.Replicas.Where(buf, ino, owner)
+// Replicas appends to buf the nodes that have a replica of a chunk of owner's file ino.
+func (d *Daemon) Replicas(buf []metadata.NodeID, ino metadata.Ino, chunk uint32, owner metadata.NodeID) []metadata.NodeID {
+	return d.datasets.Replicas.Where(buf, fill.PieceID{Ino: ino, Chunk: chunk}, owner)
 }
 
 // SetReplicasChanged sets f, which is called when the replicas of a dataset are complete on this

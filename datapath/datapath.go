@@ -88,6 +88,32 @@ func Place(chunk int64, w int, size, off int64) (k int, own int64) {
 	return int(off/r) - 1, off % r
 }
 
+// ObjectOffset returns where chunk i of a file of size bytes lies in the object of the node on, which owns it or
+// substitutes its owner.
+func ObjectOffset(chunk int64, order []metadata.NodeID, size, i int64, on metadata.NodeID) int64 {
+	w := int64(len(order))
+	off := i / w * chunk
+	if order[i%w] != on {
+		off = StandIn(chunk, len(order), int(i%w), size, off)
+	}
+	return off
+}
+
+// ChunkAt returns which chunk lies at the offset off of the object of a node that is at position self of the
+// stripe, as owner or as a substitute; -1: none.
+func ChunkAt(chunk int64, w, self int, size, off int64) int64 {
+	k, own := Place(chunk, w, size, off)
+	if w == 1 {
+		k = 0 // a substitute for the only node has the same object
+	} else if k < 0 {
+		k = self
+	}
+	if i := own/chunk*int64(w) + int64(k); k >= 0 && k < w && i*chunk < size {
+		return i
+	}
+	return -1
+}
+
 // rows returns the most bytes that one node has of a file.
 func rows(chunk int64, w int, size int64) int64 {
 	row := chunk * int64(w)

@@ -1,6 +1,10 @@
 package datapath
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
 
 // TestStandIn: a node's own data and its data for others do not overlap in its object, and each
 // offset tells which it is.
@@ -29,5 +33,32 @@ func TestStandIn(t *testing.T) {
 	}
 	if got := StandIn(chunk, 1, 0, 100, 17); got != 17 {
 		t.Errorf("StandIn of a file on one node = %d", got)
+	}
+}
+
+// TestChunkAt: ChunkAt is the inverse of ObjectOffset, and no two chunks overlap in an object.
+func TestChunkAt(t *testing.T) {
+	all := []metadata.NodeID{4, 2, 7, 1, 9}
+	for w := 1; w <= len(all); w++ {
+		for size := int64(1); size < 40; size++ {
+			for self, on := range []metadata.NodeID{4, 2, 7, 1, 9, 5} {
+				if self >= w {
+					self = -1
+				}
+				seen := make(map[int64]bool)
+				for i := int64(0); i*3 < size; i++ {
+					off := ObjectOffset(3, all[:w], size, i, on)
+					if got := ChunkAt(3, w, self, size, off+2); got != i || seen[off] {
+						t.Fatalf("chunk %d of %d bytes on %d nodes is at %d of node %d, where ChunkAt finds %d", i, size, w, off, on, got)
+					}
+					seen[off] = true
+				}
+				for off := int64(0); off < 200; off += 3 {
+					if i := ChunkAt(3, w, self, size, off); i >= 0 && all[i%int64(w)] != on && ObjectOffset(3, all[:w], size, i, on) != off {
+						t.Fatalf("ChunkAt finds chunk %d of %d bytes on %d nodes at %d of node %d", i, size, w, off, on)
+					}
+				}
+			}
+		}
 	}
 }

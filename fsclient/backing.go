@@ -33,7 +33,7 @@ func (c *Client) mayHave(ino metadata.Ino, order []metadata.NodeID) bool {
 		return len(order) == 1 && order[0] == c.cfg.Self
 	}
 	var buf [8]metadata.NodeID
-	return slices.Contains(c.cfg.Replicas(buf[:0], ino, order[0]), c.cfg.Self)
+	return slices.Contains(c.cfg.Replicas(buf[:0], ino, 0, order[0]), c.cfg.Self)
 }
 
 // WholeHere reports whether this node owns all of the file a of a dataset as one

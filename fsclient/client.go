@@ -51,9 +51,9 @@ type Config struct {
 
 	View   func() cluster.View
 	Sealed Sealed // nil is no datasets
-	// Replicas appends the nodes that have a replica of owner's part of the file ino; nil: there
+	// Replicas appends the nodes that have a replica of owner's chunk of the file ino; nil: there
 	// are none.
-	Replicas func(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID
+	Replicas func(buf []metadata.NodeID, ino metadata.Ino, chunk uint32, owner metadata.NodeID) []metadata.NodeID
 
 	// UID and GID own all files of datasets, whatever the source said, as if the
 	// job's user had unpacked them.

@@ -56,7 +56,7 @@ func (c *Client) Where(a *metadata.Attr) []metadata.NodeID {
 	if !a.Ino.Sealed() || a.Layout.Kind != metadata.Local {
 		return nil
 	}
-	return c.nodes.Where(nil, a, a.Layout.Node)
+	return c.nodes.Where(nil, a, a.Layout.Node, 0)
 }
 
 // BeginRead chooses the fastest of some places for a read of n bytes. The caller must call End.

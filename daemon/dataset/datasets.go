@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -86,9 +87,9 @@ func newReplicas(cfg Config, stores *Stores, tables *Tables, fills *Fills) *repl
 			x, ok := tables.get(ds.ID)
 			return x.table, ok && x.digest == ds.Digest
 		},
-		Stored: func(ino metadata.Ino) bool {
-			x, _ := fills.get(ino.Dataset())
-			return x != nil && x.Stored(ino)
+		Stored: func(p fill.PieceID) bool {
+			x, _ := fills.get(p.Ino.Dataset())
+			return x != nil && x.HasPiece(p)
 		},
 		Sums: files.pieceSums, Compare: fills.compare,
 	})

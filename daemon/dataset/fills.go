@@ -211,29 +211,35 @@ func complete(ds cluster.Dataset) bool {
 	return !ds.Fill && ds.Phase != cluster.Staging && !ds.Phase.Ended()
 }
 
-// present reports whether [off, off+n) of this node's object of ino can be read without
-// a fetch.
-func (f *Fills) present(ino metadata.Ino, off, n int64) bool {
-	if !ino.Sealed() {
-		return true
-	}
-	if f.replicas.Has(ino) {
-		return true
-	}
-	if x, _ := f.get(ino.Dataset()); x != nil {
-		return x.Has(ino, off, n)
-	}
-	ds, known := f.cfg.Node.View().Dataset(ino.Dataset())
-	return known && complete(ds)
+// own is where this node's own bytes of a file lie.
+func own(ino metadata.Ino, off int64) replicas.Location {
+	return replicas.Location{Object: ino, Off: off}
 }
 
-// need returns when [off, off+n) of this node's object of ino can be read, for another
-// node: EAGAIN if that takes long.
-func (f *Fills) need(ctx context.Context, ino metadata.Ino, off, n int64) error {
-	if f.present(ino, off, n) {
-		return nil
+// present reports whether [off, off+n) of this node's object of ino can be read without
+// a fetch, and where.
+func (f *Fills) present(ino metadata.Ino, off, n int64) (at replicas.Location, ok bool) {
+	at = own(ino, off)
+	if !ino.Sealed() {
+		return at, true
 	}
-	return f.waited(ctx, ino, func(ctx context.Context) error {
+	if r, ok := f.replicas.Find(ino, off, n); ok {
+		return r, true
+	}
+	if x, _ := f.get(ino.Dataset()); x != nil {
+		return at, x.Has(ino, off, n)
+	}
+	ds, known := f.cfg.Node.View().Dataset(ino.Dataset())
+	return at, known && complete(ds)
+}
+
+// need returns when [off, off+n) of this node's object of ino can be read, and where, for another
+// node: EAGAIN if that takes long.
+func (f *Fills) need(ctx context.Context, ino metadata.Ino, off, n int64) (replicas.Location, error) {
+	if at, ok := f.present(ino, off, n); ok {
+		return at, nil
+	}
+	return own(ino, off), f.waited(ctx, ino, func(ctx context.Context) error {
 		x, err := f.of(ctx, ino)
 		if x == nil {
 			return err
@@ -242,9 +248,9 @@ func (f *Fills) need(ctx context.Context, ino metadata.Ino, off, n int64) error 
 	})
 }
 
-// fetch is x.Need for a file of this node that is no replica. It does not fetch other nodes' files.
+// fetch is x.Need for bytes of this node that are no replica. It does not fetch other nodes' files.
 func (f *Fills) fetch(ctx context.Context, x *fill.Fill, ino metadata.Ino, off, n int64) error {
-	if !x.Has(ino, off, n) && f.replicas.Foreign(ino) {
+	if !x.Has(ino, off, n) && f.replicas.Foreign(ino, off) {
 		return fmt.Errorf("inode %v: %w", ino, replicas.ErrNotHere)
 	}
 	return x.Need(ctx, ino, off, n)

@@ -33,8 +33,8 @@ var (
 
 // ReadAt implements datapath.Reader.
 func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
-	if l.fills.replicas.Has(ino) {
-		return l.Store.ReadAt(ctx, ino, p, off) // nothing if it is given back just now
+	if r, ok := l.fills.replicas.Find(ino, off, int64(len(p))); ok {
+		return l.Store.ReadAt(ctx, r.Object, p, r.Off) // nothing if it is given back just now
 	}
 	x, err := l.fills.of(ctx, ino)
 	if err != nil {
@@ -48,7 +48,7 @@ func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64
 		if n, overflow, err := l.need(ctx, x, ino, p, off); overflow || err != nil {
 			return n, err
 		}
-		if err := l.check.verify(ctx, ino, off, int64(len(p))); err != nil {
+		if err := l.check.verify(ctx, own(ino, off), int64(len(p))); err != nil {
 			return 0, err
 		}
 	}
@@ -67,7 +67,7 @@ func (l Local) need(ctx context.Context, x *fill.Fill, ino metadata.Ino, p []byt
 
 // ReadIfPresent implements datapath.PresentReader.
 func (l Local) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
-	if !l.fills.present(ino, off, int64(len(p))) {
+	if _, ok := l.fills.present(ino, off, int64(len(p))); !ok {
 		return 0, fmt.Errorf("inode %v is not fetched yet: %w", ino, syscall.EAGAIN)
 	}
 	return l.ReadAt(ctx, ino, p, off)
@@ -112,8 +112,8 @@ func (l Local) Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) []me
 // ReadPipe implements datapath.Piper for datasets: of other files the bytes in the pipe
 // could change.
 func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
-	if l.fills.replicas.Has(ino) {
-		return l.Store.ReadPipe(ctx, ino, to, p, off)
+	if r, ok := l.fills.replicas.Find(ino, off, int64(len(p))); ok {
+		return l.Store.ReadPipe(ctx, r.Object, to, p, r.Off)
 	}
 	x, err := l.fills.of(ctx, ino)
 	if err != nil {
@@ -126,7 +126,7 @@ func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe
 		if n, overflow, err := l.need(ctx, x, ino, p, off); overflow || err != nil {
 			return n, err
 		}
-		if err := l.check.verify(ctx, ino, off, int64(len(p))); err != nil {
+		if err := l.check.verify(ctx, own(ino, off), int64(len(p))); err != nil {
 			return 0, err
 		}
 	}

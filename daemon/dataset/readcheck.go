@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -58,19 +59,19 @@ func (c *readCheck) setVerified(p fill.PieceSum) {
 	c.verified[pieceKey{p.Ino, p.Off}] = struct{}{}
 }
 
-// verify compares the pieces of [off, off+n) of this node's object of ino with their
+// verify compares the pieces of n bytes of this node from at on with their
 // checksums, and refetches those that differ; EIO if that does not help. Pieces of a
 // striped file that several nodes staged while they read it, or of more than
 // manifest.MaxChunks chunks, have no checksum. Replicas are verified also without
 // verify=reads: other nodes heal from them.
-func (c *readCheck) verify(ctx context.Context, ino metadata.Ino, off, n int64) error {
-	if c == nil {
+func (c *readCheck) verify(ctx context.Context, at replicas.Location, n int64) error {
+	ino, off := at.Object, at.Off
+	switch {
+	case c == nil:
 		return nil
-	}
-	if c.fills.replicas.Has(ino) {
-		return c.fills.replicas.Verify(ctx, ino)
-	}
-	if !c.fills.cfg.Sums {
+	case at.Piece.Ino != 0:
+		return c.fills.replicas.Verify(ctx, at.Piece)
+	case !c.fills.cfg.Sums:
 		return nil
 	}
 	x, _ := c.fills.get(ino.Dataset())

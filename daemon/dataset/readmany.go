@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
@@ -14,6 +15,7 @@ type manyRead struct {
 	s      *Server
 	q      wire.ReadManyReq
 	files  []wire.ManyFile
+	at     []replicas.Location
 	parts  []rpc.Part
 	copies []byte   // memory for files that are not lent
 	done   []func() // of lent files
@@ -30,6 +32,7 @@ func (s *Server) onReadMany(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 		return err
 	}
 	m.files, m.parts = make([]wire.ManyFile, len(m.q.Files)), make([]rpc.Part, len(m.q.Files))
+	m.at = make([]replicas.Location, len(m.q.Files))
 	sent, copied := m.present()
 	if sent > 0 {
 		if err := s.admit(ctx, m.q.Files[0].Ino, sent); err != nil {
@@ -54,7 +57,8 @@ func (s *Server) onReadMany(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 func (m *manyRead) present() (sent, copied int64) {
 	for i, q := range m.q.Files {
 		n := int64(q.Len)
-		if !m.s.fills.present(q.Ino, q.Off, n) {
+		var ok bool
+		if m.at[i], ok = m.s.fills.present(q.Ino, q.Off, n); !ok {
 			m.files[i].Status = syscall.EAGAIN
 			continue
 		}
@@ -90,15 +94,15 @@ func (m *manyRead) copy(ctx context.Context, i int) error {
 	if m.lends(i) {
 		return nil
 	}
-	q, n := &m.q.Files[i], int64(m.q.Files[i].Len)
+	n := int64(m.q.Files[i].Len)
 	b := m.copies[:n:n]
 	m.copies = m.copies[n:]
 	if m.q.Summed {
-		if err := m.s.check.verify(ctx, q.Ino, q.Off, n); err != nil {
+		if err := m.s.check.verify(ctx, m.at[i], n); err != nil {
 			return err
 		}
 	}
-	k, err := m.s.store.ReadAt(ctx, q.Ino, b, q.Off)
+	k, err := m.s.store.ReadAt(ctx, m.at[i].Object, b, m.at[i].Off)
 	if err != nil {
 		return err
 	}
@@ -116,7 +120,8 @@ func (m *manyRead) lend(i int) error {
 		return nil
 	}
 	q := &m.q.Files[i]
-	f, done, err := m.s.store.TryLend(q.Ino)
+	off := m.at[i].Off
+	f, done, err := m.s.store.TryLend(m.at[i].Object)
 	switch {
 	case err != nil:
 		return err
@@ -124,11 +129,11 @@ func (m *manyRead) lend(i int) error {
 		return fmt.Errorf("inode %v: no descriptor to lend: %w", q.Ino, syscall.EAGAIN)
 	}
 	m.done = append(m.done, done)
-	n, err := rpc.Clamp(f, q.Off, int64(q.Len))
+	n, err := rpc.Clamp(f, off, int64(q.Len))
 	if err != nil {
 		return err
 	}
-	m.files[i].Len, m.parts[i] = uint32(n), rpc.Part{File: f, Off: q.Off, Len: n}
+	m.files[i].Len, m.parts[i] = uint32(n), rpc.Part{File: f, Off: off, Len: n}
 	return nil
 }
 

@@ -114,8 +114,10 @@ func (v *Verifier) refetch(ctx context.Context, q *repairRequest) (*repairResult
 		return nil, fmt.Errorf("repair: the source of dataset %d is not known here: %w", q.Dataset, syscall.ENOENT)
 	}
 	for _, ino := range q.Inos {
-		if err := v.fills.replicas.Verify(ctx, ino); ctx.Err() != nil {
-			return nil, err // a bad replica was removed
+		for _, p := range v.fills.replicas.Pieces(ino) {
+			if err := v.fills.replicas.Verify(ctx, p); ctx.Err() != nil {
+				return nil, err // a bad replica was removed
+			}
 		}
 	}
 	failed, err := x.Refetch(ctx, q.Inos)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
@@ -39,15 +40,21 @@ func (s *Server) Handlers() node.Handlers {
 	}
 }
 
+// read is a read of another node, and where its bytes lie.
+type read struct {
+	wire.ReadReq
+	at replicas.Location
+}
+
 // readable parses a read and waits until it can be answered.
-func (s *Server) readable(ctx context.Context, r *rpc.Request) (q wire.ReadReq, err error) {
-	if err := wire.Parse(r.Body, &q); err != nil {
+func (s *Server) readable(ctx context.Context, r *rpc.Request) (q read, err error) {
+	if err := wire.Parse(r.Body, &q.ReadReq); err != nil {
 		return q, err
 	}
 	if q.Len > wire.MaxData {
 		return q, fmt.Errorf("read of %d bytes: %w", q.Len, syscall.EINVAL)
 	}
-	if err := s.fills.need(ctx, q.Ino, q.Off, int64(q.Len)); err != nil {
+	if q.at, err = s.fills.need(ctx, q.Ino, q.Off, int64(q.Len)); err != nil {
 		return q, err
 	}
 	return q, s.admit(ctx, q.Ino, int64(q.Len))
@@ -85,12 +92,12 @@ func (s *Server) onRead(ctx context.Context, r *rpc.Request, resp *rpc.Response)
 }
 
 // readInto answers a read from a buffer. ctx is the handler's, disk that of the read.
-func (s *Server) readInto(ctx, disk context.Context, q *wire.ReadReq, resp *rpc.Response) error {
+func (s *Server) readInto(ctx, disk context.Context, q *read, resp *rpc.Response) error {
 	b, err := resp.Alloc(ctx, int(q.Len))
 	if err != nil {
 		return err
 	}
-	n, err := s.store.ReadAt(disk, q.Ino, b, q.Off)
+	n, err := s.store.ReadAt(disk, q.at.Object, b, q.at.Off)
 	resp.Data = b[:n]
 	return err
 }
@@ -100,21 +107,21 @@ const lendFrom = 16 << 10
 
 // lend answers a read from the file of a sealed object, which does not shrink while it is
 // sent.
-func (s *Server) lend(ctx context.Context, q *wire.ReadReq, resp *rpc.Response) (bool, error) {
+func (s *Server) lend(ctx context.Context, q *read, resp *rpc.Response) (bool, error) {
 	if !q.Ino.Sealed() || q.Len < lendFrom || q.Off < 0 {
 		return false, nil
 	}
-	f, done, err := s.store.Lend(ctx, q.Ino)
+	f, done, err := s.store.Lend(ctx, q.at.Object)
 	if f == nil || err != nil {
 		return false, err
 	}
-	resp.File, resp.Off, resp.Len, resp.Done = f, q.Off, int64(q.Len), done
+	resp.File, resp.Off, resp.Len, resp.Done = f, q.at.Off, int64(q.Len), done
 	return true, nil
 }
 
 // sendOverflow reads an overflow file of this node from the source and sends it to another
 // node. It returns EAGAIN if that takes long.
-func (s *Server) sendOverflow(ctx context.Context, q *wire.ReadReq, resp *rpc.Response) error {
+func (s *Server) sendOverflow(ctx context.Context, q *read, resp *rpc.Response) error {
 	x, _ := s.fills.get(q.Ino.Dataset())
 	if x == nil {
 		return fmt.Errorf("inode %v: the dataset has failed: %w", q.Ino, syscall.EIO)
@@ -157,15 +164,15 @@ func (s *Server) onReadIfPresent(ctx context.Context, r *rpc.Request, resp *rpc.
 	if err := wire.Parse(r.Body, &q); err != nil {
 		return err
 	}
-	if !s.fills.present(q.Ino, q.Off, int64(q.Len)) {
+	if _, ok := s.fills.present(q.Ino, q.Off, int64(q.Len)); !ok {
 		return fmt.Errorf("inode %v is not fetched yet: %w", q.Ino, syscall.EAGAIN)
 	}
 	return s.onReadSummed(ctx, r, resp)
 }
 
-func (s *Server) sendVerified(ctx context.Context, q *wire.ReadReq, resp *rpc.Response) error {
+func (s *Server) sendVerified(ctx context.Context, q *read, resp *rpc.Response) error {
 	if q.Ino.Sealed() {
-		if err := s.check.verify(ctx, q.Ino, q.Off, int64(q.Len)); err != nil {
+		if err := s.check.verify(ctx, q.at, int64(q.Len)); err != nil {
 			return err
 		}
 	}

@@ -118,8 +118,10 @@ func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string
 			g.Go(func() error { return r.piece(ctx, path, p) })
 		}
 	}
-	if !again && r.v.fills.replicas.Has(a.Ino) {
-		g.Go(func() error { return r.replica(ctx, path, a.Ino) })
+	if !again {
+		for _, p := range r.v.fills.replicas.Pieces(a.Ino) {
+			g.Go(func() error { return r.replica(ctx, path, p) })
+		}
 	}
 	mine := len(order) > 0 && r.m.Holder(a.Ino, order[0]) == r.v.n.Self() && (!again || r.q.SHA256)
 	if r.pace != nil && (a.Layout.Kind != metadata.Local || r.fill != nil && !r.fill.Stored(a.Ino)) {
@@ -179,21 +181,23 @@ func (r *verification) piece(ctx context.Context, path string, p fill.PieceSum) 
 	return nil
 }
 
-// replica compares this node's replica of a file.
-func (r *verification) replica(ctx context.Context, path string, ino metadata.Ino) error {
+// replica compares this node's replica of a piece.
+func (r *verification) replica(ctx context.Context, path string, p fill.PieceID) error {
 	fills := r.v.fills
-	err := fills.replicas.Compare(ctx, ino)
+	err := fills.replicas.Compare(ctx, p)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, replicas.ErrNotHere): // it was given back just now
 		return nil
 	case err != nil:
-		r.bad(path, ino, fmt.Errorf("replica: %w", err))
+		r.bad(path, p.Ino, fmt.Errorf("replica: %w", err))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.res.Replicas++
+	if p.Chunk == 0 {
+		r.res.Replicas++
+	}
 	return nil
 }
 

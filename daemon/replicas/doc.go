@@ -5,9 +5,9 @@
 // that lacks the file answers EAGAIN at once, and the reader tries another.
 //
 //	Run       makes replicas in the background, from their owners, never from the source
-//	Has       a replica is read as a local file
+//	Has, Find a replica is read as a local file
 //	Where     the nodes that have a replica of a file
-//	Adopt     a file that falls to this node, since its owner was lost, comes from a replica
+//	Adopt     a piece that falls to this node, since its owner was lost, comes from a replica
 //	GiveBack  room for scratch: the last replicas go first
 //	Verify    removes a replica that does not match its checksum
 //
@@ -19,8 +19,11 @@
 //   - A replica that was given back is not made again: a reader may still have the old copy
 //     open, and scratch that grew once grows again.
 //
-// Files in stripes have no replicas. A daemon that starts again compares the replicas that it
-// finds with the owners' checksums.
+// A file that is whole on one node has one replica, under its inode number. Of a striped file each chunk
+// has one, in an object of its own, whose number follows from the manifest: it comes and goes
+// whole, however many chunks of the file are on this node as its own. Readers ask for the chunk at the offset where
+// a stand-in for its owner has it (datapath.StandIn); Find translates. Adopt copies the bytes there. A daemon that
+// starts again compares the replicas that it finds with the owners' checksums.
 //
 // # Locks
 //

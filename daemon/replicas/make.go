@@ -107,7 +107,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 		return nil, err
 	}
 	if was == nil {
-		r.sweep(s.id)
+		r.sweep(s)
 	}
 	r.mu.Lock()
 	if was != nil {
@@ -119,12 +119,18 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 	return s, r.learnSums(ctx, s)
 }
 
-// sweep removes replicas that an earlier run of the daemon has not finished.
-func (r *Replicas) sweep(id metadata.DatasetID) {
+// sweep removes replicas that an earlier run of the daemon has not finished, and those of chunks that are not in s.
+func (r *Replicas) sweep(s *set) {
+	wanted := make(map[metadata.Ino]bool)
+	for i := range s.files {
+		if o := s.object(s.files[i].PieceID); o != s.files[i].Ino {
+			wanted[o] = true
+		}
+	}
 	n, err := r.cfg.Store.RemoveAll(func(ino metadata.Ino) bool {
-		return ino.Sealed() && ino.Dataset() == id && ino.Part() == metadata.DirPart
+		return ino.Sealed() && ino.Dataset() == s.id && ino.Part() == metadata.DirPart && !wanted[ino]
 	})
-	log := r.cfg.Node.Log().WithField("dataset", id)
+	log := r.cfg.Node.Log().WithField("dataset", s.id)
 	if err != nil {
 		log.WithError(err).Warn("unfinished replicas not removed: they take space until the job ends")
 	}
@@ -150,7 +156,7 @@ func (r *Replicas) learnSums(ctx context.Context, s *set) error {
 		err := r.cfg.Sums(ctx, s.id, id, func(p fill.PieceID, sum [16]byte) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if f := s.find(p.Ino); f != nil && p.Chunk == 0 && f.owner == id && sum != [16]byte{} {
+			if f := s.find(p); f != nil && f.owner == id && sum != [16]byte{} {
 				f.sum = sum
 			}
 		})
@@ -228,7 +234,7 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 			case node.Unreachable(err):
 				return err
 			case err != nil:
-				r.cfg.Node.Log().WithError(err).WithField("inode", f.ino.String()).Debug("replica not made")
+				r.cfg.Node.Log().WithError(err).WithField("inode", f.Ino.String()).Debug("replica not made")
 				r.mu.Lock()
 				s.missed++
 				r.mu.Unlock()
@@ -236,7 +242,7 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if x := s.find(f.ino); x != nil && x.state == absent {
+			if x := s.find(f.PieceID); x != nil && x.state == absent {
 				x.sum = sum
 				r.bytes.Add(s.put(x, to))
 			}
@@ -254,20 +260,20 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 
 // copyFile brings a file from the node that has it to this one, and returns its checksum.
 func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, err error) {
-	temp := metadata.SealedIno(s.id, metadata.DirPart, 1<<31|r.serial.Add(1)) // no directory has an object
-	from := s.m.Holder(f.ino, f.owner)
+	temp := metadata.SealedIno(s.id, metadata.DirPart, unfinished|r.serial.Add(1))
+	from := s.m.Holder(f.Ino, f.owner)
 	want := f.sum
 	if want == [16]byte{} {
-		if want, _, err = s.table.Record(f.ino); err != nil {
+		if want, err = s.sum(f.PieceID); err != nil {
 			return sum, err
 		}
 	}
 	if sum, ok, err := r.left(ctx, s, f, want); ok || err != nil {
 		return sum, err
 	}
-	sum, err = r.pull(ctx, from, f.ino, f.size, want, func(p []byte, off int64) error { return r.cfg.Write(ctx, temp, p, off) })
+	sum, err = r.pull(ctx, s, from, f.PieceID, want, func(p []byte, off int64) error { return r.cfg.Write(ctx, temp, p, off) })
 	if err == nil {
-		err = r.cfg.Store.Rename(ctx, temp, f.ino)
+		err = r.cfg.Store.Rename(ctx, temp, s.object(f.PieceID))
 	}
 	if err != nil {
 		_ = r.cfg.Store.Remove(context.WithoutCancel(ctx), temp) // the next start of the daemon removes a leftover
@@ -281,26 +287,31 @@ var errKept = errors.New("the file is here already")
 // left adopts a replica that an earlier run of the daemon has left if it matches its checksum, and
 // removes it otherwise.
 func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum [16]byte, ok bool, err error) {
-	o, err := r.cfg.Store.Open(f.ino)
+	if r.cfg.Stored(f.PieceID) {
+		return sum, false, errKept
+	}
+	object := s.object(f.PieceID)
+	o, err := r.cfg.Store.Open(object)
 	if err != nil {
 		return sum, false, nil
 	}
 	_ = o.Close() // opened only to see that it exists
-	if r.cfg.Stored(f.ino) {
-		return sum, false, errKept
+	if m := r.cfg.Node.View().Map; m.Holder(f.Ino, f.owner) == r.cfg.Node.Self() {
+		return sum, false, fmt.Errorf("inode %v falls to this node: %w", f.Ino, syscall.EEXIST)
 	}
-	if m := r.cfg.Node.View().Map; m.Holder(f.ino, f.owner) == r.cfg.Node.Self() {
-		return sum, false, fmt.Errorf("inode %v falls to this node: %w", f.ino, syscall.EEXIST)
-	}
-	if want != [16]byte{} && r.cfg.Compare(ctx, fill.PieceSum{Ino: f.ino, Len: f.size, Whole: true, Sum: want}) == nil {
+	if want != [16]byte{} && r.cfg.Compare(ctx, fill.PieceSum{Ino: object, Len: f.size, Whole: true, Sum: want}) == nil {
 		return want, true, nil
 	}
-	return sum, false, r.cfg.Store.Remove(ctx, f.ino)
+	return sum, false, r.cfg.Store.Remove(ctx, object)
 }
 
-// pull reads a file that a node has stored, calls put with its bytes, and returns its checksum,
+// pull reads a piece that a node has stored, calls put with its bytes, and returns its checksum,
 // which must be want unless want is zero. EAGAIN: the node does not have it.
-func (r *Replicas) pull(ctx context.Context, from metadata.NodeID, ino metadata.Ino, size int64, want [16]byte, put func(p []byte, off int64) error) (sum [16]byte, err error) {
+func (r *Replicas) pull(ctx context.Context, s *set, from metadata.NodeID, p fill.PieceID, want [16]byte, put func(p []byte, off int64) error) (sum [16]byte, err error) {
+	_, size, at, err := s.owned(p)
+	if err != nil {
+		return sum, err
+	}
 	peer, ok := r.cfg.Of(from).(datapath.PresentReader)
 	if !ok {
 		return sum, fmt.Errorf("node %d cannot read without a fetch: %w", from, syscall.ENOTSUP)
@@ -312,12 +323,12 @@ func (r *Replicas) pull(ctx context.Context, from metadata.NodeID, ino metadata.
 		if err := r.cfg.Rate.Take(ctx, int64(len(b))); err != nil {
 			return sum, err
 		}
-		n, err := peer.ReadIfPresent(ctx, ino, b, off)
+		n, err := peer.ReadIfPresent(ctx, p.Ino, b, at(from)+off)
 		if err == nil && n < len(b) {
 			err = fmt.Errorf("%d of %d bytes: %w", n, len(b), syscall.EAGAIN)
 		}
 		if err != nil {
-			return sum, fmt.Errorf("inode %v from node %d: %w", ino, from, err)
+			return sum, fmt.Errorf("inode %v from node %d: %w", p.Ino, from, err)
 		}
 		_, _ = check.Write(b) // never fails
 		_, _ = own.Write(b)
@@ -327,7 +338,7 @@ func (r *Replicas) pull(ctx context.Context, from metadata.NodeID, ino metadata.
 		off += int64(n)
 	}
 	if err := check.Check(); err != nil {
-		return sum, fmt.Errorf("inode %v from node %d: %w", ino, from, err)
+		return sum, fmt.Errorf("inode %v from node %d: %w", p.Ino, from, err)
 	}
 	if want != [16]byte{} {
 		return want, nil

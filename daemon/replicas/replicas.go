@@ -30,11 +30,11 @@ type Config struct {
 	Of func(id metadata.NodeID) datapath.Store
 	// Manifest is the manifest of a dataset, if it is here.
 	Manifest func(ds cluster.Dataset) (*manifest.Table, bool)
-	// Stored reports whether this node has a file that fell to it.
-	Stored func(ino metadata.Ino) bool
-	// Sums calls see with the checksum of each file of a dataset that a node has staged.
+	// Stored reports whether this node has a piece as its own, because it fell to it.
+	Stored func(p fill.PieceID) bool
+	// Sums calls see with the checksum of each piece of a dataset that a node has staged.
 	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error
-	// Compare reads a file of this node from its drive and compares it with its checksum.
+	// Compare reads an object of this node from its drive and compares it with its checksum.
 	Compare func(ctx context.Context, p fill.PieceSum) error
 	Rate    *rate.Bucket // bounds the bytes that replicas read from other nodes; nil: unlimited
 }
@@ -43,7 +43,7 @@ type Config struct {
 type Mark struct {
 	Node  metadata.NodeID `json:"node"`
 	Below uint64          `json:"below"` // it has its replicas at lower positions
-	Files int64           `json:"files"` // replicas that it has
+	Files int64           `json:"files"` // replicas that it has; of a striped file the first chunk counts
 	Bytes int64           `json:"bytes"`
 	// OfFiles and OfBytes count the replicas that the map gives it.
 	OfFiles int64 `json:"of_files"`
@@ -85,55 +85,101 @@ func (r *Replicas) changed(ds metadata.DatasetID, gone []metadata.Ino) {
 	}
 }
 
-// Has reports whether this node has a replica of a file.
+// Has reports whether this node has a replica of a file that is whole on one node.
 func (r *Replicas) Has(ino metadata.Ino) bool {
+	at, ok := r.Find(ino, 0, 0)
+	return ok && at.Object == ino
+}
+
+// Location is where the bytes of a replica lie on this node.
+type Location struct {
+	Piece  fill.PieceID
+	Object metadata.Ino
+	Off    int64 // in the object
+}
+
+// Find returns where this node has, as a replica, the bytes [off, off+n) that a reader expects in the object of ino of a
+// stand-in.
+func (r *Replicas) Find(ino metadata.Ino, off, n int64) (at Location, ok bool) {
 	if !r.on.Load() {
-		return false
+		return at, false
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	s := r.sets[ino.Dataset()]
-	f := s.find(ino)
-	return f != nil && f.state == present
+	if s == nil {
+		return at, false
+	}
+	p, off := s.pieceAt(ino, off)
+	f := s.find(p)
+	if f == nil || f.state != present || s.striped[ino] != nil && off+n > f.size {
+		return at, false
+	}
+	return Location{p, s.object(p), off}, true
 }
 
-// Foreign reports whether a file belongs to another node, so that this one must not fetch it
-// from the source: it had a replica, or was thought to.
-func (r *Replicas) Foreign(ino metadata.Ino) bool {
+// Pieces returns the pieces of a file of which this node has a replica.
+func (r *Replicas) Pieces(ino metadata.Ino) (all []fill.PieceID) {
 	if !r.on.Load() {
-		return false
+		return nil
 	}
 	r.mu.RLock()
+	defer r.mu.RUnlock()
 	s := r.sets[ino.Dataset()]
-	r.mu.RUnlock()
+	if s == nil {
+		return nil
+	}
+	for chunk := range s.striped[ino].chunks() {
+		if f := s.find(fill.PieceID{Ino: ino, Chunk: chunk}); f != nil && f.state == present {
+			all = append(all, f.PieceID)
+		}
+	}
+	return all
+}
+
+// Foreign reports whether the byte at off of this node's object of ino belongs to another node, so that this one must not
+// fetch it from the source: it had a replica, or was thought to.
+func (r *Replicas) Foreign(ino metadata.Ino, off int64) bool {
+	s := r.set(ino)
 	if s == nil {
 		return false
 	}
-	_, a, err := s.table.Record(ino)
-	m := r.cfg.Node.View().Map
-	return err == nil && a.Layout.Kind == metadata.Local && m.Holder(ino, a.Layout.Node) != r.cfg.Node.Self()
+	p, _ := s.pieceAt(ino, off)
+	owner, _, _, err := s.owned(p)
+	return err == nil && r.cfg.Node.View().Map.Holder(ino, owner) != r.cfg.Node.Self() && !r.cfg.Stored(p)
+}
+
+// set returns the set of a file's dataset; nil: there is none.
+func (r *Replicas) set(ino metadata.Ino) *set {
+	if !r.on.Load() {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.sets[ino.Dataset()]
 }
 
 // mostPlaces is how many replicas a reader chooses from.
 const mostPlaces = 7
 
-// Where appends to buf the nodes that have a replica of owner's file ino, as far as this node
+// Where appends to buf the nodes that have a replica of owner's piece p, as far as this node
 // knows.
-func (r *Replicas) Where(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID {
+func (r *Replicas) Where(buf []metadata.NodeID, p fill.PieceID, owner metadata.NodeID) []metadata.NodeID {
 	if !r.on.Load() {
 		return buf
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	ino := p.Ino
 	s := r.sets[ino.Dataset()]
 	if s == nil {
 		return buf
 	}
 	self, from := r.cfg.Node.Self(), len(buf)
-	if s.find(ino).here() {
+	if s.find(p).here() {
 		buf = append(buf, self)
 	}
-	m, pos, marks := r.cfg.Node.View().Map, s.position(ino), r.marks[ino.Dataset()]
+	m, pos, marks := r.cfg.Node.View().Map, s.position(p), r.marks[ino.Dataset()]
 	has := func(id metadata.NodeID) bool { return id != self && pos < marks[id].Below }
 	if s.n < len(m.Nodes)-1 {
 		var few [8]metadata.NodeID

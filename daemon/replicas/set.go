@@ -2,13 +2,18 @@ package replicas
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"sort"
+	"syscall"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // state is the state of a file of a set.
@@ -21,10 +26,10 @@ const (
 	kept                 // this node has the file as its own, from a time when the owner was away
 )
 
-// file is a file that this node should have a replica of, by the map.
+// file is a file, or a chunk of a striped one, that this node should have a replica of, by the map.
 type file struct {
+	fill.PieceID
 	pos      uint64 // in the order of making
-	ino      metadata.Ino
 	size     int64
 	sum      [16]byte // zeros: not known yet
 	owner    metadata.NodeID
@@ -34,13 +39,45 @@ type file struct {
 
 type amount struct{ files, bytes int64 }
 
+// first is 1 for the piece by which a file is counted.
+func (f *file) first() int64 {
+	if f.Chunk > 0 {
+		return 0
+	}
+	return 1
+}
+
+// stripes is how a striped file lies on the nodes.
+type stripes struct {
+	size, chunk int64
+	width       int    // of the stripe
+	self        int    // this node's position in it; -1: none
+	number      uint32 // of the first chunk, among all chunks of striped files in the manifest
+}
+
+// chunks is how many pieces a file has; a nil g is that of one that is whole on one node.
+func (g *stripes) chunks() uint32 {
+	if g == nil {
+		return 1
+	}
+	return uint32((g.size-1)/g.chunk + 1)
+}
+
+// table is what a set needs of a manifest.
+type table interface {
+	Located(fn func(from manifest.Origin, a metadata.Attr) bool) error
+	Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err error)
+	Chunks(ino metadata.Ino) (manifest.CRCs, error)
+}
+
 // set is the replicas of one dataset on this node. The lock of Replicas guards it, but for
-// what does not change: id, table, n, m.
+// what does not change: id, table, n, striped, m.
 type set struct {
-	id    metadata.DatasetID
-	table *manifest.Table
-	n     int         // replicas of each file
-	m     cluster.Map // by which the files were chosen
+	id      metadata.DatasetID
+	table   table
+	n       int                       // replicas of each file
+	striped map[metadata.Ino]*stripes // the files that are striped
+	m       cluster.Map               // by which the files were chosen
 
 	files   []file // by position
 	made    int    // files before this one were made, or could not be
@@ -57,18 +94,29 @@ type set struct {
 }
 
 // newSet chooses the files that m gives the node self.
-func newSet(ds cluster.Dataset, table *manifest.Table, m cluster.Map, self metadata.NodeID) (*set, error) {
-	s := &set{id: ds.ID, table: table, n: ds.Replicas.Count(len(m.Nodes)), m: m, ceiling: math.MaxUint64}
+func newSet(ds cluster.Dataset, table table, m cluster.Map, self metadata.NodeID) (*set, error) {
+	s := &set{id: ds.ID, table: table, n: ds.Replicas.Count(len(m.Nodes)), m: m, ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes)}
 	var buf []metadata.NodeID
+	next := uint32(0) // number of the next chunk of a striped file
 	err := table.Located(func(_ manifest.Origin, a metadata.Attr) bool {
-		if a.Layout.Kind != metadata.Local || a.Size == 0 {
+		if fill.IsOverflow(&a) || a.Size == 0 {
 			return true
 		}
-		owner := a.Layout.Node
-		if buf = m.Replicas(buf[:0], a.Ino, owner, s.n); slices.Contains(buf, self) {
-			s.files = append(s.files, file{pos: s.position(a.Ino), ino: a.Ino, size: a.Size, owner: owner})
-			s.want.files++
-			s.want.bytes += a.Size
+		order, size := m.Order(a.Ino, a.Layout), a.Size
+		var g *stripes
+		if a.Layout.Kind != metadata.Local {
+			size = a.Layout.Chunk()
+			g = &stripes{size: a.Size, chunk: size, width: len(order), self: slices.Index(order, self), number: next}
+			s.striped[a.Ino] = g
+			next += g.chunks()
+		}
+		for k := range min(len(order), int(g.chunks())) {
+			if buf = m.Replicas(buf[:0], a.Ino, order[k], s.n); !slices.Contains(buf, self) {
+				continue
+			}
+			for chunk := uint32(k); chunk < g.chunks(); chunk += uint32(len(order)) {
+				s.add(fill.PieceID{Ino: a.Ino, Chunk: chunk}, min(size, a.Size-int64(chunk)*size), order[k])
+			}
 		}
 		return true
 	})
@@ -76,20 +124,88 @@ func newSet(ds cluster.Dataset, table *manifest.Table, m cluster.Map, self metad
 	return s, err
 }
 
-func (s *set) sort() {
-	slices.SortFunc(s.files, func(a, b file) int { return cmp.Or(cmp.Compare(a.pos, b.pos), cmp.Compare(a.ino, b.ino)) })
+// add adds a piece of a node that this node should have a replica of.
+func (s *set) add(p fill.PieceID, size int64, owner metadata.NodeID) {
+	f := file{PieceID: p, pos: s.position(p), size: size, owner: owner}
+	s.files = append(s.files, f)
+	s.want.files += f.first()
+	s.want.bytes += size
 }
 
-func (s *set) position(ino metadata.Ino) uint64 { return s.m.ReplicaPosition(ino) }
+func (s *set) sort() {
+	slices.SortFunc(s.files, func(a, b file) int {
+		return cmp.Or(cmp.Compare(a.pos, b.pos), cmp.Compare(a.Ino, b.Ino), cmp.Compare(a.Chunk, b.Chunk))
+	})
+}
 
-// find is the file ino; nil if it is not in the set, which may be nil.
-func (s *set) find(ino metadata.Ino) *file {
+func (s *set) position(p fill.PieceID) uint64 { return s.m.ReplicaPosition(p.Ino, p.Chunk) }
+
+// chunkObjects is added to the numbers of the objects of chunks, unfinished to those of replicas in the making. No
+// directory has an object.
+const (
+	chunkObjects = 1 << 30
+	unfinished   = 1 << 31
+)
+
+// object is the number of the object of a replica.
+func (s *set) object(p fill.PieceID) metadata.Ino {
+	if g := s.striped[p.Ino]; g != nil {
+		return metadata.SealedIno(s.id, metadata.DirPart, chunkObjects|(g.number+p.Chunk))
+	}
+	return p.Ino
+}
+
+// pieceAt returns the piece at the offset off of this node's object of ino, as owner or stand-in, and the offset in the piece.
+func (s *set) pieceAt(ino metadata.Ino, off int64) (fill.PieceID, int64) {
+	g := s.striped[ino]
+	if g == nil {
+		return fill.PieceID{Ino: ino}, off
+	}
+	i := datapath.ChunkAt(g.chunk, g.width, g.self, g.size, off)
+	if i < 0 {
+		i = math.MaxUint32 // no file has it
+	}
+	return fill.PieceID{Ino: ino, Chunk: uint32(i)}, off % g.chunk
+}
+
+// owned returns the owner of a piece, and where the piece lies in the object of a node, as owner or stand-in.
+func (s *set) owned(p fill.PieceID) (owner metadata.NodeID, size int64, at func(id metadata.NodeID) int64, err error) {
+	_, a, err := s.table.Record(p.Ino)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	order, chunk := s.m.Order(a.Ino, a.Layout), a.Layout.Chunk()
+	switch {
+	case a.Layout.Kind == metadata.Local:
+		return order[0], a.Size, func(metadata.NodeID) int64 { return 0 }, nil
+	case len(order) == 0 || int64(p.Chunk)*chunk >= a.Size:
+		return 0, 0, nil, fmt.Errorf("inode %v has no chunk %d: %w", p.Ino, p.Chunk, syscall.ENOENT)
+	}
+	at = func(id metadata.NodeID) int64 { return datapath.ObjectOffset(chunk, order, a.Size, int64(p.Chunk), id) }
+	return order[int(p.Chunk)%len(order)], min(chunk, a.Size-int64(p.Chunk)*chunk), at, nil
+}
+
+// sum returns the checksum that the manifest has of a piece; zeros: none.
+func (s *set) sum(p fill.PieceID) (sum [16]byte, err error) {
+	if s.striped[p.Ino] == nil {
+		sum, _, err = s.table.Record(p.Ino)
+		return sum, err
+	}
+	crcs, err := s.table.Chunks(p.Ino)
+	if err == nil && int(p.Chunk) < crcs.Len() {
+		sum = stagein.CRCSum(crcs.At(int(p.Chunk)))
+	}
+	return sum, err
+}
+
+// find is the file of a piece; nil if it is not in the set, which may be nil.
+func (s *set) find(p fill.PieceID) *file {
 	if s == nil {
 		return nil
 	}
-	pos := s.position(ino)
+	pos := s.position(p)
 	for i := s.index(pos); i < len(s.files) && s.files[i].pos == pos; i++ {
-		if s.files[i].ino == ino {
+		if s.files[i].PieceID == p {
 			return &s.files[i]
 		}
 	}
@@ -107,7 +223,7 @@ func (s *set) inherit(was *set) {
 	s.ceiling, s.given, s.claim = was.ceiling, was.given, was.mark(0).Below
 	var more []file
 	for _, f := range was.files {
-		switch x := s.find(f.ino); {
+		switch x := s.find(f.PieceID); {
 		case x != nil:
 			x.sum, x.state, x.verified = f.sum, f.state, f.verified
 		case f.state == present:
@@ -142,10 +258,10 @@ func (s *set) put(f *file, to state) (bytes int64) {
 	}
 	switch {
 	case !before && f.here():
-		s.have.files++
+		s.have.files += f.first()
 		s.have.bytes += f.size
 	case before && !f.here():
-		s.have.files--
+		s.have.files -= f.first()
 		s.have.bytes -= f.size
 	}
 	return s.spare - spare

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // testSet is a set of n files of different sizes.
@@ -15,7 +16,8 @@ func testSet(n int) *set {
 	s := &set{id: 1, m: cluster.NewMap(7, []string{"a", "b", "c"}), n: 1, ceiling: math.MaxUint64}
 	for i := range n {
 		ino := metadata.SealedIno(1, 0, uint32(i+1))
-		f := file{pos: s.position(ino), ino: ino, size: 1 + int64(i*37%1000)}
+		p := fill.PieceID{Ino: ino}
+		f := file{PieceID: p, pos: s.position(p), size: 1 + int64(i*37%1000)}
 		s.files = append(s.files, f)
 		s.want.files, s.want.bytes = s.want.files+1, s.want.bytes+f.size
 	}
@@ -78,10 +80,11 @@ func TestPickLast(t *testing.T) {
 		s.made = len(s.files)
 	}
 	before := large.have
-	id, inos := x.pickLast(20_000)
+	of, ps := x.pickLast(20_000)
+	inos := of.wholes(ps...)
 	freed := before.bytes - large.have.bytes
-	if id != 1 || freed < 20_000 || freed > 21_000 || int64(len(inos)) != before.files-large.have.files || !slices.IsSorted(inos) {
-		t.Fatalf("%d files of set %d, %d bytes", len(inos), id, freed)
+	if of != large || freed < 20_000 || freed > 21_000 || int64(len(inos)) != before.files-large.have.files || !slices.IsSorted(inos) {
+		t.Fatalf("%d files of set %d, %d bytes", len(inos), of.id, freed)
 	}
 	if x.Bytes() != small.spare+large.spare || large.spare != large.have.bytes || large.have != large.counted() || large.given != freed {
 		t.Errorf("%d bytes in all, %+v counted %+v", x.Bytes(), large.have, large.counted())
@@ -92,7 +95,7 @@ func TestPickLast(t *testing.T) {
 			t.Fatalf("a file at %x is in state %d below the mark %x", f.pos, f.state, m.Below)
 		}
 	}
-	if large.find(inos[0]).state != gone {
+	if large.find(ps[0]).state != gone {
 		t.Error("a replica that was given back is scheduled again")
 	}
 	for x.Bytes() > 0 {
@@ -161,7 +164,7 @@ func TestInherit(t *testing.T) {
 	s := testSet(600) // twice as many
 	kept := s.files[:0]
 	for _, f := range s.files { // of the old ones a half
-		if f.ino.Seq() > 150 {
+		if f.Ino.Seq() > 150 {
 			kept = append(kept, f)
 		}
 	}
@@ -171,10 +174,10 @@ func TestInherit(t *testing.T) {
 		t.Errorf("%+v counted %+v, want %+v", s.have, s.counted(), was.have)
 	}
 	for _, f := range was.files {
-		x := s.find(f.ino)
+		x := s.find(f.PieceID)
 		switch {
-		case x == nil && (f.state == present || f.ino.Seq() > 150):
-			t.Fatalf("%v in state %d is lost", f.ino, f.state)
+		case x == nil && (f.state == present || f.Ino.Seq() > 150):
+			t.Fatalf("%v in state %d is lost", f.Ino, f.state)
 		case x != nil && (x.state != f.state || x.sum != f.sum || x.verified != f.verified):
 			t.Fatalf("%+v became %+v", f, x)
 		}

@@ -7,7 +7,9 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
@@ -16,61 +18,61 @@ var ErrNotHere = fmt.Errorf("no replica is here: %w", syscall.EAGAIN)
 
 // Verify compares a replica with its checksum, once after it was made. It removes one that does
 // not match: ErrNotHere.
-func (r *Replicas) Verify(ctx context.Context, ino metadata.Ino) error {
-	if _, verified := r.look(ino); verified {
+func (r *Replicas) Verify(ctx context.Context, p fill.PieceID) error {
+	if _, verified := r.look(p); verified {
 		return nil
 	}
-	bad := r.Compare(ctx, ino)
+	bad := r.Compare(ctx, p)
 	if bad == nil || ctx.Err() != nil || errors.Is(bad, ErrNotHere) {
 		return bad
 	}
-	r.cfg.Node.Log().WithError(bad).WithField("inode", ino.String()).Warn("replica differs from what was staged: removed; readers get another copy")
-	r.remove(ino)
+	r.cfg.Node.Log().WithError(bad).WithField("inode", p.Ino.String()).Warn("replica differs from what was staged: removed; readers get another copy")
+	if s := r.set(p.Ino); r.release(p) {
+		r.remove(s.object(p))
+		r.changed(s.id, s.wholes(p))
+	}
 	return fmt.Errorf("%v: %w", bad, ErrNotHere)
 }
 
 // Compare compares a replica with its checksum, even if it was verified before.
-func (r *Replicas) Compare(ctx context.Context, ino metadata.Ino) error {
-	f, _ := r.look(ino)
+func (r *Replicas) Compare(ctx context.Context, p fill.PieceID) error {
+	f, _ := r.look(p)
 	if f.state != present {
 		return ErrNotHere
 	}
-	err := r.cfg.Compare(ctx, fill.PieceSum{Ino: ino, Len: f.size, Whole: true, Sum: f.sum})
+	err := r.cfg.Compare(ctx, fill.PieceSum{Ino: r.set(p.Ino).object(p), Len: f.size, Whole: true, Sum: f.sum})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.sets[ino.Dataset()].find(ino); f != nil {
+	if f := r.sets[p.Ino.Dataset()].find(p); f != nil {
 		f.verified = err == nil
 	}
 	return err
 }
 
 // look returns a file of a set, and whether it is a replica that was verified.
-func (r *Replicas) look(ino metadata.Ino) (f file, verified bool) {
+func (r *Replicas) look(p fill.PieceID) (f file, verified bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if x := r.sets[ino.Dataset()].find(ino); x != nil {
+	if x := r.sets[p.Ino.Dataset()].find(p); x != nil {
 		return *x, x.verified && x.state == present
 	}
 	return f, false
 }
 
-// remove removes a replica, which is not made again.
-func (r *Replicas) remove(ino metadata.Ino) {
-	if !r.release(ino) {
-		return
+// remove removes the object of a replica.
+func (r *Replicas) remove(object metadata.Ino) {
+	if err := r.cfg.Store.Remove(context.Background(), object); err != nil {
+		r.cfg.Node.Log().WithError(err).WithField("object", object.String()).Warn("replica not removed: it takes space until the job ends")
 	}
-	if err := r.cfg.Store.Remove(context.Background(), ino); err != nil {
-		r.cfg.Node.Log().WithError(err).WithField("inode", ino.String()).Warn("replica not removed: it takes space until the job ends")
-	}
-	r.changed(ino.Dataset(), []metadata.Ino{ino})
 }
 
-// release takes a file out of the replicas and leaves its object. It reports whether it was one.
-func (r *Replicas) release(ino metadata.Ino) bool {
+// release takes a piece out of the replicas, so that it is not made again, and leaves its object. It reports whether it
+// was one.
+func (r *Replicas) release(p fill.PieceID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.sets[ino.Dataset()]
-	f := s.find(ino)
+	s := r.sets[p.Ino.Dataset()]
+	f := s.find(p)
 	if f == nil || f.state != present {
 		return false
 	}
@@ -78,35 +80,42 @@ func (r *Replicas) release(ino metadata.Ino) bool {
 	return true
 }
 
-// Adopt makes a file that falls to this node from a replica, and returns its checksum: from
-// its own, in place, or from another node's. It reports false if no replica is right.
-func (r *Replicas) Adopt(ctx context.Context, ino metadata.Ino) (sum [16]byte, ok bool) {
-	if !r.on.Load() {
-		return sum, false
-	}
-	if r.Has(ino) && r.Verify(ctx, ino) == nil {
-		f, _ := r.look(ino)
-		return f.sum, r.release(ino)
-	}
-	r.mu.RLock()
-	s := r.sets[ino.Dataset()]
-	r.mu.RUnlock()
+// Adopt makes a piece that falls to this node from a replica, and returns its checksum: from
+// its own, a whole file in place, or from another node's. It reports false if no replica is right.
+func (r *Replicas) Adopt(ctx context.Context, p fill.PieceID) (sum [16]byte, ok bool) {
+	s := r.set(p.Ino)
 	if s == nil {
 		return sum, false
 	}
-	want, a, err := s.table.Record(ino)
+	owner, size, at, err := s.owned(p)
 	if err != nil {
 		return sum, false
 	}
-	if f, _ := r.look(ino); f.sum != ([16]byte{}) {
-		want = f.sum
+	put := func(b []byte, off int64) error { return r.cfg.Put(ctx, p.Ino, b, at(r.cfg.Node.Self())+off) }
+	f, _ := r.look(p)
+	if f.state == present && r.Verify(ctx, p) == nil {
+		object := s.object(p)
+		if object == p.Ino {
+			return f.sum, r.release(p)
+		}
+		if sum, err := r.copyOwn(ctx, object, size, f.sum, put); err == nil {
+			if r.release(p) {
+				r.remove(object)
+			}
+			return sum, true
+		}
 	}
-	for _, id := range r.Where(nil, ino, a.Layout.Node) {
+	want := f.sum
+	if want == ([16]byte{}) {
+		if want, err = s.sum(p); err != nil {
+			return sum, false
+		}
+	}
+	for _, id := range r.Where(nil, p, owner) {
 		if id == r.cfg.Node.Self() {
 			continue
 		}
-		put := func(p []byte, off int64) error { return r.cfg.Put(ctx, ino, p, off) }
-		if sum, err = r.pull(ctx, id, ino, a.Size, want, put); err == nil {
+		if sum, err = r.pull(ctx, s, id, p, want, put); err == nil {
 			return sum, true
 		}
 		if errors.Is(err, syscall.ENOSPC) || ctx.Err() != nil {
@@ -115,6 +124,26 @@ func (r *Replicas) Adopt(ctx context.Context, ino metadata.Ino) (sum [16]byte, o
 		r.cfg.Node.Log().WithError(err).Debug("file not copied from a replica")
 	}
 	return sum, false
+}
+
+// copyOwn calls put with the bytes of an object of this node, and compares them with their checksum.
+func (r *Replicas) copyOwn(ctx context.Context, object metadata.Ino, size int64, sum [16]byte, put func(p []byte, off int64) error) ([16]byte, error) {
+	check, buf := stagein.NewChecker(sum, size), make([]byte, min(size, wire.MaxData))
+	for off := int64(0); off < size; {
+		n, err := r.cfg.Store.ReadAt(ctx, object, buf[:min(size-off, int64(len(buf)))], off)
+		if n == 0 && err == nil {
+			err = ErrNotHere // given back just now
+		}
+		if err == nil {
+			err = put(buf[:n], off)
+		}
+		if err != nil {
+			return sum, err
+		}
+		_, _ = check.Write(buf[:n]) // never fails
+		off += int64(n)
+	}
+	return sum, check.Check()
 }
 
 // Bytes implements chunkstore.Spare.
@@ -136,43 +165,50 @@ func (r *Replicas) GiveBack(n int64) bool {
 		return true // another call has freed it
 	}
 	sp, _ := r.cfg.Store.Space(context.Background()) // local; on an error the zero space gives back n bytes
-	id, inos := r.pickLast(max(n, min(sp.Capacity/giveUnit, mostGiven)))
-	for _, ino := range inos {
-		if err := r.cfg.Store.Remove(context.Background(), ino); err != nil {
-			r.cfg.Node.Log().WithError(err).WithField("inode", ino.String()).Warn("replica not removed: it takes space until the job ends")
-		}
+	s, ps := r.pickLast(max(n, min(sp.Capacity/giveUnit, mostGiven)))
+	for _, p := range ps {
+		r.remove(s.object(p))
 	}
-	if len(inos) == 0 {
+	if len(ps) == 0 {
 		return false
 	}
-	r.cfg.Node.Log().WithField("dataset", id).WithField("files", len(inos)).Info("replicas given back: other files need the room")
-	r.changed(id, inos)
+	r.cfg.Node.Log().WithField("dataset", s.id).WithField("pieces", len(ps)).Info("replicas given back: other files need the room")
+	r.changed(s.id, s.wholes(ps...))
 	return true
 }
 
 // pickLast removes the last replicas from the largest set, n bytes or more.
-func (r *Replicas) pickLast(n int64) (id metadata.DatasetID, inos []metadata.Ino) {
+func (r *Replicas) pickLast(n int64) (s *set, ps []fill.PieceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var s *set
 	for _, x := range r.sets {
 		if s == nil || x.spare > s.spare {
 			s = x
 		}
 	}
 	if s == nil {
-		return 0, nil
+		return nil, nil
 	}
 	freed := int64(0)
 	for i := len(s.files) - 1; i >= 0 && freed < n; i-- {
 		f := &s.files[i]
 		s.ceiling = min(s.ceiling, f.pos)
 		if f.state == present {
-			inos, freed = append(inos, f.ino), freed+f.size
+			ps, freed = append(ps, f.PieceID), freed+f.size
 			r.bytes.Add(s.put(f, gone))
 		}
 	}
 	s.given += freed
+	return s, ps
+}
+
+// wholes returns, sorted, the files of pieces that are whole on one node: only these are read by the kernel itself.
+func (s *set) wholes(ps ...fill.PieceID) (inos []metadata.Ino) {
+	for _, p := range ps {
+		if s.striped[p.Ino] == nil {
+			inos = append(inos, p.Ino)
+		}
+	}
 	slices.Sort(inos)
-	return s.id, inos
+	return inos
 }

@@ -25,9 +25,9 @@ type Config struct {
 	Meta func(metadata.NodeID) metadata.NodeStore
 	Data func(metadata.NodeID) datapath.Store
 	View func() cluster.View
-	// Replicas appends to buf the nodes that have a replica of owner's part of the file
+	// Replicas appends to buf the nodes that have a replica of a chunk of the file ino, which owner owns
 	// ino; nil: there are none.
-	Replicas func(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID
+	Replicas func(buf []metadata.NodeID, ino metadata.Ino, chunk uint32, owner metadata.NodeID) []metadata.NodeID
 }
 
 // Router finds the node for a call.
@@ -190,16 +190,20 @@ func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout)
 	return order, nil
 }
 
-// Where appends to buf the nodes that have owner's part of the file a of a dataset: the
+// Where appends to buf the nodes that have the byte at pos of the file a of a dataset, which owner owns: the
 // owner, or its stand-in if it was lost, and the holders of replicas.
-func (r *Router) Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID) []metadata.NodeID {
+func (r *Router) Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID, pos int64) []metadata.NodeID {
 	m := r.Map()
 	holder := m.Holder(a.Ino, owner)
 	buf = append(buf, holder)
-	if r.cfg.Replicas == nil || a.Layout.Kind != metadata.Local {
+	if r.cfg.Replicas == nil {
 		return buf
 	}
-	all := r.cfg.Replicas(buf, a.Ino, owner)
+	chunk := uint32(0)
+	if a.Layout.Kind != metadata.Local {
+		chunk = uint32(pos / a.Layout.Chunk())
+	}
+	all := r.cfg.Replicas(buf, a.Ino, chunk, owner)
 	replicas := slices.DeleteFunc(all[len(buf):], func(id metadata.NodeID) bool { return id == holder })
 	return all[:len(buf)+len(replicas)]
 }
@@ -234,7 +238,7 @@ func (r *Router) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
 		return nil, err
 	}
 	if a.Ino.Sealed() && a.Layout.Kind == metadata.Local && r.cfg.Replicas != nil {
-		order = r.cfg.Replicas(order, a.Ino, order[0])
+		order = r.cfg.Replicas(order, a.Ino, 0, order[0])
 	}
 	m := r.Map()
 	if a.Object().Copied() {

@@ -20,9 +20,9 @@ import (
 type Nodes interface {
 	// Data is the file data of a node.
 	Data(id metadata.NodeID) (datapath.Store, error)
-	// Where appends to buf the nodes that have owner's part of the file a of a dataset:
+	// Where appends to buf the nodes that have the byte at pos of the file a of a dataset, which owner owns:
 	// the owner, or its stand-in if it was lost, and the holders of replicas.
-	Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID) []metadata.NodeID
+	Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID, pos int64) []metadata.NodeID
 	// Current appends to buf those of copies that count now (cluster.Map.Current).
 	Current(buf, copies []metadata.NodeID, since metadata.Epoch) []metadata.NodeID
 }

@@ -70,7 +70,7 @@ func (s *sealedRead) try(ctx context.Context, p []byte) error {
 		return s.from(ctx, r, s.Node, p)
 	}
 	var buf [8]metadata.NodeID
-	at := s.d.cfg.Nodes.Where(buf[:0], s.a, s.Node)
+	at := s.d.cfg.Nodes.Where(buf[:0], s.a, s.Node, s.Pos)
 	holder, why := at[0], error(nil)
 	for {
 		r := s.d.cfg.Sources.Begin(int64(len(p)), at)

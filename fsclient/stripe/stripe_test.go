@@ -96,7 +96,7 @@ func (n *fakeNodes) Current(buf, copies []metadata.NodeID, _ metadata.Epoch) []m
 
 func (n *fakeNodes) Data(id metadata.NodeID) (datapath.Store, error) { return n.stores[id], nil }
 
-func (n *fakeNodes) Where(buf []metadata.NodeID, _ *metadata.Attr, owner metadata.NodeID) []metadata.NodeID {
+func (n *fakeNodes) Where(buf []metadata.NodeID, _ *metadata.Attr, owner metadata.NodeID, _ int64) []metadata.NodeID {
 	if owner == n.lost {
 		owner = n.standIn
 	}

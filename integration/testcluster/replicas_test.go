@@ -115,6 +115,42 @@ func TestReplicasHealALostOwner(t *testing.T) {
 	}
 }
 
+// TestReplicasOfStripedFiles: each chunk of a file on several nodes has replicas, which are read, verified, and heal the loss
+// of an owner without the source. Scratch gets their room.
+func TestReplicasOfStripedFiles(t *testing.T) {
+	t.Parallel()
+	m := randomFiles(20, 30_000)
+	m["striped"] = bytes.Repeat([]byte("an odd period for a chunk."), 65<<20/26)
+	src := filepath.Join(t.TempDir(), "src")
+	writeTree(t, src, m)
+	fsys := newCounted()
+	c, ds := withReplicas(t, Config{Source: fsys, Capacity: 96 << 20}, src, "2")
+	before := fsys.sum()
+	s := c.Nodes[1].Status(context.Background()).Datasets[0].Copies
+	if s.Bytes != 2*bytesOf(m) || s.Files != int64(2*len(m)) || len(s.Full) > 0 {
+		t.Errorf("replicas: %+v, want %d bytes of %d files", s, 2*bytesOf(m), 2*len(m))
+	}
+	far := c.remote()
+	readAll(t, c, ds.ID, m, 1)
+	if n := c.remote() - far; n > bytesOf(m)*5/4 {
+		t.Errorf("%d bytes were read from other nodes, want those of the quarter that each node lacks, %d", n, bytesOf(m))
+	}
+	c.loses(t, 2, ds.ID, m)
+	readAll(t, c, ds.ID, m, 1)
+	Eventually(t, "the others have the lost node's chunks", func() bool {
+		r := c.verify(t, dataset.VerifySpec{Name: "set", Keep: true})
+		return r.Bad == 0 && r.Files == int64(len(m)) && r.Replicas > 0
+	})
+	(&Cluster{Nodes: c.Nodes[:1]}).fillUp(t, 0)
+	if s := c.Nodes[0].Status(context.Background()).Datasets[0].Copies; s.Given == 0 || s.PerNode[0].Bytes > 8<<20 {
+		t.Errorf("replicas with scratch full: %+v", s)
+	}
+	readAll(t, c, ds.ID, m, 1)
+	if n := fsys.sum() - before; n > 0 {
+		t.Errorf("%d bytes came from the source", n)
+	}
+}
+
 // TestReplicasAreShown: locate names the owner first and then the replicas, and status counts.
 func TestReplicasAreShown(t *testing.T) {
 	t.Parallel()

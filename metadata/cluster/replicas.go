@@ -52,7 +52,7 @@ func (r Replicas) Count(nodes int) int {
 	return min(n, most)
 }
 
-// Replicas appends to buf the nodes for n replicas of owner's file ino, which is on one node:
+// Replicas appends to buf the nodes for n replicas of owner's part of the file ino:
 // those Up with the greatest weights behind that of a stand-in (Holder), so that a stand-in
 // has a replica. If n is all other nodes they come by number.
 func (m Map) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID, n int) []metadata.NodeID {
@@ -79,6 +79,8 @@ func (m Map) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadata.No
 	return buf
 }
 
-// ReplicaPosition is the place of a file in the order in which every node makes its replicas
-// of a dataset: a node's progress tells which ones it has.
-func (m Map) ReplicaPosition(ino metadata.Ino) uint64 { return m.hash(kindReplica, uint64(ino)) }
+// ReplicaPosition is the place of a chunk of a file, 0 if the file is whole on one node, in the order in
+// which every node makes its replicas of a dataset: a node's progress tells which ones it has.
+func (m Map) ReplicaPosition(ino metadata.Ino, chunk uint32) uint64 {
+	return m.hash(kindReplica, uint64(ino)^mix(uint64(chunk)))
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/fill/cache"
@@ -40,9 +41,9 @@ type Config struct {
 	// bytes that are overwritten; nil: always. Drop removes the object.
 	Room func(ino metadata.Ino, n int64) bool
 	Drop func(ctx context.Context, ino metadata.Ino) error
-	// Copy stores a file that is whole on one node here, from a replica, and returns its
-	// checksum; false if there is none. Nil: there are no replicas.
-	Copy func(ctx context.Context, ino metadata.Ino) (sum [16]byte, ok bool)
+	// Copy stores a piece here, from a replica, and returns its checksum; false if there is none. Nil: there are no
+	// replicas.
+	Copy func(ctx context.Context, p PieceID) (sum [16]byte, ok bool)
 	// Kept makes a file from what an earlier job has kept under a key, and returns its checksum;
 	// false if there is none. Nil: nothing is kept.
 	Kept      func(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool)
@@ -63,6 +64,7 @@ type Config struct {
 // before a file is read.
 type Fill struct {
 	cfg         Config
+	striped     bool // some files may be on several nodes
 	src         archive.Fetcher
 	bufs        archive.Buffers
 	present     *pieceSet
@@ -129,6 +131,8 @@ func New(cfg Config) (*Fill, error) {
 		incarnation: rand.Uint64(),
 	}
 	f.flights = newFlights(f.present)
+	sum, known := cfg.Files.(interface{ Summary() manifest.Summary })
+	f.striped = !known || sum.Summary().Striped.Files > 0
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	err := adopt(&f.cfg)
 	if err != nil {
@@ -213,7 +217,10 @@ func (f *Fill) Progress() stagein.Progress {
 }
 
 // Stored reports whether the file is whole on this node.
-func (f *Fill) Stored(ino metadata.Ino) bool { return f.present.has(PieceID{Ino: ino}) }
+func (f *Fill) Stored(ino metadata.Ino) bool { return f.HasPiece(PieceID{Ino: ino}) }
+
+// HasPiece reports whether a piece is here.
+func (f *Fill) HasPiece(p PieceID) bool { return f.present.has(p) }
 
 // Need returns when [off, off+n) of this node's object of ino can be read: missing
 // pieces are fetched before all else. A fetch goes on if the caller stops waiting. A piece

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -103,4 +105,31 @@ func TestGivesWay(t *testing.T) {
 			t.Error("the next pass waits for readers of the one before")
 		}
 	})
+}
+
+// TestHasKnowsWhoseChunk: a stand-in that has chunk 0 of a lost node does not claim to have its own chunk, which lies at
+// the beginning of its object.
+func TestHasKnowsWhoseChunk(t *testing.T) {
+	m := cluster.NewMap(7, []string{"a", "b", "c"})
+	a := metadata.Attr{Ino: metadata.SealedIno(3, 0, 1), Size: 5<<20 + 1, Layout: metadata.Layout{Kind: metadata.Striped, ChunkSize: 1 << 20}}
+	order := m.Order(a.Ino, a.Layout)
+	files := &stageintest.MemFiles{ByIno: map[metadata.Ino]*manifest.Record{a.Ino: {Attr: a}}}
+	f := &Fill{striped: true, present: newPieceSet(), cfg: Config{
+		Self: order[1], Files: files, Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
+	}}
+	at := func(chunk int64) int64 { return datapath.ObjectOffset(1<<20, order, a.Size, chunk, order[1]) }
+	for chunk := range int64(6) {
+		if f.Has(a.Ino, at(chunk), 1) {
+			t.Errorf("chunk %d is said to be here", chunk)
+		}
+		f.present.add(PieceID{a.Ino, uint32(chunk)})
+		for later := range int64(6) {
+			if got := f.Has(a.Ino, at(later), 1); got != (later <= chunk) {
+				t.Errorf("with chunks up to %d: chunk %d is here: %v", chunk, later, got)
+			}
+		}
+	}
+	if f.Has(a.Ino, 100<<20, 1) {
+		t.Error("bytes of no chunk are said to be here")
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/zeebo/xxh3"
@@ -104,14 +105,17 @@ func (r *pieceSet) remove(p PieceID) bool {
 // Has reports whether [off, off+n) of this node's object of ino can be read at
 // once, as far as that is known cheaply.
 func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
-	if !f.present.has(PieceID{Ino: ino}) {
-		return false
-	}
-	if off+n <= minChunk {
-		return true
+	if !f.striped {
+		return f.present.has(PieceID{Ino: ino})
 	}
 	_, a, err := f.cfg.Files.Origin(ino)
-	return err == nil && a.Layout.Kind == metadata.Local
+	if err != nil {
+		return false
+	}
+	m, _ := f.cfg.Watch()
+	s := placementOf(m, a)
+	ps := s.overlapping(f.cfg.Self, off, n)
+	return len(ps) > 0 && !slices.ContainsFunc(ps, func(chunk uint32) bool { return !f.present.has(PieceID{ino, chunk}) })
 }
 
 // The journal of a fill: which pieces are on this node's disk, so that a daemon

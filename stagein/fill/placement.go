@@ -31,13 +31,8 @@ func (s *placement) owner(chunk uint32) metadata.NodeID { return s.order[int(chu
 
 // at is where a piece lies in the file, and in the object of self.
 func (s *placement) at(chunk uint32, self metadata.NodeID) (pos, n, off int64) {
-	w := int64(len(s.order))
 	pos = int64(chunk) * s.chunk
-	n, off = min(s.chunk, s.a.Size-pos), int64(chunk)/w*s.chunk
-	if s.owner(chunk) != self {
-		off = datapath.StandIn(s.chunk, len(s.order), int(int64(chunk)%w), s.a.Size, off)
-	}
-	return pos, n, off
+	return pos, min(s.chunk, s.a.Size-pos), datapath.ObjectOffset(s.chunk, s.order, s.a.Size, int64(chunk), self)
 }
 
 // overlapping returns the pieces that overlap [off, off+n) of the object of self.
@@ -46,16 +41,9 @@ func (s *placement) overlapping(self metadata.NodeID, off, n int64) []uint32 {
 		return []uint32{0}
 	}
 	var all []uint32
+	k := slices.Index(s.order, self)
 	for end := off + n; off < end; off = off/s.chunk*s.chunk + s.chunk {
-		k, own := datapath.Place(s.chunk, len(s.order), s.a.Size, off)
-		if k < 0 {
-			k = slices.Index(s.order, self)
-		}
-		if len(s.order) == 1 {
-			k = 0 // a stand-in for the only node has the same object
-		}
-		chunk := own/s.chunk*int64(len(s.order)) + int64(k)
-		if k >= 0 && k < len(s.order) && chunk < int64(s.pieces()) {
+		if chunk := datapath.ChunkAt(s.chunk, len(s.order), k, s.a.Size, off); chunk >= 0 {
 			all = append(all, uint32(chunk))
 		}
 	}

@@ -81,35 +81,43 @@ func (f *Fill) forget(ino metadata.Ino) ([]PieceID, error) {
 	return mine, nil
 }
 
-// copied reports whether a file came from what an earlier job has kept, or from a replica.
+// copied reports whether a piece came from what an earlier job has kept, or from a replica.
 func copied(f *Fill, p PieceID) bool {
-	if f.cfg.Copy == nil && f.cfg.Kept == nil || p.Chunk > 0 {
+	if f.cfg.Copy == nil && f.cfg.Kept == nil {
 		return false
 	}
 	from, a, err := f.cfg.Files.Origin(p.Ino)
-	if err != nil || a.Layout.Kind != metadata.Local {
+	if err != nil || IsOverflow(&a) {
 		return false
 	}
-	sum, adopted := adoptKept(f, &from, &a)
+	var sum [16]byte
+	adopted := false
+	if a.Layout.Kind == metadata.Local {
+		sum, adopted = adoptKept(f, &from, &a)
+	}
 	ok := adopted
 	if !ok && f.cfg.Copy != nil {
-		sum, ok = f.cfg.Copy(f.ctx, p.Ino)
+		sum, ok = f.cfg.Copy(f.ctx, p)
 	}
 	if !ok || f.journal.add(p, sum) != nil {
 		return false
 	}
+	n := a.Size
+	if a.Layout.Kind != metadata.Local {
+		n = min(a.Layout.Chunk(), a.Size-int64(p.Chunk)*a.Layout.Chunk())
+	}
 	if adopted {
 		f.adopted.Add(1)
-		f.adoptedBytes.Add(a.Size)
+		f.adoptedBytes.Add(n)
 	}
-	f.markPresent(p, a.Size)
+	f.markPresent(p, n)
 	return true
 }
 
 // healers is how many files are copied from replicas at a time.
 const healers = 8
 
-// heal copies, before the source is read, what an earlier job has kept, and from replicas files that
+// heal copies, before the source is read, what an earlier job has kept, and from replicas pieces that
 // fall to this node because others are lost.
 func heal(f *Fill, m cluster.Map) {
 	if f.cfg.Kept == nil && (f.cfg.Copy == nil || len(downIn(m)) == 0) {
