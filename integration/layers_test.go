@@ -88,7 +88,7 @@ var floors = map[string]int{
 	"daemon":                  20,
 	"deploy/mounts":           6,
 	"deploy/show":             21,
-	"deploy/simulate":         1,
+	"deploy/simulate":         2,
 	"deploy/doctor":           1,
 	"deploy/exporter":         1,
 	"deploy/local":            21,

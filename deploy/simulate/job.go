@@ -28,6 +28,9 @@ type Job struct {
 	Disk    Device // of each node
 	Network Device // of each node, in each direction
 
+	Chunk int // files of a chunk of ChunkShuffleSampler, and
+	Group int // chunks that a rank shuffles together; 0: 64
+
 	Ahead  int64 // bytes that a node prefetches by plan
 	Copies int   // of a file beside its owner's, with replicas; 0: one on every node
 
@@ -109,6 +112,8 @@ func (j *Job) Check() error {
 	within("workers", j.Workers, 1, 1024)
 	within("prefetch", j.Prefetch, 1, 1024)
 	within("replicas", j.Copies, 0, maxNodes)
+	within("chunk", j.Chunk, 0, maxFiles)
+	within("group", j.Group, 0, maxFiles)
 	if len(errs) == 0 {
 		world := j.Nodes * j.Ranks
 		refuse(len(j.Sizes) < world, "%d files for %d ranks: give more files, or fewer nodes or ranks", len(j.Sizes), world)

@@ -1,37 +1,23 @@
 package simulate
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
 
-// The shape of a chunk-wise shuffle: files of a group, and groups that a rank
-// shuffles together.
-const (
-	groupFiles  = 64
-	windowGroup = 16
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
 // deal gives each rank its samples of an epoch, in order; all get equally many.
 func (r *run) deal(epoch int) [][]int32 {
 	n, world := len(r.job.Sizes), r.world
-	rng := rand.New(rand.NewPCG(r.job.Seed, 16+uint64(epoch)))
-	var order []int32
 	if r.policy == ChunkWise {
-		order = groups(rng, n)
-	} else {
-		order = permutation(rng, n)
+		return r.chunks(epoch)
 	}
+	order := permutation(rand.New(rand.NewPCG(r.job.Seed, 16+uint64(epoch))), n)
 	for i := 0; len(order)%world != 0; i++ { // as DistributedSampler pads
 		order = append(order, order[i])
 	}
 	ranks, each := make([][]int32, world), len(order)/world
 	switch r.policy {
-	case ChunkWise:
-		for k := range ranks {
-			ranks[k] = order[k*each : (k+1)*each]
-			for from := 0; from < each; from += groupFiles * windowGroup {
-				w := ranks[k][from:min(each, from+groupFiles*windowGroup)]
-				rng.Shuffle(len(w), func(a, b int) { w[a], w[b] = w[b], w[a] })
-			}
-		}
 	case Locality:
 		for from := 0; from < len(order); from += world * r.job.Batch {
 			r.match(order[from:min(len(order), from+world*r.job.Batch)], ranks)
@@ -56,15 +42,20 @@ func permutation(rng *rand.Rand, n int) []int32 {
 	return order
 }
 
-// groups returns runs of neighbours, in random order.
-func groups(rng *rand.Rand, n int) []int32 {
-	order := make([]int32, 0, n)
-	for _, g := range permutation(rng, (n+groupFiles-1)/groupFiles) {
-		for i := int(g) * groupFiles; i < min(n, (int(g)+1)*groupFiles); i++ {
-			order = append(order, int32(i))
+// chunks deals as ChunkShuffleSampler does.
+func (r *run) chunks(epoch int) [][]int32 {
+	p := accessplan.Plan{Kind: accessplan.Chunk, Seed: r.job.Seed, Ranks: r.world, Chunk: r.job.Chunk, Group: r.job.Group}
+	e, err := p.Epoch(epoch, len(r.job.Sizes))
+	if err != nil {
+		panic(err) // Check has allowed the number of files
+	}
+	ranks := make([][]int32, r.world)
+	for k := range ranks {
+		for i := range e.Len(k) {
+			ranks[k] = append(ranks[k], int32(e.At(k, i)))
 		}
 	}
-	return order
+	return ranks
 }
 
 // match deals a global batch: a node takes the samples that it holds, up to its

@@ -36,6 +36,9 @@ const (
 // has twice the bandwidth that an epoch needs when three of four samples come from others.
 var trainLimits = slowpfs.Limits{Latency: 2 * time.Millisecond, Bandwidth: 30_000_000}
 
+// ChunkShuffleSampler's arguments in train.py.
+const chunkFiles, chunkGroup = 64, 4
+
 const trainLink = 12_500_000 // bytes per second, of each node and direction
 
 // newSchool makes the source, the network and n files.
@@ -281,7 +284,7 @@ func (o outcome) global(epoch, step int) (all [][2]int64) {
 // guessed is the policy that simulates a way.
 var guessed = map[string]simulate.Policy{
 	armDirect: simulate.Direct, wayFirst: simulate.StageFirst, wayNoPlan: simulate.Overlap, waySeed: simulate.Plan, wayLocality: simulate.Locality,
-	wayReplicas: simulate.Replicas,
+	wayReplicas: simulate.Replicas, wayChunk: simulate.ChunkWise,
 }
 
 // simulated compares measured epochs with those of bivouac simulate. Its only input from this
@@ -292,7 +295,7 @@ func (sc *school) simulated(all map[string]outcome) error {
 		Decode:  all[wayLocal].sampleTime(),
 		Source:  simulate.Device{Latency: sc.limits.Latency, Bandwidth: sc.limits.Bandwidth},
 		Network: simulate.Device{Latency: 500 * time.Microsecond, Bandwidth: trainLink},
-		Ahead:   64 << 20, Seed: 1,
+		Ahead:   64 << 20, Seed: 1, Room: sc.room, Archive: sc.room > 0, Chunk: chunkFiles, Group: chunkGroup,
 	}
 	for _, name := range slices.Sorted(maps.Keys(guessed)) {
 		o, ok := all[name]
@@ -313,6 +316,11 @@ func (sc *school) simulated(all map[string]outcome) error {
 			sc.b.take(c.row+name, "s", armGuess, c.guess)
 			sc.b.take(c.row+name, "s", armMeasured, c.measured)
 			sc.b.aim(c.row+name, "s", "0.85 to 1.15")
+		}
+		if sc.room > 0 {
+			row := "requests to the source, steady epoch, simulated : measured, " + name
+			sc.b.take(row, "", armGuess, r.Epochs[1].Requests)
+			sc.b.take(row, "", armMeasured, o.perEpoch(func(e epochSeen) float64 { return float64(e.source.Total().Ops) }))
 		}
 	}
 	return nil

@@ -40,7 +40,9 @@ func trainOverflow(ctx context.Context, b *bench) (err error) {
 		{name: wayNoPlan, source: "set.tar", sampler: "torch", ready: readable},
 		{name: armDirect, sampler: "torch", dirs: sc.s.trees()},
 	}
-	return sc.compare(ctx, ways, func(w way, o outcome) error {
+	last := make(map[string]outcome)
+	err = sc.compare(ctx, ways, func(w way, o outcome) error {
+		last[w.name] = o
 		b.take("5 requests to the source, steady epochs", "of the files", w.name,
 			o.perEpoch(func(e epochSeen) float64 { return float64(e.source.Total().Ops) })/float64(len(sc.set.sizes)))
 		b.aim("5 requests to the source, steady epochs", "of the files", "<= 0.1")
@@ -52,6 +54,7 @@ func trainOverflow(ctx context.Context, b *bench) (err error) {
 		b.take("steady epoch", "s", w.name, o.perEpoch(func(e epochSeen) float64 { return e.seconds }))
 		return nil
 	})
+	return errors.Join(err, sc.simulated(last))
 }
 
 // archive makes a tar of the set that was written to dir.
