@@ -237,7 +237,7 @@ func (o *overflowing) load(n *overflowNode, rank, k, number, trained int) {
 
 // TestOverflowByChunks: with room for 56 %, the plan of a chunk-wise shuffle has the source read in runs, each byte once for
 // all nodes, and early enough: also if a group of chunks takes all of an epoch, and if the budget is one group. Without a
-// plan, each file of a full shuffle is one request, when a worker asks for it. Nodes hardly ever want the same run at a time.
+// plan, each file of a full shuffle is one request, when a worker asks for it. Nodes seldom want the same run within a second.
 // Measured after the first epoch.
 func TestOverflowByChunks(t *testing.T) {
 	random := overflowing{t: t, plan: accessplan.Plan{Kind: accessplan.Torch, Shuffle: true, Seed: 5, Ranks: 4}, budget: 1}
@@ -249,7 +249,7 @@ func TestOverflowByChunks(t *testing.T) {
 		o := overflowing{t: t, plan: accessplan.Plan{Kind: accessplan.Chunk, Seed: 5, Ranks: 4, Chunk: 64, Group: c.group}, budget: c.budget, follows: true}
 		o.run()
 		requests, p99 := float64(o.requests)/float64(o.files), o.p99()
-		if requests > c.requests || float64(o.files) > 1.02*float64(random.files) || p99 > random.p99()/4 || o.shared*20 > o.requests {
+		if requests > c.requests || float64(o.files) > 1.02*float64(random.files) || p99 > random.p99()/4 || o.shared*8 > o.requests {
 			t.Errorf("%+v: %.3f requests a file, %d files read from the source for %d reads, stall %v : %v, %d of %d requests shared", c, requests, o.files,
 				random.files, p99, random.p99(), o.shared, o.requests)
 		}

@@ -9,13 +9,9 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
-
-// minChunk is the chunk of striped files, which no other is less than.
-const minChunk = stagein.StripeChunk
 
 // Run fetches, until ctx ends, what the map gives this node: its own share in the
 // order of the fill, and when a node is lost what falls to this one of that.
