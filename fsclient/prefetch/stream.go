@@ -31,8 +31,9 @@ type stream struct {
 type streams struct {
 	budget int64 // bytes held
 	all    []*stream
-	held   int64 // bytes
-	bytes  int64 // fetched so far
+	held   int64            // bytes, those under way too
+	bytes  int64            // fetched so far
+	flying map[pieceID]bool // under way; true: not wanted any more
 	gone   []pieceID
 }
 
@@ -117,7 +118,13 @@ func (s *streams) drop(x *stream, gone func(off int64) bool) {
 		if !gone(off) {
 			return false
 		}
-		s.gone, s.held = append(s.gone, pieceID{x.number, off}), s.held-pieceBytes
+		p := pieceID{x.number, off}
+		s.gone = append(s.gone, p)
+		if _, under := s.flying[p]; under {
+			s.flying[p] = true // it takes memory until it has come
+			return true
+		}
+		s.held -= pieceBytes
 		return true
 	})
 }
@@ -143,6 +150,9 @@ func (s *streams) fetchNext() (p pieceID, n int64, ok bool) {
 		if x.next >= x.end || x.next >= x.front+x.ahead || int64(len(x.held)+1)*pieceBytes > share {
 			continue
 		}
+		if s.flying[pieceID{x.number, x.next}] {
+			continue // it is asked for again when it has come
+		}
 		if best == nil || x.begun && !best.begun || x.begun == best.begun && x.next-x.front < best.next-best.front {
 			best = x
 		}
@@ -154,6 +164,10 @@ func (s *streams) fetchNext() (p pieceID, n int64, ok bool) {
 	best.next += n
 	best.held = append(best.held, p.off)
 	s.held += pieceBytes
+	if s.flying == nil {
+		s.flying = make(map[pieceID]bool)
+	}
+	s.flying[p] = false
 	return p, n, true
 }
 
@@ -176,10 +190,13 @@ func (s *streams) fetched(p pieceID, n int64, res Result) bool {
 	if res != Failed && res != Later {
 		s.bytes += n
 	}
-	x := s.find(p.number)
-	if x == nil || !slices.Contains(x.held, p.off) {
+	unwanted := s.flying[p]
+	delete(s.flying, p)
+	if unwanted {
+		s.held -= pieceBytes
 		return false // the reader has passed it
 	}
+	x := s.find(p.number)
 	switch res {
 	case Failed, Later:
 		x.ahead = 0 // until it is read
@@ -193,8 +210,9 @@ func (s *streams) fetched(p pieceID, n int64, res Result) bool {
 	return true
 }
 
-// skip notes that a file needs no fetching.
+// skip notes that a file needs no fetching, and the piece was not asked for.
 func (s *streams) skip(p pieceID) {
+	delete(s.flying, p)
 	if x := s.find(p.number); x != nil {
 		x.next = x.end
 		s.drop(x, func(int64) bool { return true })
