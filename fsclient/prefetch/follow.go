@@ -198,7 +198,16 @@ func (f *follower) fetch(ctx context.Context) {
 	for len(f.queued) > 0 && f.flying < requests && f.source.room(1) > 0 {
 		b := f.queued[0]
 		f.queued = f.queued[1:]
-		f.begin(ctx, b)
+		b.files = slices.DeleteFunc(b.files, func(w wanted) bool {
+			if !f.t.overtaken(w.Want, f.e.cfg.Now()) {
+				return false
+			}
+			b.bytes -= w.n
+			return true
+		})
+		if len(b.files) > 0 {
+			f.begin(ctx, b)
+		}
 	}
 }
 

@@ -218,6 +218,16 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 	return true
 }
 
+// overtaken reports whether a want that was not asked for yet is not needed any more, since its file was read. It gives up
+// the want.
+func (t *Tracker) overtaken(w Want, now time.Time) bool {
+	if it := t.items[w.File]; it != nil && !it.met {
+		return false
+	}
+	t.Fetched(w, Failed, 0, 0, now)
+	return true
+}
+
 // consume records that a file was read; true if it was prefetched and still held, or is under way. Fetched
 // decides whether the latter is a hit.
 func (t *Tracker) consume(file int) bool {
