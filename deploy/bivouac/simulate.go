@@ -82,6 +82,8 @@ func (f *simulateFlags) register(c *cobra.Command) {
 	fs.DurationVar(&j.Disk.Latency, "disk-latency", 100*time.Microsecond, "time to open and read a small local file")
 	fs.DurationVar(&j.Network.Latency, "network-latency", 300*time.Microsecond, "time to read a small file of another node")
 	fs.IntVar(&j.Copies, "replicas", 0, "copies of a file beside its owner's, for the policy replicas (default: one on every other node)")
+	fs.IntVar(&j.Chunk, "chunk", 64, "files in a chunk, for the policy chunk-wise")
+	fs.IntVar(&j.Group, "group", 64, "chunks that a rank shuffles together, for the same policy")
 	fs.Uint64Var(&j.Seed, "seed", 0, "seed of orders, sizes and places")
 	fs.StringSliceVar(&f.policies, "policy", nil, "only these policies")
 	fs.StringVar(&f.probe, "probe", "", "measure latency and bandwidth of the source with files below this directory")
