@@ -73,21 +73,21 @@ func (f *File) Refresh(ctx context.Context) error {
 func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
 	seq := f.c.files.nextSeq() // takes fileTable.mu, never under f.mu
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	q := f.app.Reserve(f.ino, seq, n, f.written())
-	f.mu.Unlock()
 	for {
+		reports := f.app.Reports()
+		f.mu.Unlock()
 		pl, err := f.place(ctx, q)
 		f.mu.Lock()
 		switch {
 		case err != nil:
 			f.app.Failed()
-		case f.app.Placed(pl): // the home has restarted since
-			f.mu.Unlock()
+		case f.app.Placed(pl, reports):
 			continue
 		default:
 			f.learn(pl.Attr)
 		}
-		f.mu.Unlock()
 		return pl.Off, err
 	}
 }
@@ -135,13 +135,12 @@ func neverWritten(err error) bool {
 // moment for the appends of other nodes that come before them.
 func (f *File) settleAppends(ctx context.Context) error {
 	f.mu.Lock()
-	if !f.app.Unsettled() {
-		f.mu.Unlock()
+	unsettled := f.app.Unsettled()
+	f.mu.Unlock()
+	if !unsettled {
 		return nil
 	}
-	q := f.app.Settlement(f.ino, f.written())
-	f.mu.Unlock()
-	_, err := f.settled(ctx, q)
+	_, _, err := f.settled(ctx, true)
 	return err
 }
 
@@ -153,13 +152,12 @@ func (f *File) AwaitVisible(ctx context.Context) error {
 	defer cancel()
 	for {
 		f.mu.Lock()
-		if !f.app.Invisible() {
-			f.mu.Unlock()
+		invisible := f.app.Invisible()
+		f.mu.Unlock()
+		if !invisible {
 			return nil
 		}
-		q := f.app.Settlement(f.ino, f.written())
-		f.mu.Unlock()
-		pl, err := f.settled(ctx, q)
+		q, pl, err := f.settled(ctx, true)
 		if err != nil {
 			return fmt.Errorf("sync of inode %v: %w", f.ino, err)
 		}
@@ -169,14 +167,20 @@ func (f *File) AwaitVisible(ctx context.Context) error {
 	}
 }
 
-// settled makes the call and takes its answer.
-func (f *File) settled(ctx context.Context, q metadata.Append) (metadata.Place, error) {
-	pl, err := f.place(ctx, q)
-	if err != nil {
-		return pl, err
+// settled tells the home which appends are complete, and takes its answer; with wait
+// that comes when everybody sees them, or after a moment.
+func (f *File) settled(ctx context.Context, wait bool) (q metadata.Append, pl metadata.Place, err error) {
+	f.mu.Lock()
+	q, reports := f.app.Settlement(f.ino, f.written()), f.app.Reports()
+	f.mu.Unlock()
+	if !wait {
+		q.Wait = 0
+	}
+	if pl, err = f.place(ctx, q); err != nil {
+		return q, pl, err
 	}
 	f.mu.Lock()
-	last := f.app.Settled(q, pl)
+	last := f.app.Settled(q, pl, reports)
 	if last {
 		f.learn(pl.Attr)
 	}
@@ -185,7 +189,7 @@ func (f *File) settled(ctx context.Context, q metadata.Append) (metadata.Place, 
 	if drop {
 		err = f.dropSetIDs(ctx)
 	}
-	return pl, err
+	return q, pl, err
 }
 
 // cutOff forgets the appends before a truncate.
@@ -219,11 +223,7 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 func (f *File) settleSoon(ctx context.Context) {
 	c := f.c
 	if f.ino.Home() == c.cfg.Self {
-		f.mu.Lock()
-		q := f.app.Settlement(f.ino, f.written())
-		f.mu.Unlock()
-		q.Wait = 0               // the next append need not wait for other nodes
-		_, _ = f.settled(ctx, q) // Flush reports an error
+		_, _, _ = f.settled(ctx, false) // the next append need not wait for other nodes; Flush reports an error
 		return
 	}
 	c.files.mu.Lock()

@@ -101,7 +101,7 @@ func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
 	add := func(ino metadata.Ino) {
 		if f := t.open[ino]; f != nil {
 			f.mu.Lock()
-			flight, placed := f.app.Report(q.Run)
+			flight, placed := f.app.Report()
 			r.Files = append(r.Files, metadata.Opened{
 				Ino: ino, Ticket: f.ticket, Unsure: f.unsure, Outstanding: flight, Written: placed,
 				Locks: c.locks.Held(ino), Maps: f.maps || f.mapsAsked > 0,

@@ -87,7 +87,6 @@ type Append struct {
 // Place is the answer to an Append: the offset for the bytes, and the attributes. Every node
 // may see Size; no append under way lies below it.
 type Place struct {
-	Run  Run // of the answering home
 	Off  int64
 	Tail int64 // end of all reserved places
 	Attr Attr

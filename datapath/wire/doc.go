@@ -230,7 +230,7 @@
 //	             2 status, bytes body
 //	AppendReq    8 run, 8 ino, 8 sequence, 8 length, 8 end, 8 wait,
 //	             8 unused, bool freeze, bool thaw
-//	PlaceResp    8 run of the home, 8 offset, 8 tail, Attr, 1 no other node has it open
+//	PlaceResp    8 offset, 8 tail, Attr, 1 no other node has it open
 //	LockReq      8 run, 8 ino, Lock, 8 waiter, bool cancel
 //	LockResp     bool granted, 8 version
 //	HeldLockResp 2 node, Lock

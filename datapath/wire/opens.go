@@ -102,7 +102,6 @@ func (m *AppendReq) fields(c *codec) {
 type PlaceResp struct{ Place metadata.Place }
 
 func (m *PlaceResp) fields(c *codec) {
-	u64(c, &m.Place.Run)
 	u64(c, &m.Place.Off)
 	u64(c, &m.Place.Tail)
 	c.attr(&m.Place.Attr)

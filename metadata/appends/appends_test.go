@@ -18,14 +18,14 @@ func ask(t *testing.T, h *Home, q metadata.Append, size int64) metadata.Place {
 	if err != nil {
 		t.Fatalf("Place(%+v) = %v", q, err)
 	}
-	return metadata.Place{Run: 1, Off: off, Tail: h.Tail(), Attr: metadata.Attr{Size: max(size, h.End())}}
+	return metadata.Place{Off: off, Tail: h.Tail(), Attr: metadata.Attr{Size: max(size, h.End())}}
 }
 
 // TestLostRequestKeepsTheBytesBefore: a request that the home never saw says
 // nothing of the place before it, where bytes were written.
 func TestLostRequestKeepsTheBytesBefore(t *testing.T) {
 	h, c := NewHome(), &Client{}
-	c.Placed(ask(t, h, c.Reserve(1000, 1, 10, 0), 0))
+	c.Placed(ask(t, h, c.Reserve(1000, 1, 10, 0), 0), 0)
 	c.Written(10, false, 0)
 	c.Reserve(1000, 2, 5, 0) // the home is not reached
 	c.Failed()
@@ -39,7 +39,7 @@ func TestLostRequestKeepsTheBytesBefore(t *testing.T) {
 // nothing, the home takes back the one that it has given.
 func TestUnusedPlaceIsGivenAgain(t *testing.T) {
 	h, c := NewHome(), &Client{}
-	c.Placed(ask(t, h, c.Reserve(1000, 1, 10, 0), 0))
+	c.Placed(ask(t, h, c.Reserve(1000, 1, 10, 0), 0), 0)
 	c.Written(0, true, 0)
 	c.Reserve(1000, 2, 5, 0)
 	c.Failed()
@@ -64,18 +64,19 @@ func TestNewRunCountsAnew(t *testing.T) {
 	}
 }
 
-// TestPlaceOfAnEarlierHome: after its report a client takes no place from the
-// home's earlier run.
+// TestPlaceOfAnEarlierHome: a client takes no place that it asked for before a
+// report.
 func TestPlaceOfAnEarlierHome(t *testing.T) {
 	c := &Client{}
 	c.Reserve(1000, 1, 10, 0)
-	if fl, _ := c.Report(2); fl.Off >= 0 || fl.Len != 10 {
+	asked := c.Reports()
+	if fl, _ := c.Report(); fl.Off >= 0 || fl.Len != 10 {
 		t.Errorf("Report = %+v, want a reservation without a place", fl)
 	}
-	if !c.Placed(metadata.Place{Run: 1, Off: 50}) {
-		t.Error("a place of run 1 was taken after the report to run 2")
+	if !c.Placed(metadata.Place{Off: 50}, asked) {
+		t.Error("a place asked for before the report was taken")
 	}
-	if c.Placed(metadata.Place{Run: 2, Off: 60}) {
-		t.Error("the place of run 2 was refused")
+	if c.Placed(metadata.Place{Off: 60}, c.Reports()) {
+		t.Error("the place asked for after the report was refused")
 	}
 }

@@ -16,7 +16,7 @@ type Client struct {
 	unused      uint64               // first of the last reservations at which nothing was written; 0 is none
 	written     []metadata.Extent    // appended here and not yet below the size that everybody sees
 	unsettled   bool                 // the home does not know that the last append is complete
-	home        metadata.Run         // the run of the home that asked for a report last
+	reports     uint64               // how often a home has asked for a report
 	alone       bool                 // no other node had the file open at the home's last word
 	seen        int64                // end of the appends that this node may read
 }
@@ -29,11 +29,11 @@ func (c *Client) Reserve(ino metadata.Ino, seq uint64, n, end int64) metadata.Ap
 	return metadata.Append{Ino: ino, Seq: seq, Len: n, End: end, Unused: c.unused}
 }
 
-// Placed takes the home's answer to Reserve. again says that an earlier run of
-// the home gave the place, which the later one does not know: ask again, with
-// the same request.
-func (c *Client) Placed(p metadata.Place) (again bool) {
-	if p.Run < c.home {
+// Placed takes the home's answer to Reserve. reports is Reports of when the request
+// was sent. again says that a home has started since, which may not know the place:
+// ask again, with the same request.
+func (c *Client) Placed(p metadata.Place, reports uint64) (again bool) {
+	if reports != c.reports {
 		return true
 	}
 	c.heard(p)
@@ -85,9 +85,9 @@ func (c *Client) Settlement(ino metadata.Ino, end int64) metadata.Append {
 }
 
 // Settled takes the home's answer to a Settlement, and reports whether it was
-// the last word: the node has appended nothing since.
-func (c *Client) Settled(q metadata.Append, p metadata.Place) (last bool) {
-	if c.seq+1 != q.Seq || c.busy || p.Run < c.home {
+// the last word: the node has appended nothing since, and no home has started.
+func (c *Client) Settled(q metadata.Append, p metadata.Place, reports uint64) (last bool) {
+	if c.seq+1 != q.Seq || c.busy || reports != c.reports {
 		return false
 	}
 	c.heard(p)
@@ -112,9 +112,12 @@ func (c *Client) heard(p metadata.Place) {
 // Truncated forgets the appends of before a truncation.
 func (c *Client) Truncated() { c.unsettled, c.unused, c.seen, c.written = false, 0, 0, nil }
 
-// Report is what a home that has started again wants to know; run is its run.
-func (c *Client) Report(run metadata.Run) (outstanding metadata.Reservation, written []metadata.Extent) {
-	c.home = max(c.home, run)
+// Reports counts the reports so far.
+func (c *Client) Reports() uint64 { return c.reports }
+
+// Report is what a home that has started wants to know.
+func (c *Client) Report() (outstanding metadata.Reservation, written []metadata.Extent) {
+	c.reports++
 	outstanding = c.reservation
 	outstanding.Seq = c.seq // also of one that is over: no late copy of its request gets a place
 	return outstanding, slices.Clone(c.written)

@@ -8,7 +8,7 @@
 //
 //	Client                                Home
 //	Reserve (Seq, Len)      ──────────▶   Place: gives the bytes behind the tail away
-//	Placed                  ◀──────────   Off, size that everybody sees, the home's run
+//	Placed                  ◀──────────   Off, size that everybody sees
 //	  … writes its bytes at Off …
 //	Settlement (Seq+1)      ──────────▶   the reservation is complete: the size may grow over it
 //	Settled                 ◀──────────   size that everybody sees
@@ -29,9 +29,10 @@
 // report would bring back reservations that have completed meanwhile.
 //
 // A reservation whose place is unknown to its client fills a gap between the
-// reported extents, if one fits; otherwise it gets a new place. After its
-// report a client accepts no place from an earlier run of the home: it asks
-// again, with the same Seq.
+// reported extents, if one fits; otherwise it gets a new place. A client accepts
+// no place that it asked for before its report: it asks again, with the same
+// Seq. Which home has answered does not count, nor when that started: another
+// node may stand in for a lost home, by another clock.
 //
 // # Restart of a client
 //

@@ -52,7 +52,6 @@ func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Appen
 		if q.Wait > end || q.Freeze {
 			f.awaitOthers(ctx, q)
 		}
-		p.Run = f.cfg.Run
 		p.Attr, err = f.publish(ctx, a, was)
 		return p, err
 	}

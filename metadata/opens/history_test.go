@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -39,6 +40,7 @@ type simMessage struct {
 	node  metadata.NodeID
 	run   metadata.Run // of the client
 	home  metadata.Run // "placing", "ask", "report": of the home that it is for
+	asked uint64       // "request", "placing", "reply": the client's reports when it was sent
 	q     metadata.Append
 	was   round
 	size  int64
@@ -96,7 +98,7 @@ func (s *sim) send(m simMessage) { s.net = append(s.net, m) }
 
 func (s *sim) request(c *simClient, q metadata.Append) {
 	c.q = q
-	s.send(simMessage{kind: "request", node: c.id, run: c.run, q: q})
+	s.send(simMessage{kind: "request", node: c.id, run: c.run, q: q, asked: c.app.Reports()})
 }
 
 // step performs one random event.
@@ -127,6 +129,8 @@ func (s *sim) step(calm bool) {
 	case dice < 98:
 		s.crashHome()
 		s.crashClient(s.clients[s.rng.IntN(len(s.clients))])
+	case s.rng.IntN(3) == 0: // a home that another node stands in for does not know that yet, and asks
+		s.send(simMessage{kind: "ask", node: s.clients[s.rng.IntN(len(s.clients))].id, home: math.MaxUint64})
 	case s.home != nil: // a node that was away comes back to a home that has been running
 		c := s.clients[s.rng.IntN(len(s.clients))]
 		s.home.Await(c.id)
@@ -221,7 +225,7 @@ func (s *sim) deliver(m simMessage) {
 		s.reply(m)
 	case "ask":
 		c := s.clients[m.node-1]
-		fl, placed := c.app.Report(m.home)
+		fl, placed := c.app.Report()
 		s.note("node %d run %d reports to home %d: outstanding %+v, written %v", c.id, c.run, m.home, fl, placed)
 		s.send(simMessage{kind: "report", node: c.id, run: c.run, home: m.home, files: []metadata.Opened{{
 			Ino: historyFile, Ticket: 1, Outstanding: fl, Written: placed,
@@ -270,7 +274,7 @@ func (s *sim) place(m simMessage) {
 		s.size = max(s.size, end)
 		s.home.EndPublish(historyFile)
 	}
-	p.Run, p.Attr.Size = s.homeRun, s.size
+	p.Attr.Size = s.size
 	s.note("home %d: node %d seq %d len %d: %+v, %v; size %d", s.homeRun, m.node, m.q.Seq, m.q.Len, p.Off, err, s.size)
 	m.kind, m.place, m.err = "reply", p, err
 	s.send(m)
@@ -289,13 +293,13 @@ func (s *sim) reply(m simMessage) {
 		}
 		s.failed(c)
 	case c.phase == "reserve":
-		if c.app.Placed(m.place) {
+		if c.app.Placed(m.place, m.asked) {
 			s.request(c, c.q)
 			return
 		}
 		c.phase, c.off = "write", m.place.Off
 	default:
-		c.app.Settled(m.q, m.place)
+		c.app.Settled(m.q, m.place, m.asked)
 		if !appends.Covered(m.q, m.place) {
 			s.request(c, c.app.Settlement(historyFile, 0))
 			return

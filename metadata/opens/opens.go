@@ -89,7 +89,7 @@ type Config struct {
 	Recall func(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error)
 	// Grown hears of a file whose size has changed by the death of a node. nil: nothing does.
 	Grown func(ctx context.Context, ino metadata.Ino)
-	Run   metadata.Run // of this home; clients detect its restarts by it
+	Run   metadata.Run // of the client on this node: recalls bear it
 	Locks Locker       // may be nil
 	// Rest is how long a small file without a name can still be opened: a process on another
 	// node may have looked its name up just before a rename replaced it. 0: not at all.
