@@ -84,7 +84,7 @@ func (p *Partner) Close() error {
 
 // Handlers is what the node answers.
 func (p *Partner) Handlers() node.Handlers {
-	return node.Handlers{wire.OpMirror: node.HandleFrom(p.recv.onMirror), wire.OpStandIn: p.onStandIn, wire.OpStandInPeer: p.onStandIn}
+	return node.Handlers{wire.OpMirror: node.HandleFrom(p.recv.onMirror), wire.OpStandIn: p.onStandIn, wire.OpStandInPeer: p.onStandIn, wire.OpStandInOnce: p.onStandIn}
 }
 
 // openAll opens the homes that this node stands in for by the view v, and reports whether all are open.
@@ -184,7 +184,7 @@ func (p *Partner) onStandIn(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 			return fmt.Errorf("node %d does not stand in for node %d: %w", r.Peer, q.From, syscall.EPERM)
 		}
 	}
-	if !q.Op.ForHome() && !toNode(q.Op) {
+	if !q.Op.ForHome() && !toNode(q.Op) || r.Op != q.Op.StandIn() {
 		return fmt.Errorf("%v in the place of node %d: %w", q.Op, q.From, syscall.EPERM)
 	}
 	h, err := p.handler(ctx, q.To, q.Op)

@@ -89,6 +89,7 @@
 //	mirror        14   MirrorReq    MirrorResp
 //	stand-in      15   StandInReq   that of the op in the request
 //	stand-in-peer 16   StandInReq   the same
+//	stand-in-once 17   StandInReq   the same
 //	prepare       19   PrepareReq   VoteResp
 //	commit        20   TxReq        -
 //	abort         21   TxReq        -

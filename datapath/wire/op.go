@@ -25,10 +25,11 @@ const (
 
 	// OpMirror brings changes of a home to its partner.
 	OpMirror Op = 14
-	// OpStandIn and OpStandInPeer are requests from or to a home that another node stands in for; the latter those
-	// of PurposePeer.
+	// OpStandIn, OpStandInPeer and OpStandInOnce are requests from or to a home that another node stands in for: those
+	// of PurposePeer, those that are ReplyCached, and the others.
 	OpStandIn     Op = 15
 	OpStandInPeer Op = 16
+	OpStandInOnce Op = 17
 )
 
 // The ops of transactions between homes (metadata.TxPeer).
@@ -184,7 +185,7 @@ const MaxOp Op = 87
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
 	OpGetattr: "getattr", OpSetattr: "setattr", OpReadlink: "readlink", OpReap: "reap", OpMkdir: "mkdir",
-	OpRmdir: "rmdir", OpLink: "link", OpMirror: "mirror", OpStandIn: "stand-in", OpStandInPeer: "stand-in-peer",
+	OpRmdir: "rmdir", OpLink: "link", OpMirror: "mirror", OpStandIn: "stand-in", OpStandInPeer: "stand-in-peer", OpStandInOnce: "stand-in-once",
 	OpPrepare: "prepare", OpCommit: "commit", OpAbort: "abort", OpOutcome: "outcome", OpRenameLock: "rename-lock", OpAncestor: "ancestor",
 	OpOpen: "open", OpCreateOpen: "create-open", OpClosed: "closed", OpRecall: "recall",
 	OpRemoveObjects: "remove-objects", OpAppend: "append",
@@ -269,11 +270,22 @@ func (o Op) Purpose() Purpose {
 	return PurposeMeta
 }
 
+// StandIn returns the op that carries a request of o from or to a home that another node stands in for.
+func (o Op) StandIn() Op {
+	switch {
+	case o.Purpose() == PurposePeer:
+		return OpStandInPeer
+	case o.ReplyCached():
+		return OpStandInOnce
+	}
+	return OpStandIn
+}
+
 // ForHome reports whether the op asks a home, which another node may stand in for, and not the node itself, its data or
 // its client.
 func (o Op) ForHome() bool {
 	switch o {
-	case OpMirror, OpStandIn, OpStandInPeer, OpRecall, OpRemoveObjects, OpWake, OpRevoke, OpRead, OpWrite, OpSync, OpTruncate, OpRemoveObject, OpSpace,
+	case OpMirror, OpStandIn, OpStandInPeer, OpStandInOnce, OpRecall, OpRemoveObjects, OpWake, OpRevoke, OpRead, OpWrite, OpSync, OpTruncate, OpRemoveObject, OpSpace,
 		OpAllocate, OpPunch, OpData, OpAllocated, OpReadIfPresent, OpReadMany, OpReadSummed, OpWriteSummed, OpDrain, OpCachedReply, OpPutPieces:
 		return false
 	}
