@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/copies"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
 // member is a node with records and a Partner.
@@ -35,17 +37,23 @@ func job(t *testing.T, n int) ([]*member, *nodetest.Registry) {
 	r, net := nodetest.NewRegistry(nodetest.View(n)), nodetest.NewNetwork()
 	var all []*member
 	for i := range n {
-		m := new(member)
-		t.Cleanup(func() { // after the goroutines of the node
-			if err := errors.Join(m.Partner.Close(), m.store.Close()); err != nil {
-				t.Error(err)
-			}
-		})
-		m.fake = nodetest.Join(t, metadata.NodeID(i), r, net)
-		m.open(t, t.TempDir())
-		all = append(all, m)
+		all = append(all, join(t, metadata.NodeID(i), r, net))
 	}
 	return all, r
+}
+
+// join starts a node with an empty disk.
+func join(t *testing.T, id metadata.NodeID, r *nodetest.Registry, net *nodetest.Network) *member {
+	t.Helper()
+	m := new(member)
+	t.Cleanup(func() { // after the goroutines of the node
+		if err := errors.Join(m.Partner.Close(), m.store.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	m.fake = nodetest.Join(t, id, r, net)
+	m.open(t, t.TempDir())
+	return m
 }
 
 func (m *member) open(t *testing.T, dir string) {
@@ -83,6 +91,12 @@ func TestPartner(t *testing.T) {
 	ms, r := job(t, 3)
 	if err := ms[0].create("before"); err != nil {
 		t.Fatal(err)
+	}
+	for ms[0].Serves() != nil { // a leader has not said yet that there is no partner
+		if err := r.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
 	}
 	if ms[0].on || ms[0].guarded.Load() {
 		t.Error("there is a mirror that nothing has asked for")
@@ -147,6 +161,41 @@ func TestPartner(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(left) > 2 {
 		t.Errorf("node 2 has copies %v, %v, want those of two homes", left, err)
+	}
+}
+
+// TestWipedHome: a home whose disk is empty does not serve while another node has its names: that stands in for it.
+func TestWipedHome(t *testing.T) {
+	ms, r := job(t, 3)
+	if err := errors.Join(ms[0].Want(t.Context()), ms[0].create("a")); err != nil {
+		t.Fatal(err)
+	}
+	refuse := make(chan struct{})
+	r.Refuse = func(raftstore.Command) error {
+		select {
+		case <-refuse:
+			return nil
+		default:
+			return syscall.EAGAIN
+		}
+	}
+	wiped := join(t, 0, r, ms[0].fake.Network())
+	for range 100 {
+		if err := wiped.Serves(); err == nil {
+			t.Fatal("a wiped home serves")
+		}
+		runtime.Gosched()
+	}
+	close(refuse)
+	err := r.Until(t.Context(), func(v cluster.View) bool { n, _ := v.Map.Node(0); return n.Partner.StandsIn })
+	if n, _ := r.View().Map.Node(0); err != nil || n.State != cluster.Up || n.Partner.Node != 1 {
+		t.Fatalf("node 0 is %v with partner %v, %v, want one that stands in", n.State, n.Partner, err)
+	}
+	if err := wiped.Serves(); !errors.Is(err, syscall.EAGAIN) || !wiped.Replaced() {
+		t.Errorf("a wiped home serves: %v, want EAGAIN", err)
+	}
+	if err := ms[0].create("late"); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("create by the daemon of before: %v, want EAGAIN", err)
 	}
 }
 

@@ -45,6 +45,7 @@ type Sender struct {
 	kick     chan struct{} // a batch was added; one is enough
 	recheck  chan struct{} // the home was bound; one is enough
 	guarded  atomic.Bool   // another node may stand in for this home
+	blank    atomic.Bool   // the disk has no record of a partner, nor that there is none: the home may have been wiped
 	full     atomic.Int64  // when the partner has last said that its disk is full; nanoseconds
 
 	mu    sync.Mutex
@@ -80,11 +81,41 @@ func openSender(cfg *Config) (*Sender, error) {
 		bound = cluster.Partner{Node: metadata.NodeID(binary.BigEndian.Uint16(b)), Since: metadata.Epoch(binary.BigEndian.Uint64(b[2:]))}
 	}
 	s.home = mirror.NewHome(s.node.Self(), bound)
+	s.blank.Store(len(b) == 0)
+	s.guarded.Store(len(b) == 0 || bound.Since > 0)
 	if bound.Since > 0 {
-		s.guarded.Store(true)
 		s.turnOn()
 	}
 	return s, nil
+}
+
+// learn waits until a leader has said whether a blank home has a partner. If it has, the home was wiped: its partner
+// stands in for it. It reports whether the home may serve.
+func (s *Sender) learn(ctx context.Context) bool {
+	for b := retry.New(firstPause, longestWait, 0); s.blank.Load() && !s.Replaced(); b.Wait(ctx) {
+		if ctx.Err() != nil {
+			return false
+		}
+		err := s.node.Refresh(ctx)
+		v := s.node.View()
+		n, _ := v.Map.Node(s.node.Self())
+		switch {
+		case err != nil || v.Version == 0:
+		case mirror.Wiped(v.Map, n.ID, false):
+			s.log.WithField("partner", n.Partner.Node).Warn("the names of this node are lost: its partner stands in for it")
+			n.Partner.StandsIn = true
+			_, err = s.node.Propose(ctx, raftstore.Command{Kind: raftstore.KindPartner, Home: n.ID, Partner: n.Partner})
+		default:
+			if err = s.bind(cluster.Partner{}); err == nil {
+				s.blank.Store(false)
+				s.guarded.Store(false)
+			}
+		}
+		if err != nil {
+			s.log.WithError(err).Debug("it is not known whether this node's names were lost: asking again")
+		}
+	}
+	return !s.blank.Load()
 }
 
 // turnOn gives the records their mirror.
@@ -100,9 +131,6 @@ func (s *Sender) turnOn() {
 
 // bind records the partner on the disk; Since 0 is none.
 func (s *Sender) bind(p cluster.Partner) error {
-	if p.Since == 0 {
-		return s.records.SetPartner(nil)
-	}
 	b := binary.BigEndian.AppendUint16(nil, uint16(p.Node))
 	return s.records.SetPartner(binary.BigEndian.AppendUint64(b, uint64(p.Since)))
 }
@@ -161,6 +189,8 @@ func (s *Sender) Serves() error {
 		return nil
 	case s.Replaced():
 		return errReplaced
+	case s.blank.Load():
+		return fmt.Errorf("no leader has said yet whether the names of this node are on its partner: %w", syscall.EHOSTDOWN)
 	case !s.lease.Valid(time.Now()):
 		return fmt.Errorf("no leader has answered this node lately, so its partner may stand in for it: %w", syscall.EHOSTDOWN)
 	}
@@ -176,6 +206,12 @@ func (s *Sender) HasRoom() bool {
 // run sends until ctx ends.
 func (s *Sender) run(ctx context.Context) {
 	defer s.end()
+	if !s.learn(ctx) {
+		s.mu.Lock()
+		s.home.Replace()
+		s.mu.Unlock()
+		return
+	}
 	for b := retry.New(firstPause, longestWait, 0); ctx.Err() == nil; {
 		v, changed := s.node.Watch()
 		var again <-chan time.Time

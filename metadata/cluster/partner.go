@@ -12,16 +12,20 @@ type Partner struct {
 }
 
 // WithPartner returns the map of the next epoch, in which p has a copy of the records of the node id. It is
-// false if that may no longer be true: p has not served throughout, or id does not serve.
+// false if that may no longer be true: p has not served throughout, or id does not serve. If p.StandsIn, the node
+// has lost its records, and its partner p stands in for it; it is false for another p.
 func (m Map) WithPartner(id metadata.NodeID, p Partner) (Map, bool) {
 	n, ok := m.Node(id)
-	if !ok || id == p.Node || p.Since == 0 || n.State != Up && n.State != Leaving || n.Partner.StandsIn || !m.ServesSince(p.Node, p.Since) {
+	if !ok || id == p.Node || p.Since == 0 || n.Partner.StandsIn || !m.ServesSince(p.Node, p.Since) {
+		return m, false
+	}
+	if p.StandsIn && (n.Partner.Node != p.Node || n.Partner.Since != p.Since) || !p.StandsIn && !n.Serves() {
 		return m, false
 	}
 	next := m
 	next.Epoch++
 	next.Nodes = append([]Node(nil), m.Nodes...)
-	next.Nodes[id].Partner = Partner{Node: p.Node, Since: p.Since}
+	next.Nodes[id].Partner = p
 	return next, true
 }
 

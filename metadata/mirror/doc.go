@@ -17,6 +17,10 @@
 // makes a new copy before its first change; until that is complete the old copy counts, which has all that was
 // acknowledged.
 //
+// A disk also records that its home has no partner, when the home is first told so by a leader. One without any record
+// was wiped if the map has a partner (Wiped): the partner stands in for the home at once. A home that was wiped
+// between binding itself and the record in the map is taken for a new one.
+//
 // A home that is bound answers only while its lease is valid (copies.Lease): it ends before the partner can stand
 // in.
 //

@@ -40,6 +40,14 @@ func NewHome(self metadata.NodeID, bound cluster.Partner) *Home {
 	return &Home{self: self, bound: bound}
 }
 
+// Wiped reports whether the home of a node has lost its records, if recorded says whether its disk has a record of a
+// partner, or that there was none. m is the map of a moment after the start of the daemon. The partner must stand in
+// for the home at once, which serves nothing and begins no stream.
+func Wiped(m cluster.Map, self metadata.NodeID, recorded bool) bool {
+	n, _ := m.Node(self)
+	return !recorded && n.Partner.Since > 0
+}
+
 // Add adds a batch, whose owner may apply it when May says so.
 func (h *Home) Add(data []byte) *Batch {
 	b := &Batch{Data: data, may: h.free()}

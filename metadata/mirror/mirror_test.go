@@ -41,14 +41,15 @@ type world struct {
 	log       []string
 
 	// The home's disk, and its memory.
-	store   records
-	bound   cluster.Partner
-	h       *Home
-	batches map[*Batch]change
-	order   []*Batch // those that are not applied
-	under   *Message // sent and not acknowledged
-	left    []change // records to send, read when the stream began
-	sending bool     // records are sent
+	store    records
+	bound    cluster.Partner
+	recorded bool // it says whether there is a partner
+	h        *Home
+	batches  map[*Batch]change
+	order    []*Batch // those that are not applied
+	under    *Message // sent and not acknowledged
+	left     []change // records to send, read when the stream began
+	sending  bool     // records are sent
 }
 
 type change struct{ key, version int }
@@ -101,6 +102,39 @@ func (w *world) restart() {
 	w.node[home].lease = copies.Lease{}
 }
 
+// wipe empties the home's disk and starts its daemon again, if the map has a partner: else its records are lost.
+func (w *world) wipe() {
+	if n, _ := w.truth.Node(home); n.Partner.Since == 0 || w.node[home].stopped {
+		return
+	}
+	w.note("home is wiped")
+	w.store, w.bound, w.recorded = make(records), cluster.Partner{}, false
+	w.restart()
+	w.node[home].view = cluster.Map{}
+}
+
+// learn has a blank home ask the leader whether it has a partner, and reports whether it is one no more.
+func (w *world) learn() bool {
+	if w.recorded || w.fault == "a wiped home serves" {
+		return true
+	}
+	if !w.reaches(home, 0) {
+		return false
+	}
+	w.node[home].view = w.truth
+	if !Wiped(w.truth, home, false) {
+		w.recorded = true
+		return true
+	}
+	n, _ := w.truth.Node(home)
+	n.Partner.StandsIn = true
+	if w.r.IntN(3) > 0 {
+		w.truth, _ = w.truth.WithPartner(home, n.Partner)
+		w.note("home has itself replaced")
+	}
+	return false
+}
+
 // report is one report of a node. The leader answers with its map; the answer may be late.
 func (w *world) report(i metadata.NodeID) {
 	if !w.reaches(i, 0) {
@@ -127,6 +161,9 @@ func (w *world) lead() {
 	for i := range nodes {
 		id := metadata.NodeID(i)
 		if s, _ := w.truth.Node(id); s.State != cluster.Down && i != 0 && w.now.Sub(w.heard[i]) > down {
+			if h, _ := w.truth.Node(home); h.Partner.Node == id && !h.Partner.StandsIn && !w.recorded {
+				w.acked = make(records) // both copies are lost
+			}
 			w.truth = w.truth.WithState(id, cluster.Down, "")
 			w.note("%d is given up, epoch %d", i, w.truth.Epoch)
 		}
@@ -147,7 +184,7 @@ func (w *world) lead() {
 // stepHome is one step of the home.
 func (w *world) stepHome() {
 	n := &w.node[home]
-	if n.stopped {
+	if n.stopped || !w.learn() {
 		return
 	}
 	if w.h.See(n.view) {
@@ -166,7 +203,7 @@ func (w *world) stepHome() {
 	}
 	if w.h.Complete() && w.h.Bound().Since == 0 {
 		if w.fault != "the map before the disk" {
-			w.bound = w.h.To()
+			w.bound, w.recorded = w.h.To(), true
 		}
 		w.proposals = append(w.proposals, w.h.To())
 		if w.r.IntN(3) == 0 {
@@ -317,6 +354,9 @@ func (w *world) stepWrite() {
 		}
 		return
 	}
+	if !w.learn() {
+		return
+	}
 	for _, b := range w.order {
 		c := w.batches[b]
 		if w.h.May(b) && w.r.IntN(2) == 0 {
@@ -350,6 +390,8 @@ func (w *world) read(by metadata.NodeID) error {
 			return nil
 		}
 		got = w.node[at].whole[key]
+	case !w.learn():
+		return nil
 	case !w.h.Serves(w.node[home].view) && w.fault != "no second look", w.h.Bound().Since > 0 && !w.node[home].lease.Valid(w.now) && w.fault != "no lease":
 		return nil
 	default:
@@ -392,6 +434,9 @@ func (w *world) event() {
 			w.note("home restarts")
 			w.restart()
 		}
+		if w.r.IntN(12) == 0 {
+			w.wipe()
+		}
 	case 19:
 		if n := len(w.late); n > 0 {
 			i := w.r.IntN(n)
@@ -407,7 +452,7 @@ func (w *world) end() error {
 	lost := metadata.NodeID(nodes)
 	n, _ := w.truth.Node(home)
 	if p := n.Partner; p.Since > 0 && !p.StandsIn {
-		if lost = home; p.Node > 0 && w.r.IntN(2) == 0 {
+		if lost = home; p.Node > 0 && w.recorded && w.r.IntN(2) == 0 {
 			lost = p.Node
 		}
 		w.note("%d is lost for good", lost)
@@ -423,6 +468,7 @@ func (w *world) end() error {
 			w.report(metadata.NodeID(i))
 		}
 		w.lead()
+		w.learn()
 	}
 	at, ok := w.truth.HomeAt(home)
 	got := w.store
@@ -477,6 +523,7 @@ func TestSchedules(t *testing.T) {
 func TestPlantedFaults(t *testing.T) {
 	for _, fault := range []string{
 		"the disk does not know", "records, and goes on unbound", "any order", "not sealed", "no lease", "no second look", "the map before the disk",
+		"a wiped home serves",
 	} {
 		t.Run(fault, func(t *testing.T) {
 			for seed := range uint64(20_000) {
