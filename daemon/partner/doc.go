@@ -3,6 +3,7 @@
 // this package does its I/O:
 //
 //	sender.go     brings each batch of this home to the partner, binds the home, has the map record it
+//	wiped.go      asks the leader, before the home serves, whether its records were lost
 //	receiver.go   the copies of other homes: one store each, a second one while a new copy is made
 //	standin.go    opens a copy as a home, answers the calls for it, calls others in its place
 //	caller.go     the way to a home: its node, or its partner

@@ -8,7 +8,8 @@
 //	apply    the home applies a batch after the partner has accepted it (Home.May), then forgets it (Home.Done)
 //
 // A stream begins with all records that the home has, read after the stream has begun, so that each batch is
-// among those or follows them. The message after the records makes the copy complete. Then the home binds
+// among those or follows them. A home without a partner makes changes also while its records are sent, not waiting for
+// the partner, and waits again once they are. The message after the records makes the copy complete. Then the home binds
 // itself: it records its partner on its disk (Home.Bind), and only then has the cluster map record it
 // (cluster.Map.WithPartner). While it is bound it changes nothing without its partner until a map shows that the
 // partner has stopped to serve (Home.See), which clears the record too. When the home is given up while the map

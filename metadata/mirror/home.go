@@ -32,6 +32,7 @@ type Home struct {
 	copied   bool // the records are sent
 	complete bool // the partner has all
 	replaced bool
+	behind   int      // bytes of changes since the stream began that did not wait
 	pending  []*Batch // in order: those that are not done, or that the stream has yet to bring
 }
 
@@ -51,12 +52,21 @@ func Wiped(m cluster.Map, self metadata.NodeID, recorded bool) bool {
 // Add adds a batch, whose owner may apply it when May says so.
 func (h *Home) Add(data []byte) *Batch {
 	b := &Batch{Data: data, may: h.free()}
+	if b.may && h.to.Since > 0 {
+		h.behind += len(data)
+	}
 	h.pending = append(h.pending, b)
 	return b
 }
 
-// free reports whether no partner needs to have a batch.
-func (h *Home) free() bool { return h.bound.Since == 0 && h.to.Since == 0 && !h.replaced }
+// free reports whether a batch may be applied that no partner has: the home is not bound, and the records are yet to
+// be sent. What is changed meanwhile follows them, and no later change is made before the partner has that too.
+func (h *Home) free() bool {
+	return h.bound.Since == 0 && (h.to.Since == 0 || !h.copied && h.behind < maxBehind) && !h.replaced
+}
+
+// maxBehind is the most bytes of changes that are made, and kept in memory, while records are sent.
+const maxBehind = 64 << 20
 
 // May reports whether the batch may be applied.
 func (h *Home) May(b *Batch) bool { return b.may }
@@ -134,7 +144,7 @@ func (h *Home) Begin(m cluster.Map, gen uint64) bool {
 	if !ok || h.replaced {
 		return false
 	}
-	h.to, h.gen, h.seq, h.copied, h.complete = p, gen, 0, false, false
+	h.to, h.gen, h.seq, h.copied, h.complete, h.behind = p, gen, 0, false, false, 0
 	for _, b := range h.pending {
 		b.seq, b.sent = 0, false // it may not be among the records
 	}

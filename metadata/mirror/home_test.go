@@ -41,3 +41,42 @@ func TestRelease(t *testing.T) {
 		t.Error("changes wait after Release")
 	}
 }
+
+// TestChangesWhileCopied: changes are made while the records of a home without a partner are sent, as far as memory
+// allows; what they leave for the partner is sent before the copy is complete, and later ones wait.
+func TestChangesWhileCopied(t *testing.T) {
+	m := cluster.NewMap(1, make([]string, 2)).WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")
+	h := NewHome(0, cluster.Partner{})
+	h.Begin(m, 1)
+	h.Record()
+	during := h.Add([]byte("create"))
+	if !h.May(during) {
+		t.Fatal("a change waits for all records")
+	}
+	h.Done(during)
+	large := h.Add(make([]byte, maxBehind))
+	if h.Done(large); h.May(h.Add([]byte("x"))) {
+		t.Error("changes without end are kept in memory")
+	}
+	h.Copied()
+	after := h.Add([]byte("unlink"))
+	if h.May(after) {
+		t.Error("a change does not wait although all records are sent")
+	}
+	for k, want := range []bool{false, true} {
+		got, ok := h.Next(1)
+		if !ok || got.Complete != want || k == 0 && got.Batches[0] != during {
+			t.Fatalf("message %d = %+v, %v, want complete %v", k, got, ok, want)
+		}
+		if h.Acked(got); h.May(after) {
+			t.Error("a change may be made that the partner does not have")
+		}
+	}
+	for !h.May(after) {
+		got, ok := h.Next(1 << 20)
+		if !ok {
+			t.Fatal("the last change is not sent")
+		}
+		h.Acked(got)
+	}
+}
