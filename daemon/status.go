@@ -95,6 +95,8 @@ type NodeStatus struct {
 	State cluster.State   `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
 	Lost  bool            `json:"lost,omitempty"` // it was up, and is down now: files of scratch that were only there are lost with it
+	// Names is where the names of the node's files are; nil if no directory has asked for two copies.
+	Names *cluster.Names `json:"names,omitempty"`
 	// Load is the node's last report; nil if the leader has none, or cannot be asked.
 	Load *leader.Load `json:"load,omitempty"`
 }
@@ -212,7 +214,12 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	}
 	s.Space, _ = d.data.Space(ctx) // zeros say that it could not be had
 	for _, n := range v.Map.Nodes {
-		s.Nodes = append(s.Nodes, NodeStatus{ID: n.ID, Host: n.Host, State: n.State, Addr: n.Addr, Lost: n.State == cluster.Down && len(n.Terms) > 0})
+		x := NodeStatus{ID: n.ID, Host: n.Host, State: n.State, Addr: n.Addr, Lost: n.State == cluster.Down && len(n.Terms) > 0}
+		if v.Copied {
+			names := v.Map.Names(n.ID)
+			x.Names = &names
+		}
+		s.Nodes = append(s.Nodes, x)
 	}
 	for _, w := range d.job.Datasets {
 		s.Wanted = append(s.Wanted, w.Name)

@@ -97,13 +97,26 @@ func nodeLines(was, now cluster.View) (lines, lost []string) {
 	}
 	for _, n := range now.Map.Nodes {
 		old, known := was.Map.Node(n.ID)
+		names, before := now.Map.Names(n.ID), was.Map.Names(n.ID)
+		served := names.State == cluster.NamesServed
+		switch {
+		case !known:
+		case names.State == cluster.NamesLost && before.State == cluster.NamesServed:
+			lines = append(lines, fmt.Sprintf("the names of files of %s are lost with %s, which had taken them over, until that is back", n.Host, names.Node))
+		case served && before.State != cluster.NamesServed && n.State != cluster.Down:
+			lines = append(lines, fmt.Sprintf("%s has started with an empty disk: %s has taken over the names of its files", n.Host, names.Node))
+		}
 		switch {
 		case !known || old.State == n.State:
 		case n.State == cluster.Down && node.Serving(old):
-			lines = append(lines, "no answer from "+n.Host+": its daemon, its machine or its network is down. "+node.LossText(n.ID, n.Host))
+			lines = append(lines, "no answer from "+n.Host+": its daemon, its machine or its network is down. "+node.LossText(n.ID, n.Host, names))
 			lost = append(lost, n.Host)
 		case n.State == cluster.Up && old.State == cluster.Down && len(n.Terms) > 0:
-			lines = append(lines, fmt.Sprintf("%s is back: its data can be read again", n.Host))
+			line := n.Host + " is back: its data can be read again"
+			if served {
+				line += "; " + names.Node + " keeps the names of its files"
+			}
+			lines = append(lines, line)
 		}
 	}
 	return lines, lost

@@ -23,11 +23,21 @@ func TestNodeLines(t *testing.T) {
 	down, back := up.WithState(1, cluster.Down, ""), up.WithState(1, cluster.Down, "").WithState(1, cluster.Up, "x:1")
 	closing := view(down)
 	closing.Closing = true
+	paired, _ := up.WithPartner(1, cluster.Partner{Node: 2, Since: up.Epoch})
+	taken := paired.WithState(1, cluster.Down, "")
+	empty, _ := paired.WithPartner(1, cluster.Partner{Node: 2, Since: up.Epoch, StandsIn: true})
+	both := empty.WithState(2, cluster.Down, "")
 	for _, c := range []struct {
 		name     string
 		was, now cluster.View
 		want     string // of the only line
 	}{
+		{"copied", view(up), view(paired), ""},
+		{"taken over", view(paired), view(taken), "c has taken over the names of its files"},
+		{"back without names", view(taken), view(taken.WithState(1, cluster.Up, "x:1")), "; c keeps the names"},
+		{"an empty disk", view(paired), view(empty), "b has started with an empty disk: c has taken over"},
+		{"the same disk", view(empty), view(empty), ""},
+		{"lost with its partner", view(taken), view(taken.WithState(0, cluster.Down, "")), "no answer from a"},
 		{"nothing", view(up), view(up), ""},
 		{"lost", view(up), view(down), "no answer from b: "},
 		{"the root", view(up), view(up.WithState(0, cluster.Down, "")), "root of scratch"},
@@ -39,12 +49,15 @@ func TestNodeLines(t *testing.T) {
 		{"absent from the start", view(cluster.NewMap(1, []string{"a", "b"})), view(cluster.NewMap(1, []string{"a", "b"}).WithState(1, cluster.Down, "")), ""},
 	} {
 		got, lost := nodeLines(c.was, c.now)
-		if wantLost := c.name == "lost" || c.name == "the root"; len(lost) > 1 || wantLost != (len(lost) == 1) {
+		if wantLost := strings.Contains(c.want, "no answer") || c.name == "the root" || c.name == "taken over"; len(lost) > 1 || wantLost != (len(lost) == 1) {
 			t.Errorf("%s: lost %q", c.name, lost)
 		}
 		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
+	}
+	if got, _ := nodeLines(view(empty), view(both)); len(got) != 2 || !strings.Contains(got[0], "the names of files of b are lost with c") {
+		t.Errorf("when the partner is lost, too: %q, want two lines", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 // MaxErrorText bounds the text of an error in the registry, in bytes.
@@ -56,11 +57,20 @@ type absent string
 func (a absent) Error() string { return string(a) }
 func (a absent) Unwrap() error { return syscall.ENOENT }
 
-// LossText says which data is lost with a node, what is repaired, and what to do.
-func LossText(id metadata.NodeID, host string) string {
-	if id == metadata.RootIno.Home() {
-		return fmt.Sprintf("%s is lost, and with it the root of scratch: scratch is unavailable until it is back; its part of datasets is fetched again", host)
+// LossText says which data is lost with a node, what is repaired, and what to do. names is where the names of its files
+// are, if they have copies.
+func LossText(id metadata.NodeID, host string, names cluster.Names) string {
+	back := "it"
+	switch {
+	case names.State == cluster.NamesServed:
+		return fmt.Sprintf("%s is lost: %s has taken over the names of its files; files with copies=2 are read and written as before, "+
+			"other scratch files with data only there fail with EIO until it is back; its part of datasets is fetched again", host, names.Node)
+	case names.State == cluster.NamesLost && names.Node != "":
+		back = names.Node
 	}
-	return fmt.Sprintf("%s is lost: scratch files with data only there, and directories kept there with their contents, fail with EIO until it is back; "+
-		"rm -rf removes them; its part of datasets is fetched again", host)
+	if id == metadata.RootIno.Home() {
+		return fmt.Sprintf("%s is lost, and with it the root of scratch: scratch is unavailable until %s is back; its part of datasets is fetched again", host, back)
+	}
+	return fmt.Sprintf("%s is lost: scratch files with data only there, and directories kept there with their contents, fail with EIO until %s is back; "+
+		"rm -rf removes them; its part of datasets is fetched again", host, back)
 }

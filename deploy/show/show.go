@@ -103,7 +103,7 @@ func troubles(w io.Writer, s *daemon.Status) {
 	for _, n := range s.Nodes {
 		switch {
 		case n.Lost:
-			fmt.Fprintln(w, node.LossText(n.ID, n.Host))
+			fmt.Fprintln(w, node.LossText(n.ID, n.Host, namesOf(&n)))
 		case n.Load != nil && n.Load.Space.Full():
 			fmt.Fprintf(w, "%s is full: writes to it get ENOSPC, and dataset files without room are read from the source: remove files of scratch\n", n.Host)
 		}

@@ -90,6 +90,31 @@ func TestNodes(t *testing.T) {
 	}
 }
 
+// TestNamesOfNodes: with two copies, status says where the names of each node are.
+func TestNamesOfNodes(t *testing.T) {
+	s := job()
+	for i, names := range []cluster.Names{{State: cluster.NamesCopied, Node: "b"}, {State: cluster.NamesCopying, Node: "c"}, {State: cluster.NamesServed, Node: "d"},
+		{State: cluster.NamesLost, Node: "c"}, {State: cluster.NamesLost}, {State: cluster.NamesSingle}} {
+		n := daemon.NodeStatus{ID: metadata.NodeID(i), Host: string(rune('a' + i)), State: cluster.Up, Names: &names}
+		if names.State == cluster.NamesServed || names.State == cluster.NamesLost {
+			n.State, n.Lost = cluster.Down, true
+		}
+		s.Nodes = append(s.Nodes[:i], n)
+	}
+	var b strings.Builder
+	if err := Status(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"NODE  STATE          NAMES         USED", "a     ready, leader  copied to b   -", "b     ready          copying to c  -",
+		"c     lost           served by d   -", "d     lost           lost with c   -", "e     lost           lost          -", "f     ready          one copy      -",
+		"c is lost: d has taken over the names", "d is lost: scratch files with data only there, and directories kept there with their contents, fail with EIO until c is back",
+		"e is lost: scratch files with data only there, and directories kept there with their contents, fail with EIO until it is back"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the status has no %q:\n%s", want, b.String())
+		}
+	}
+}
+
 // moving is a dataset with so many of 1000 bytes staged.
 func moving(id metadata.DatasetID, name string, done int64) daemon.DatasetStatus {
 	return daemon.DatasetStatus{Dataset: cluster.Dataset{ID: id, Name: name, Phase: cluster.Staging, Started: at(0)},

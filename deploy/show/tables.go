@@ -3,6 +3,8 @@ package show
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/bivouacfs/bivouac/daemon"
@@ -35,21 +37,53 @@ func nodeState(s *daemon.Status, n *daemon.NodeStatus) string {
 	return word
 }
 
+// namesOf is where the names of a node's files are; the zero value if they have no copies.
+func namesOf(n *daemon.NodeStatus) (names cluster.Names) {
+	if n.Names != nil {
+		names = *n.Names
+	}
+	return names
+}
+
+// namesText says that in the user's words.
+func namesText(n *daemon.NodeStatus) string {
+	switch names := namesOf(n); names.State {
+	case cluster.NamesCopied:
+		return "copied to " + names.Node
+	case cluster.NamesCopying:
+		return "copying to " + names.Node
+	case cluster.NamesServed:
+		return "served by " + names.Node
+	case cluster.NamesLost:
+		return strings.TrimSuffix("lost with "+names.Node, " with ")
+	default:
+		return names.State
+	}
+}
+
 // table is a table of aligned columns.
 func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 4, 2, ' ', 0) }
 
 // nodes writes a line for each node: its room, and its traffic in all or per second.
 func nodes(w io.Writer, s *daemon.Status, rates bool) error {
 	t := table(w)
-	fmt.Fprintln(t, "NODE\tSTATE\tUSED\tFREE\tREAD LOCAL\tREMOTE\tSOURCE\tWRITTEN")
+	title, copied := "NODE\tSTATE\t", slices.ContainsFunc(s.Nodes, func(n daemon.NodeStatus) bool { return n.Names != nil })
+	if copied {
+		title += "NAMES\t"
+	}
+	fmt.Fprintln(t, title+"USED\tFREE\tREAD LOCAL\tREMOTE\tSOURCE\tWRITTEN")
 	size := metadata.FormatBytes
 	if rates {
 		size = func(n int64) string { return metadata.FormatBytes(n) + "/s" }
 	}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
+		fmt.Fprintf(t, "%s\t%s\t", n.Host, nodeState(s, n))
+		if copied {
+			fmt.Fprintf(t, "%s\t", namesText(n))
+		}
 		if n.Load == nil {
-			fmt.Fprintf(t, "%s\t%s\t-\t-\t-\t-\t-\t-\n", n.Host, nodeState(s, n))
+			fmt.Fprintln(t, "-\t-\t-\t-\t-\t-")
 			continue
 		}
 		x := n.Load.Traffic
@@ -57,7 +91,7 @@ func nodes(w io.Writer, s *daemon.Status, rates bool) error {
 			x = node.Traffic{ReadLocal: int64(r.ReadLocal), ReadRemote: int64(r.ReadRemote), ReadSource: int64(r.ReadSource),
 				WriteLocal: int64(r.WriteLocal), WriteRemote: int64(r.WriteRemote)}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Host, nodeState(s, n), metadata.FormatBytes(n.Load.Space.Used), metadata.FormatBytes(n.Load.Space.Free),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", metadata.FormatBytes(n.Load.Space.Used), metadata.FormatBytes(n.Load.Space.Free),
 			size(x.ReadLocal), size(x.ReadRemote), size(x.ReadSource), size(x.WriteLocal+x.WriteRemote))
 	}
 	return t.Flush()

@@ -160,6 +160,10 @@ func TestLostHome(t *testing.T) {
 			for _, n := range others {
 				w.want(t, n, "after the loss")
 			}
+			next := cluster.Names{State: cluster.NamesServed, Node: c.Nodes[(lost+1)%4].Job.Hosts[(lost+1)%4]}
+			if got := others[0].Status(ctx).Nodes[lost].Names; got == nil || *got != next {
+				t.Errorf("names of node %d in the status: %v, want %v", lost, got, next)
+			}
 			for i, n := range others {
 				for dir, ino := range w.dirs {
 					name := fmt.Sprint("new", i)

@@ -83,3 +83,40 @@ func (m Map) followPartners() {
 		}
 	}
 }
+
+// The values of Names.State.
+const (
+	NamesSingle  = "one copy" // no other node can have one
+	NamesCopying = "copying"
+	NamesCopied  = "copied"
+	NamesServed  = "served" // by the partner: the home was lost
+	NamesLost    = "lost"   // until Node, or the home's own node, is back
+)
+
+// Names says, for users, how many copies the names of a home have, and where.
+type Names struct {
+	State string `json:"state"`
+	Node  string `json:"node,omitempty"` // the host with the other copy, or the only one
+}
+
+// Names returns where the names of the home id are. It is for views that are Copied.
+func (m Map) Names(id metadata.NodeID) Names {
+	n, _ := m.Node(id)
+	host := ""
+	if p, ok := m.Node(n.Partner.Node); ok && n.Partner.Since > 0 {
+		host = p.Host
+	}
+	switch _, ok := m.HomeAt(id); {
+	case !ok:
+		return Names{NamesLost, host}
+	case n.Partner.StandsIn:
+		return Names{NamesServed, host}
+	case host != "":
+		return Names{NamesCopied, host}
+	}
+	if p, ok := m.NextPartner(id); ok && n.State == Up {
+		next, _ := m.Node(p.Node)
+		return Names{NamesCopying, next.Host}
+	}
+	return Names{State: NamesSingle}
+}
