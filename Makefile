@@ -57,6 +57,7 @@ layers: ## the floor plan
 	$(GO) test ./integration
 
 unit: ## unit tests under the race detector
+	integration/slurm/install-packages chromium-headless-shell
 	CGO_ENABLED=1 $(GO) test -race $(UNWATCHED) -timeout 30m $(UNIT)
 
 FUZZCOUNT ?= 1000

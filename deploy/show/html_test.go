@@ -3,7 +3,12 @@ package show
 import (
 	"encoding/xml"
 	"errors"
+	"image/color"
+	"image/png"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,9 +19,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestHTML: the page is well formed, has a bar for each value on the scale of its chart, refers to
-// nothing else, and what users have named is text in it.
-func TestHTML(t *testing.T) {
+// chartedPage is a page with all charts.
+func chartedPage(t *testing.T) string {
+	t.Helper()
 	s := job()
 	s.Nodes = []daemon.NodeStatus{
 		{ID: 0, Host: "a", State: cluster.Up, Load: &leader.Load{Traffic: daemon.Traffic{ReadLocal: 1 << 20, ReadRemote: 2 << 20, ReadSource: 1 << 20}}},
@@ -29,7 +34,13 @@ func TestHTML(t *testing.T) {
 	if err := HTML(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	page := b.String()
+	return b.String()
+}
+
+// TestHTML: the page is well formed, has a bar for each value on the scale of its chart, refers to
+// nothing else, and what users have named is text in it.
+func TestHTML(t *testing.T) {
+	page := chartedPage(t)
 	for d := xml.NewDecoder(strings.NewReader(page)); ; {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
 			break
@@ -54,6 +65,48 @@ func TestHTML(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(page)
+	}
+}
+
+// TestHTMLInBrowser: Chromium shows the page: it finds each bar, and paints bars of each colour.
+func TestHTMLInBrowser(t *testing.T) {
+	t.Parallel()
+	browser, err := exec.LookPath("chromium-headless-shell")
+	if err != nil {
+		t.Skip("needs chromium-headless-shell")
+	}
+	page, dir := chartedPage(t), t.TempDir()
+	file, picture := filepath.Join(dir, "report.html"), filepath.Join(dir, "report.png")
+	if err := os.WriteFile(file, []byte(page), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), browser, "--no-sandbox", "--disable-gpu", "--user-data-dir="+dir, "--window-size=1000,1400", "--dump-dom", "--screenshot="+picture, "file://"+file)
+	dom, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", browser, err)
+	}
+	if got, want := strings.Count(string(dom), "<rect"), strings.Count(page, "<rect"); got != want || want == 0 || strings.Contains(string(dom), "<b>set") {
+		t.Errorf("the browser has %d bars, want %d:\n%s", got, want, dom)
+	}
+	f, err := os.Open(picture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	shown, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pixels := make(map[color.NRGBA]int)
+	for y := range shown.Bounds().Dy() {
+		for x := range shown.Bounds().Dx() {
+			pixels[color.NRGBAModel.Convert(shown.At(x, y)).(color.NRGBA)]++
+		}
+	}
+	for _, bar := range []color.NRGBA{{0x2a, 0x6f, 0xbb, 255}, {0x7f, 0xb3, 0xe6, 255}, {0xe0, 0x8a, 0x2e, 255}} { // .a, .b and .c of the page
+		if pixels[bar] < 1000 { // the smallest bar is 100 by 16
+			t.Errorf("%d pixels of %v are painted", pixels[bar], bar)
+		}
 	}
 }
 

@@ -258,24 +258,48 @@ bivouac stage-in ` + far("alice", "tree") + ` && srun cat $BIVOUAC_DATA/tree/hel
 	c.nothingLeft(t)
 }
 
-// TestContainer gives a container in a user namespace, as Apptainer, enroot and bubblewrap make it, the directories of the job.
-// What is staged after the container began appears in it, too.
+// containers is a script that uses the job's directories in three containers of alice at once, as /opt/data and /opt/work, while a
+// dataset is staged: as /inside says. Each is in a user namespace, its image has nothing but empty directories.
+const containers = `
+img=$(mktemp -d)
+mkdir -p $img/{usr,dev,proc,sys,tmp,etc,home,mnt,run,opt/data,opt/work,var/tmp}
+ln -s usr/{bin,lib,lib64} $img
+touch $img/etc/{passwd,group,hosts,resolv.conf}
+cat > $img/inside <<'END'
+set -e
+read -r _ who < /opt/data/tree/tree/hello && [ "$who" = alice ]
+echo "written in $1" > /opt/work/$1
+until [ -e /opt/work/staged ]; do sleep 0.1; done
+read -r _ who < /opt/data/late/hello && [ "$who" = alice ]
+END
+bwrap --unshare-user --unshare-pid --ro-bind $img / --ro-bind /usr /usr --dev /dev --proc /proc --bind $BIVOUAC_DATA /opt/data --bind $BIVOUAC_SCRATCH /opt/work bash /inside bubblewrap &
+bubblewrap=$!
+ch-run -b /usr:/usr -b $BIVOUAC_DATA:/opt/data -b $BIVOUAC_SCRATCH:/opt/work $img -- bash /inside charliecloud &
+charliecloud=$!
+bundle=$(mktemp -d)
+runc spec --rootless --bundle $bundle
+bind() { echo -n "{\"type\": \"none\", \"options\": [\"rbind\"], \"source\": \"$1\", \"destination\": \"$2\"},"; }
+sed -i 's|"terminal": true|"terminal": false|; s|"sh"|"bash", "/inside", "runc"|; s|"rootfs"|"'$img'"|
+	s|"mounts": \[|&'"$(bind /usr /usr; bind $BIVOUAC_DATA /opt/data; bind $BIVOUAC_SCRATCH /opt/work)"'|' $bundle/config.json
+runc --root $bundle/state run --bundle $bundle job$SLURM_JOB_ID &
+runc=$!
+for c in bubblewrap charliecloud runc; do
+	until [ -e $BIVOUAC_SCRATCH/$c ]; do kill -0 ${!c} || exit 2; sleep 0.1; done
+done
+`
+
+// TestContainer reads and writes the job's directories in containers, with a dataset that is staged later.
 func TestContainer(t *testing.T) {
 	c := begin(t)
 	c.as(t, "alice", "mkdir -p late && cp tree/hello late")
-	script := `
-bwrap --unshare-user --unshare-pid --ro-bind / / --dev /dev --proc /proc --tmpfs /opt --bind $BIVOUAC_DATA /opt/data --bind $BIVOUAC_SCRATCH /opt/work bash -c '
-	read -r _ who < /opt/data/tree/tree/hello && [ "$who" = alice ] || exit 3
-	hostname > /opt/work/written
-	until [ -e /opt/work/staged ]; do sleep 0.1; done
-	read -r _ who < /opt/data/late/hello && [ "$who" = alice ]' &
-until [ -e $BIVOUAC_SCRATCH/written ]; do kill -0 $! || exit 2; sleep 0.1; done
-bivouac stage-in ` + far("alice", "late") + ` && touch $BIVOUAC_SCRATCH/staged
-wait $! && srun --nodes=1 --ntasks=1 --nodelist=$(scontrol show hostnames | tail -n 1) cat $BIVOUAC_SCRATCH/written
+	script := containers + "bivouac stage-in " + far("alice", "late") + ` && touch $BIVOUAC_SCRATCH/staged
+wait $bubblewrap && wait $charliecloud && wait $runc || exit 3
+srun --nodes=1 --ntasks=1 --nodelist=$(scontrol show hostnames | tail -n 1) cat $BIVOUAC_SCRATCH/{bubblewrap,charliecloud,runc}
+rm -rf $img $bundle
 `
 	j := c.submit(t, "alice", script, bivouac("alice", "2")...)
 	j.ends(t, "COMPLETED")
-	j.says(t, "node1\n")
+	j.says(t, "written in bubblewrap\nwritten in charliecloud\nwritten in runc\n")
 }
 
 // TestSuspend suspends a job, whose daemons go on, and resumes it.
