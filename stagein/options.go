@@ -168,7 +168,7 @@ func (o *Options) parseOrderKeys(m map[string]string) (err error) {
 		return fmt.Errorf("options ranks, epochs, root and drop-last are for order=seed:S, random:S and loader:S: give one of these: %w", syscall.EINVAL)
 	}
 	if o.Fill, err = ParseOrder(text); err != nil {
-		return fmt.Errorf("option order: %w", err)
+		return err
 	}
 	return nil
 }

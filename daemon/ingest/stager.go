@@ -127,7 +127,7 @@ func (s *Stager) Begin(ctx context.Context, d job.Dataset) (*Coordinator, error)
 	// A proposal whose answer was lost was repeated: then it is this dataset that is there.
 	found, ok := v.Active(d.Name)
 	if !ok || found.Coordinator != ds.Coordinator || found.Started != ds.Started {
-		return nil, fmt.Errorf("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME: %w", d.Source, d.Name, syscall.EEXIST)
+		return nil, node.Present("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME, or --replace to end that one", d.Source, d.Name)
 	}
 	c := s.newCoordinator(found, req)
 	s.add(c)

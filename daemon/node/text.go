@@ -50,12 +50,22 @@ func endsInErrno(text string) bool {
 }
 
 // Absent is an ENOENT whose text says all.
-func Absent(format string, args ...any) error { return absent(fmt.Sprintf(format, args...)) }
+func Absent(format string, args ...any) error {
+	return told{fmt.Sprintf(format, args...), syscall.ENOENT}
+}
 
-type absent string
+// Present is an EEXIST whose text says all.
+func Present(format string, args ...any) error {
+	return told{fmt.Sprintf(format, args...), syscall.EEXIST}
+}
 
-func (a absent) Error() string { return string(a) }
-func (a absent) Unwrap() error { return syscall.ENOENT }
+type told struct {
+	text string
+	kind syscall.Errno
+}
+
+func (e told) Error() string { return e.text }
+func (e told) Unwrap() error { return e.kind }
 
 // LossText says which data is lost with a node, what is repaired, and what to do. names is where the names of its files
 // are, if they have copies.

@@ -16,6 +16,9 @@ func TestAbsent(t *testing.T) {
 	if got, want := node.ErrorText(err), `again: no dataset is named "x"`; got != want || !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("ErrorText = %q, want %q, an ENOENT", got, want)
 	}
+	if err := node.Present("set is there"); node.ErrorText(err) != "set is there" || !errors.Is(err, syscall.EEXIST) {
+		t.Errorf("Present: %q, want an EEXIST", node.ErrorText(err))
+	}
 }
 
 // TestErrorText: a user reads what is wrong, not that the message was bad.

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bivouacfs/bivouac/deploy/pitch"
+	"github.com/bivouacfs/bivouac/deploy/show"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -44,7 +45,7 @@ is written under a temporary name and renamed when it is complete.`,
 			if r.Failed > 0 {
 				return fmt.Errorf("stage-out to %s: %d of %d files not copied: fix the errors listed above and run it again; files already copied stay", to, r.Failed, r.All())
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%d files, %s\n", r.Files, metadata.FormatBytes(r.Bytes))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s, %s\n", show.Count(r.Files, "file"), metadata.FormatBytes(r.Bytes))
 			return err
 		},
 	}

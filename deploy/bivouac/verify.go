@@ -9,6 +9,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/deploy/show"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -70,7 +71,7 @@ dataset.`,
 				}
 			}
 			if bad > 0 {
-				return fmt.Errorf("%d files are damaged and were not repaired: restore them in the source and run verify again", bad)
+				return fmt.Errorf("damaged and not repaired: %s: restore them in the source and run verify again", show.Count(bad, "file"))
 			}
 			return nil
 		},
@@ -122,7 +123,7 @@ func tellVerified(w io.Writer, name string, r dataset.VerifyResult) {
 	if more := r.Bad + r.Repaired - int64(len(r.BadFiles)); more > 0 {
 		fmt.Fprintf(w, "bivouac: %s: and %d more: run verify again to list them\n", name, more)
 	}
-	fmt.Fprintf(w, "bivouac: %s: %d files, %s read, %d damaged", name, r.Files, metadata.FormatBytes(r.Bytes), r.Bad)
+	fmt.Fprintf(w, "bivouac: %s: %s, %s read, %d damaged", name, show.Count(r.Files, "file"), metadata.FormatBytes(r.Bytes), r.Bad)
 	if r.Repaired > 0 {
 		fmt.Fprintf(w, ", %d repaired", r.Repaired)
 	}

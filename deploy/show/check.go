@@ -15,7 +15,7 @@ func Check(w io.Writer, r home.CheckResult) error {
 	if more := r.Wrong - len(r.Problems); more > 0 {
 		fmt.Fprintf(w, "and %d more\n", more)
 	}
-	_, err := fmt.Fprintf(w, "%d directories, %d files, %d names, %d orphans, %d objects: %d problems\n",
-		r.Directories, r.Files, r.Names, r.Orphans, r.Objects, r.Wrong)
+	_, err := fmt.Fprintf(w, "%s, %s, %s, %s, %s: %s\n", Count(r.Directories, "directory"), Count(r.Files, "file"), Count(r.Names, "name"),
+		Count(r.Orphans, "orphan"), Count(r.Objects, "object"), Count(int64(r.Wrong), "problem"))
 	return err
 }

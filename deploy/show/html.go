@@ -94,10 +94,10 @@ func HTML(w io.Writer, s daemon.Status) error {
 		Title  string
 		Facts  []string
 		Charts []*chart
-	}{Title: fmt.Sprintf("Bivouac report for job %s (%s)", s.Job, count(int64(len(s.Nodes)), "node"))}
+	}{Title: fmt.Sprintf("Bivouac report for job %s (%s)", s.Job, Count(int64(len(s.Nodes)), "node"))}
 	for i := range all {
 		ds := &all[i]
-		fact := fmt.Sprintf("%s: %s, %s, %s, from %s", ds.Name, phase(ds.Phase), count(ds.Files, "file"), metadata.FormatBytes(ds.Bytes), ds.Source)
+		fact := fmt.Sprintf("%s: %s, %s, %s, from %s", ds.Name, phase(ds.Phase), Count(ds.Files, "file"), metadata.FormatBytes(ds.Bytes), ds.Source)
 		if ds.Error != "" {
 			fact += ": " + ds.Error
 		}
@@ -153,14 +153,14 @@ func shares(ds *daemon.DatasetStatus) *chart {
 	c := &chart{Title: "Where " + ds.Name + " is"}
 	var most, sum int64
 	for _, n := range ds.PerNode {
-		c.add(n.Host, fmt.Sprintf("%s, %s", count(n.Files, "file"), metadata.FormatBytes(n.Bytes)), stack(n.Bytes)...)
+		c.add(n.Host, fmt.Sprintf("%s, %s", Count(n.Files, "file"), metadata.FormatBytes(n.Bytes)), stack(n.Bytes)...)
 		most, sum = max(most, n.Bytes), sum+n.Bytes
 	}
 	if sum > 0 {
 		c.Note = fmt.Sprintf("Imbalance (most / mean): %.2f.", float64(most)*float64(len(ds.PerNode))/float64(sum))
 	}
 	if x := ds.InSource; x != nil {
-		c.add("in the source", fmt.Sprintf("%s, %s, without room on the nodes", count(x.Files, "file"), metadata.FormatBytes(x.Bytes)), part{Class: "c", Size: float64(x.Bytes)})
+		c.add("in the source", fmt.Sprintf("%s, %s, without room on the nodes", Count(x.Files, "file"), metadata.FormatBytes(x.Bytes)), part{Class: "c", Size: float64(x.Bytes)})
 	}
 	return c
 }

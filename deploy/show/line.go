@@ -19,13 +19,13 @@ const (
 
 // Line writes the report as one line that can be the comment of a job: printable ASCII without quotes.
 func Line(w io.Writer, s daemon.Status) error {
-	parts := []string{fmt.Sprintf("bivouac: %s", count(int64(len(s.Nodes)), "node"))}
+	parts := []string{fmt.Sprintf("bivouac: %s", Count(int64(len(s.Nodes)), "node"))}
 	all := s.Current()
 	for _, ds := range all[:min(len(all), lineDatasets)] {
 		parts = append(parts, lineDataset(&ds))
 	}
 	if more := len(all) - lineDatasets; more > 0 {
-		parts = append(parts, count(int64(more), "dataset")+" more")
+		parts = append(parts, Count(int64(more), "dataset")+" more")
 	}
 	for _, n := range s.Nodes {
 		if n.Lost {
@@ -50,7 +50,7 @@ func lineDataset(ds *daemon.DatasetStatus) string {
 	if ds.Phase == cluster.Failed || ds.Phase == cluster.Staging {
 		return b
 	}
-	b += fmt.Sprintf(", %s, %s", count(ds.Files, "file"), metadata.FormatBytes(ds.Bytes))
+	b += fmt.Sprintf(", %s, %s", Count(ds.Files, "file"), metadata.FormatBytes(ds.Bytes))
 	if ds.Sealed != 0 {
 		b += ", staged in " + seconds(ds.Started, ds.Sealed)
 		if ds.SourceSize > 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -131,7 +132,7 @@ func amount(ds *daemon.DatasetStatus) (done, total int64) {
 
 // line is the plain line about a dataset's state.
 func (p *Progress) line(x *shown, ds *daemon.DatasetStatus) string {
-	files := count(ds.Files, "file")
+	files := Count(ds.Files, "file")
 	done, total := amount(ds)
 	switch {
 	case ds.Phase == cluster.Sealed:
@@ -143,7 +144,7 @@ func (p *Progress) line(x *shown, ds *daemon.DatasetStatus) string {
 	case total == 0 || ds.Progress == nil:
 		return "scanning " + ds.Source
 	}
-	l := fmt.Sprintf("%3.0f%%  %s  %s of %s  %s", 100*min(float64(done)/float64(total), 1), count(ds.Progress.Files, "file"),
+	l := fmt.Sprintf("%3.0f%%  %s  %s of %s  %s", 100*min(float64(done)/float64(total), 1), Count(ds.Progress.Files, "file"),
 		metadata.FormatBytes(done), metadata.FormatBytes(total), x.pace.left(total-done))
 	if i := ds.Progress.Imbalance(); i > 0 {
 		l += fmt.Sprintf("  imbalance %.2f", i)
@@ -206,18 +207,18 @@ func (p *pace) left(n int64) string {
 	}
 }
 
-// count is n things in words.
-func count(n int64, thing string) string {
-	if n != 1 {
+// Count is n things in words.
+func Count(n int64, thing string) string {
+	stem, y := strings.CutSuffix(thing, "y")
+	switch {
+	case n == 1:
+	case y:
+		thing = stem + "ies"
+	default:
 		thing += "s"
 	}
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // Entries is n entries of a source in words.
-func Entries(n int64) string {
-	if n == 1 {
-		return "1 entry"
-	}
-	return fmt.Sprintf("%d entries", n)
-}
+func Entries(n int64) string { return Count(n, "entry") }

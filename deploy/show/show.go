@@ -41,10 +41,10 @@ func Status(w io.Writer, s daemon.Status) error {
 	header(w, &s)
 	limits(w, s)
 	if c := s.Scrub; c.Files > 0 {
-		fmt.Fprintf(w, "  scrub: %s, %s compared; %d differed and were fetched again, %d are bad\n", count(c.Files, "file"), metadata.FormatBytes(c.Bytes), c.Repaired, c.Bad)
+		fmt.Fprintf(w, "  scrub: %s, %s compared; %d differed and were fetched again, %d are bad\n", Count(c.Files, "file"), metadata.FormatBytes(c.Bytes), c.Repaired, c.Bad)
 	}
 	if s.Corrupt > 0 {
-		fmt.Fprintf(w, "  corrupt: %s of scratch data on this node's drives; reads fail with EIO, the log has inodes and offsets\n", count(s.Corrupt, "block"))
+		fmt.Fprintf(w, "  corrupt: %s of scratch data on this node's drives; reads fail with EIO, the log has inodes and offsets\n", Count(s.Corrupt, "block"))
 	}
 	if n := s.Swept; n.Objects+n.Inodes+n.Files+n.Waiting > 0 {
 		fmt.Fprintf(w, "  orphans after daemon restarts: removed %d objects, %d inodes and %d files; %d objects wait for a node that is down\n",
@@ -112,7 +112,7 @@ func troubles(w io.Writer, s *daemon.Status) {
 
 // stageOut says how far the node that answered is with its part.
 func stageOut(w io.Writer, o stageout.Status) {
-	fmt.Fprintf(w, "\nstage-out of %s to %s: %s, %s copied by this node", o.From, o.To, count(o.Files, "file"), metadata.FormatBytes(o.Bytes))
+	fmt.Fprintf(w, "\nstage-out of %s to %s: %s, %s copied by this node", o.From, o.To, Count(o.Files, "file"), metadata.FormatBytes(o.Bytes))
 	if o.Unsettled > 0 {
 		fmt.Fprintf(w, ", %d still being written", o.Unsettled)
 	}
@@ -128,7 +128,7 @@ func unreadable(w io.Writer, ds daemon.DatasetStatus) {
 		fmt.Fprintf(w, "%s: on %s: %v\n", ds.Name, u.Host, &u.Unreadable)
 	}
 	if ds.MoreUnreadable > 0 {
-		fmt.Fprintf(w, "%s: and %s more: run bivouac verify --source %s to list them\n", ds.Name, count(ds.MoreUnreadable, "unreadable file"), ds.Name)
+		fmt.Fprintf(w, "%s: and %s more: run bivouac verify --source %s to list them\n", ds.Name, Count(ds.MoreUnreadable, "unreadable file"), ds.Name)
 	}
 }
 
@@ -137,11 +137,11 @@ func displaced(w io.Writer, ds daemon.DatasetStatus) {
 	for _, x := range ds.Overflow {
 		if x.Files > 0 {
 			fmt.Fprintf(w, "%s: %s has no room for %s, %s, because nodes were lost or scratch has grown: they are read from the source\n",
-				ds.Name, x.Host, count(x.Files, "file"), metadata.FormatBytes(x.Bytes))
+				ds.Name, x.Host, Count(x.Files, "file"), metadata.FormatBytes(x.Bytes))
 		}
 		if x.Missing > 0 {
 			fmt.Fprintf(w, "%s: %s could not fetch %s that it owns: %s: fix the error, then read them (each read tries again), or stage the source again\n",
-				ds.Name, x.Host, count(x.Missing, "file"), x.Error)
+				ds.Name, x.Host, Count(x.Missing, "file"), x.Error)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func limits(w io.Writer, s daemon.Status) {
 
 // Report writes the job's summary: what was read, where it is, how long it took.
 func Report(w io.Writer, s daemon.Status) error {
-	fmt.Fprintf(w, "bivouac report for job %s (%s)\n", s.Job, count(int64(len(s.Nodes)), "node"))
+	fmt.Fprintf(w, "bivouac report for job %s (%s)\n", s.Job, Count(int64(len(s.Nodes)), "node"))
 	p := s.Phases
 	fmt.Fprintf(w, "  allocation to mount      %s\n", seconds(p.Created, p.Mounted))
 	fmt.Fprintf(w, "  allocation to all nodes  %s\n", seconds(p.Created, p.Up))
@@ -206,14 +206,14 @@ func dataset(w io.Writer, ds daemon.DatasetStatus) {
 func perNode(w io.Writer, ds daemon.DatasetStatus) {
 	var most, sum int64
 	for _, n := range ds.PerNode {
-		fmt.Fprintf(w, "  %-24s %s, %s\n", n.Host, count(n.Files, "file"), metadata.FormatBytes(n.Bytes))
+		fmt.Fprintf(w, "  %-24s %s, %s\n", n.Host, Count(n.Files, "file"), metadata.FormatBytes(n.Bytes))
 		most, sum = max(most, n.Bytes), sum+n.Bytes
 	}
 	if s := ds.Striped; s != nil {
-		fmt.Fprintf(w, "  %-24s %s, %s, in stripes\n", s.Host, count(s.Files, "file"), metadata.FormatBytes(s.Bytes))
+		fmt.Fprintf(w, "  %-24s %s, %s, in stripes\n", s.Host, Count(s.Files, "file"), metadata.FormatBytes(s.Bytes))
 	}
 	if s := ds.InSource; s != nil {
-		fmt.Fprintf(w, "  %-24s %s, %s, without room on the nodes\n", s.Host, count(s.Files, "file"), metadata.FormatBytes(s.Bytes))
+		fmt.Fprintf(w, "  %-24s %s, %s, without room on the nodes\n", s.Host, Count(s.Files, "file"), metadata.FormatBytes(s.Bytes))
 	}
 	unreadable(w, ds)
 	displaced(w, ds)

@@ -214,7 +214,7 @@ func TestCheck(t *testing.T) {
 	if err := Check(&b, r); err != nil {
 		t.Fatal(err)
 	}
-	want := "one\ntwo\nand 1 more\n2 directories, 3 files, 4 names, 1 orphans, 5 objects: 3 problems\n"
+	want := "one\ntwo\nand 1 more\n2 directories, 3 files, 4 names, 1 orphan, 5 objects: 3 problems\n"
 	if b.String() != want {
 		t.Errorf("Check = %q, want %q", b.String(), want)
 	}

@@ -22,7 +22,7 @@ func header(w io.Writer, s *daemon.Status) {
 	case s.Ready:
 		state = "ready"
 	}
-	fmt.Fprintf(w, "job %s  %s  %s  mounted at %s\n", s.Job, state, count(int64(len(s.Nodes)), "node"), s.Mount)
+	fmt.Fprintf(w, "job %s  %s  %s  mounted at %s\n", s.Job, state, Count(int64(len(s.Nodes)), "node"), s.Mount)
 }
 
 // nodeState is the state of a node in the user's words.
@@ -134,7 +134,7 @@ func Top(w io.Writer, s daemon.Status) error {
 	}
 	for i := range all {
 		if p := all[i].Progress; p != nil && p.Demand > 0 {
-			fmt.Fprintf(w, "%s: readers waited for %s that had not arrived\n", all[i].Name, count(p.Demand, "piece"))
+			fmt.Fprintf(w, "%s: readers waited for %s that had not arrived\n", all[i].Name, Count(p.Demand, "piece"))
 		}
 	}
 	for _, o := range s.StageOut {

@@ -109,7 +109,7 @@ func (p *Plan) Digest() string {
 // drop_last, and for chunk chunk=N and group=N. The dataset is left open.
 func Parse(text string) (Plan, error) {
 	bad := func(why string) (Plan, error) {
-		return Plan{}, fmt.Errorf("order=%s: %s: give seed:S, random:S, loader:S or chunk:S, then ,ranks=R ,epochs=E ,root=DIR ,drop_last, for chunk ,chunk=N ,group=N: %w", text, why, syscall.EINVAL)
+		return Plan{}, fmt.Errorf("order=%s: %s: give seed:S, random:S, loader:S or chunk:S, with ranks=R, epochs=E, root=DIR and drop_last, and for chunk chunk=N and group=N: %w", text, why, syscall.EINVAL)
 	}
 	first, rest, _ := strings.Cut(text, ",")
 	kind, arg, _ := strings.Cut(first, ":")
