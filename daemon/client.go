@@ -48,7 +48,7 @@ func (d *Daemon) openHome() (err error) {
 		return err
 	}
 	d.partner, err = partner.Open(partner.Config{
-		Node: d, Records: d.home, Lease: &d.copies.lease, Dir: d.dir("partner"), Room: d.data.Room, Patience: 2 * d.cfg.Timing.Down,
+		Node: d, Records: d.home, Lease: &d.copies.Lease, Dir: d.dir("partner"), Room: d.data.Room, Patience: 2 * d.cfg.Timing.Down,
 		Peer: func(id metadata.NodeID) rpc.Caller { return d.peers.To(id) }, Here: func() node.Handlers { return d.calls },
 		Open: func(n node.Node, dir string) (*home.Server, error) {
 			return open(n, home.Config{Dir: dir, Run: metadata.Run(now()), StandIn: true})

@@ -2,63 +2,39 @@ package daemon
 
 import (
 	"context"
-	"fmt"
-	"syscall"
-	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/daemon/rebuild"
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/copies"
 )
 
-// copyGuard refuses reads of objects that have a copy elsewhere (metadata.Ino.Copied) while that one may be
-// newer (package copies). The reader asks the other node, or again.
-type copyGuard struct {
-	lease copies.Lease
-	view  func() cluster.View
-	self  metadata.NodeID
-}
-
-// check returns EHOSTDOWN if a reader with a map of the epoch e may not read a copy here.
-func (g *copyGuard) check(e metadata.Epoch) error {
-	if !g.lease.Valid(time.Now()) {
-		return fmt.Errorf("copies are not served: no leader has answered this node lately: %w", syscall.EHOSTDOWN)
-	}
-	if n, _ := g.view().Map.Node(g.self); !copies.Serves(n, e) {
-		return fmt.Errorf("copies are not served to a node with the map of epoch %d: %s is %v since %d: %w", e, n.Host, n.State, n.Since, syscall.EHOSTDOWN)
-	}
-	return nil
-}
-
-// read calls fn, which reads an object, with the check before and after.
-func (g *copyGuard) read(object metadata.Ino, e metadata.Epoch, fn func() error) error {
-	if !object.Copied() {
-		return fn()
-	}
-	if err := g.check(e); err != nil {
-		return err
-	}
-	if err := fn(); err != nil {
-		return err
-	}
-	return g.check(e)
-}
-
-// guard is h, which reads the object whose number is first in the request, with the checks.
-func (g *copyGuard) guard(h rpc.Handler) rpc.Handler {
-	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
-		return g.read(wire.InoOf(r.Body), r.Epoch, func() error { return h(ctx, r, resp) })
-	}
+// newRebuilder makes what restores the copies that are lost with a node.
+func (d *Daemon) newRebuilder() *rebuild.Rebuilder {
+	return rebuild.New(rebuild.Config{
+		Node: d, Guard: d.copies, Data: d.data, Parts: chunkstore.Parts,
+		List: func(part uint8) ([]metadata.Ino, error) {
+			return d.data.List(part, func(i metadata.Ino) bool { return !i.Sealed() })
+		},
+		Peer: func(id metadata.NodeID) datapath.Store { return d.cfg.Data(d.To(id)) },
+		Attr: func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+			var r wire.AttrResp
+			err := d.To(ino.Home()).Do(ctx, &rpc.Call{Op: wire.OpGetattr, Body: &wire.InoReq{Ino: ino}, Reply: &r})
+			return r.Attr, err
+		},
+		Pace: rate.New(copyRate, nil),
+	})
 }
 
 // localData is this node's data for its own client.
 type localData struct {
 	dataset.Local
-	copies *copyGuard
+	copies *rebuild.Guard
+	epoch  func() metadata.Epoch // of the node's own map
 }
 
 var (
@@ -70,15 +46,12 @@ var (
 	_ datapath.NeighbourFinder = localData{}
 )
 
-// epoch is that of the node's own map.
-func (l localData) epoch() metadata.Epoch { return l.copies.view().Map.Epoch }
-
 // ReadAt implements datapath.Reader.
 func (l localData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (n int, err error) {
 	if !ino.Copied() {
 		return l.Local.ReadAt(ctx, ino, p, off)
 	}
-	err = l.copies.read(ino, l.epoch(), func() error {
+	err = l.copies.Read(ino, l.epoch(), func() error {
 		n, err = l.Local.ReadAt(ctx, ino, p, off)
 		return err
 	})
@@ -87,9 +60,34 @@ func (l localData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off i
 
 // Data implements datapath.Shaper.
 func (l localData) Data(ctx context.Context, ino metadata.Ino, off int64) (e datapath.Extent, err error) {
-	err = l.copies.read(ino, l.epoch(), func() error {
+	err = l.copies.Read(ino, l.epoch(), func() error {
 		e, err = l.Local.Data(ctx, ino, off)
 		return err
 	})
 	return e, err
+}
+
+// WriteAt implements datapath.Writer.
+func (l localData) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+	return l.copies.Write(ino, l.epoch(), func() error { return l.Local.WriteAt(ctx, ino, p, off) })
+}
+
+// Truncate implements datapath.Remover.
+func (l localData) Truncate(ctx context.Context, ino metadata.Ino, size int64) error {
+	return l.copies.Write(ino, l.epoch(), func() error { return l.Local.Truncate(ctx, ino, size) })
+}
+
+// Remove implements datapath.Remover.
+func (l localData) Remove(ctx context.Context, ino metadata.Ino) error {
+	return l.copies.Write(ino, l.epoch(), func() error { return l.Local.Remove(ctx, ino) })
+}
+
+// Allocate implements datapath.Shaper.
+func (l localData) Allocate(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	return l.copies.Write(ino, l.epoch(), func() error { return l.Local.Allocate(ctx, ino, off, n) })
+}
+
+// Punch implements datapath.Shaper.
+func (l localData) Punch(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	return l.copies.Write(ino, l.epoch(), func() error { return l.Local.Punch(ctx, ino, off, n) })
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/partner"
 	"github.com/bivouacfs/bivouac/daemon/plans"
+	"github.com/bivouacfs/bivouac/daemon/rebuild"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/daemon/training"
@@ -108,7 +109,9 @@ type Daemon struct {
 	stager   *ingest.Stager
 
 	traces traces
-	copies copyGuard
+	// copies guards files with two copies, rebuild restores those that are lost with a node.
+	copies  *rebuild.Guard
+	rebuild *rebuild.Rebuilder
 	// partner keeps copies of homes for copies=2, and stands in for lost ones.
 	partner *partner.Partner
 }
@@ -132,7 +135,7 @@ func Open(cfg Config) (*Daemon, error) {
 	d.phases.Created, d.phases.Started = d.job.Created, now()
 	d.run = metadata.Run(d.phases.Started)
 	d.Member = d.newMember()
-	d.copies.view, d.copies.self = d.View, d.job.Self
+	d.copies = rebuild.NewGuard(d.job.Self, d.View)
 	d.tasks = tasks.New(d, 2*d.cfg.Timing.Down)
 	d.out = stageout.New(stageout.Config{
 		Node: d, Tasks: d.tasks, Job: d.job, Every: d.cfg.Timing.Out, Settle: d.cfg.Timing.Settle, Ready: d.ready.Load,
@@ -185,6 +188,7 @@ func (d *Daemon) open() error {
 	d.out.Start()
 	d.Spawn(d.datasets.Follower.Run)
 	d.Spawn(d.datasets.Replicas.Run)
+	d.Spawn(d.rebuild.Run)
 	d.Spawn(d.plans.Run)
 	return nil
 }
@@ -222,6 +226,7 @@ func (d *Daemon) openStores() error {
 		return err
 	}
 	d.openDatasets()
+	d.rebuild = d.newRebuilder()
 	return nil
 }
 
@@ -296,7 +301,7 @@ func (d *Daemon) Home() *home.Server { return d.home }
 
 // Data is this node's file data. What is not here yet of a dataset that is being
 // filled is fetched when it is read.
-func (d *Daemon) Data() datapath.Store { return localData{d.datasets.Local, &d.copies} }
+func (d *Daemon) Data() datapath.Store { return localData{d.datasets.Local, d.copies, d.epoch} }
 
 // Out is this node's part of the stage-outs.
 func (d *Daemon) Out() *stageout.Copier { return d.out }

@@ -30,7 +30,10 @@ func (d *Daemon) handlers() node.Handlers {
 		maps.Copy(h, part)
 	}
 	for _, op := range []wire.Op{wire.OpRead, wire.OpReadIfPresent, wire.OpReadSummed, wire.OpData} {
-		h[op] = d.copies.guard(h[op])
+		h[op] = d.copies.Reads(h[op])
+	}
+	for _, op := range []wire.Op{wire.OpWrite, wire.OpTruncate, wire.OpRemoveObject, wire.OpAllocate, wire.OpPunch} {
+		h[op] = d.copies.Writes(h[op])
 	}
 	return h
 }

@@ -22,7 +22,7 @@ func (d *Daemon) newMember() *member.Member {
 		Ctx: d.ctx, Node: d, Job: d.job, Every: d.cfg.Timing.Report, Down: d.cfg.Timing.Down, Started: d.phases.started(),
 		Group: raftstore.Config{Dir: d.dir("raft"), Dial: d.dialMember, Log: d.log.WithField("part", "raft")},
 		Fill:  d.fillReport, Heard: d.heard, StageIn: d.beginStageIn,
-		Leased:     func(sent time.Time) { d.copies.lease.Renew(sent, d.cfg.Timing.Down) },
+		Leased:     func(sent time.Time) { d.copies.Lease.Renew(sent, d.cfg.Timing.Down) },
 		Disconnect: d.disconnect,
 	})
 }

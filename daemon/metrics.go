@@ -27,6 +27,8 @@ func (d *Daemon) registry() *prometheus.Registry {
 	gauge("replica_bytes", "Bytes of replicas of other nodes' files; they give way to other data.",
 		space(func(d *Daemon) int64 { return d.datasets.Replicas.Bytes() }))
 	counter("corrupt_scratch_blocks", "Blocks of scratch data on this node's drives that differed from their checksums.", func() float64 { return float64(d.data.Corrupt()) })
+	gauge("one_copy_bytes", "Bytes of scratch on this node that should have two copies and have one since a node was lost.", func() float64 { return float64(d.rebuild.Mark().Bytes) })
+	counter("restored_bytes", "Bytes of scratch that this node has copied in the place of copies lost with a node.", func() float64 { return float64(d.rebuild.Mark().Copied) })
 	gauge("map_epoch", "Epoch of the cluster map.", func() float64 { return float64(d.View().Map.Epoch) })
 	gauge("nodes", "Nodes of the job.", func() float64 { return float64(len(d.View().Map.Nodes)) })
 	gauge("leader_silence_seconds", "Time without an answer of a leader: no quorum, or this node is cut off.", func() float64 { return d.warn.silence(time.Now()).Seconds() })

@@ -18,6 +18,7 @@ func (d *Daemon) fillReport(r *leader.Report) {
 	r.Out = d.out.Failures()
 	r.HasOutput = d.notifier.HasOutput()
 	r.Space, _ = d.data.Space(d.ctx) // zeros if the store does not know
+	r.Rebuilt = d.rebuild.Mark()
 	r.Traffic, r.Rates = d.meter.read(time.Now())
 	if a := d.addrs(d.job.Self); len(a) > 0 {
 		r.Addr = a[0]

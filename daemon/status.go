@@ -84,8 +84,19 @@ type Status struct {
 	Scrub dataset.ScrubStats `json:"scrub"`
 	// Corrupt is how many blocks of scratch data on this node's drives differed from their checksums.
 	Corrupt int64 `json:"corrupt_blocks,omitempty"`
+	// OneCopy is what is left to copy after the loss of a node, on all nodes; nil if all files with copies have as many
+	// as they should have.
+	OneCopy *OneCopy `json:"one_copy,omitempty"`
 	// StageOut is how far this node is with its part of each stage-out.
 	StageOut []stageout.Status `json:"stage_out,omitempty"`
+}
+
+// OneCopy counts files of scratch with two copies, of which only one is left. A striped file counts once for each part.
+type OneCopy struct {
+	Files   int64 `json:"files"`
+	Bytes   int64 `json:"bytes"`
+	Waiting int64 `json:"waiting,omitempty"` // parts of files whose home does not answer: they are looked at when it does
+	Nodes   int   `json:"nodes"`             // that still look for such files, or copy them
 }
 
 // NodeStatus is a node of the job.
@@ -233,6 +244,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	s.Shares, s.RPC = d.tasks.Running(), d.rpc.Stats()
 	s.Traffic, s.Rates = d.meter.read(time.Now())
 	s.addLoads(ctx, d)
+	s.addOneCopy(v)
 	if a, ok := d.meter.activity(); ok {
 		s.Sources = a.Sources
 	}
@@ -253,11 +265,27 @@ func (s *Status) addLoads(ctx context.Context, d *Daemon) {
 	for i := range s.Nodes {
 		l, ok := r.Loads[s.Nodes[i].ID]
 		if s.Nodes[i].ID == s.Self {
-			l, ok = leader.Load{Space: s.Space, Traffic: s.Traffic, Rates: s.Rates}, true
+			l, ok = leader.Load{Space: s.Space, Traffic: s.Traffic, Rates: s.Rates, Rebuilt: d.rebuild.Mark()}, true
 		}
 		if ok {
 			s.Nodes[i].Load = &l
 		}
+	}
+}
+
+// addOneCopy sums up what the nodes have left to copy.
+func (s *Status) addOneCopy(v cluster.View) {
+	if !v.Copied || v.Closing || !v.Map.Unrestored() {
+		return
+	}
+	s.OneCopy = new(OneCopy)
+	for _, n := range s.Nodes {
+		if n.Load == nil || n.State == cluster.Down || n.Load.Rebuilt.Epoch >= v.Map.Changed() {
+			continue
+		}
+		m := n.Load.Rebuilt
+		s.OneCopy.Nodes++
+		s.OneCopy.Files, s.OneCopy.Bytes, s.OneCopy.Waiting = s.OneCopy.Files+m.Files, s.OneCopy.Bytes+m.Bytes, s.OneCopy.Waiting+m.Waiting
 	}
 }
 

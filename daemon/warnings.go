@@ -90,10 +90,13 @@ func (w *warnings) nodes(was, now cluster.View) {
 	}
 }
 
-// nodeLines says which nodes that had served were lost, and which are back.
+// nodeLines says which nodes that had served were lost, and which are back, and when all copies are made again.
 func nodeLines(was, now cluster.View) (lines, lost []string) {
 	if was.Version == 0 || now.Closing {
 		return nil, nil
+	}
+	if now.Map.RestoredBy() > was.Map.RestoredBy() {
+		lines = append(lines, "all files with copies=2 have two copies again")
 	}
 	for _, n := range now.Map.Nodes {
 		old, known := was.Map.Node(n.ID)

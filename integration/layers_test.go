@@ -76,6 +76,7 @@ var floors = map[string]int{
 	"daemon/training":         16,
 	"daemon/plans":            18,
 	"daemon/replicas":         16,
+	"daemon/rebuild":          16,
 	"daemon/stageout":         17,
 	"daemon/partner":          17,
 	"daemon/dataset":          17,

@@ -10,7 +10,7 @@
 //
 // An Ino says where its record is, so that no table has to be asked:
 //
-//	bit 63 = 0   live realm     bits 48-62 home node, bits 0-46 counter on that node; bit 47: Object
+//	bit 63 = 0   live realm     bits 48-62 home node, bits 0-38 counter on that node; bits 39-47: Object, Moved
 //	bit 63 = 1   sealed realm   bits 48-62 dataset,   bits 32-47 part, bits 0-31 sequence in the part
 //
 // The home of a live inode never changes. A directory's entries live on the
@@ -51,15 +51,19 @@ const (
 	// FirstIno is the first counter value that a store hands out.
 	FirstIno Ino = 1024
 
-	sealedBit Ino = 1 << 63
-	homeShift     = 48
+	sealedBit  Ino = 1 << 63
+	homeShift      = 48
+	movedShift     = 39
 )
 
 // MaxCounter is the greatest counter value of a live Ino.
-const MaxCounter = 1<<(homeShift-1) - 1
+const MaxCounter = 1<<movedShift - 1
 
 // copiedBit marks the objects of files with several copies (Attr.Object).
 const copiedBit Ino = 1 << (homeShift - 1)
+
+// MaxMoved is how many parts of a file, the first ones, can have a copy that takes the place of a lost one.
+const MaxMoved = 1<<(homeShift-1-movedShift) - 1
 
 // LiveIno builds the number of a live inode.
 func LiveIno(home NodeID, counter uint64) Ino {
@@ -95,9 +99,19 @@ func (i Ino) Copied() bool { return i&(sealedBit|copiedBit) == copiedBit }
 // File returns the inode whose objects have the number i.
 func (i Ino) File() Ino {
 	if i.Copied() {
-		return i &^ copiedBit
+		return i &^ (copiedBit | MaxMoved<<movedShift)
 	}
 	return i
+}
+
+// Moved returns the number of the object with the part of the file that i is the object of, on a node that
+// has taken the place of one which was lost: it may have another part of the file already.
+func (i Ino) Moved(part int) Ino { return i.File() | copiedBit | Ino(part+1)<<movedShift }
+
+// MovedPart returns the part for which Moved gave the number i; false if i is the number of another object.
+func (i Ino) MovedPart() (part int, ok bool) {
+	part = int(i>>movedShift&MaxMoved) - 1
+	return part, i.Copied() && part >= 0
 }
 
 // Dataset returns the dataset of a sealed inode.

@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/opens"
 )
 
 const (
@@ -49,29 +50,34 @@ func (s *Server) recoverOrphans() error {
 	return nil
 }
 
-// places returns the nodes that may store data of the file a. For a file that was created in
-// an earlier run of this home that is its whole stripe: a writer may have died in that run
+// places returns the objects that the file a may have. For a file that was created in
+// an earlier run of this home those are on its whole stripe: a writer may have died in that run
 // without reporting its size, and the home no longer knows.
-func (s *Server) places(_ context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error) {
+func (s *Server) places(_ context.Context, a metadata.Attr, all bool) (places []opens.Place, err error) {
 	m := s.node.View().Map
 	if a.Layout.Epoch > m.Epoch {
 		return nil, fmt.Errorf("map of epoch %d: %w", a.Layout.Epoch, syscall.ESTALE)
 	}
 	order := m.Order(a.Ino, a.Layout)
-	if all || s.Earlier(a.Ino) {
-		return order, nil
+	all = all || s.Earlier(a.Ino)
+	if !a.Object().Copied() {
+		for k, id := range order {
+			if all || datapath.ObjectSize(a.Layout.Chunk(), len(order), k, a.Size) > 0 {
+				places = append(places, opens.Place{Node: id, Object: a.Object()})
+			}
+		}
+		return places, nil
 	}
-	width := len(order)
-	if a.Object().Copied() {
-		width = max(width/2, 1)
-	}
-	var nodes []metadata.NodeID
-	for k, id := range order {
-		if datapath.ObjectSize(a.Layout.Chunk(), width, k%width, a.Size) > 0 {
-			nodes = append(nodes, id)
+	parts := cluster.Parts(a.Ino, a.Layout, order)
+	for k, p := range parts {
+		if !all && datapath.ObjectSize(a.Layout.Chunk(), len(parts), k, a.Size) == 0 {
+			continue
+		}
+		for _, id := range m.Holders(p) {
+			places = append(places, opens.Place{Node: id, Object: p.Object(id)})
 		}
 	}
-	return nodes, nil
+	return places, nil
 }
 
 // removeObjects removes objects on a node. On a node that is down they stay until it

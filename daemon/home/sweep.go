@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"time"
 
@@ -123,9 +125,9 @@ func (s *Server) sweepDue(ctx context.Context, seen int, wait time.Duration) boo
 	}
 }
 
-// rejoins is how often nodes that were given up have come back.
+// rejoins is how often nodes that were given up have come back, or copies were restored.
 func rejoins(m cluster.Map) int {
-	n := 0
+	n := len(m.Restored)
 	for _, x := range m.Nodes {
 		n += max(len(x.Terms)-1, 0)
 	}
@@ -214,12 +216,11 @@ func (w *sweeper) objects(ctx context.Context) error {
 func (w *sweeper) removeGone(ctx context.Context, home metadata.NodeID) error {
 	inos := w.batch[home]
 	delete(w.batch, home)
-	asked := make(map[metadata.Ino]metadata.Ino, len(inos)) // the object of each file
-	files := make([]metadata.Ino, len(inos))
-	for i, ino := range inos {
-		files[i] = ino.File()
-		asked[files[i]] = ino
+	asked := make(map[metadata.Ino][]metadata.Ino, len(inos)) // the objects of each file
+	for _, ino := range inos {
+		asked[ino.File()] = append(asked[ino.File()], ino)
 	}
+	files := slices.Collect(maps.Keys(asked))
 	gone, err := w.s.gone(ctx, home, files)
 	if err != nil {
 		w.found.Waiting += int64(len(inos))
@@ -228,14 +229,16 @@ func (w *sweeper) removeGone(ctx context.Context, home metadata.NodeID) error {
 	}
 	var errs []error
 	for _, ino := range gone {
-		object, ok := asked[ino]
+		objects, ok := asked[ino]
 		if !ok {
 			return fmt.Errorf("node %d was not asked about inode %v: %w", home, ino, syscall.EPROTO)
 		}
-		err := w.s.cfg.Data.Remove(ctx, object)
-		errs = append(errs, err)
-		if err == nil {
-			w.found.Objects++
+		for _, object := range objects {
+			err := w.s.cfg.Data.Remove(ctx, object)
+			errs = append(errs, err)
+			if err == nil {
+				w.found.Objects++
+			}
 		}
 	}
 	return errors.Join(errs...)

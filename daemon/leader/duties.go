@@ -2,6 +2,7 @@ package leader
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
@@ -15,6 +16,9 @@ import (
 func (l *Leader) duties(v cluster.View, since time.Time, reports map[metadata.NodeID]heard, at time.Time) []raftstore.Command {
 	cs := l.nodeDuties(v, since, reports, at)
 	cs = append(cs, datasetDuties(v, reports, metadata.TimeOf(at))...)
+	if !v.Closing && v.Copied && v.Map.Unrestored() && rebuilt(v.Map, reports) {
+		cs = append(cs, raftstore.Command{Kind: raftstore.KindRestored, Epoch: v.Map.Changed()})
+	}
 	if !v.Closing && allDone(v.Map, reports) {
 		cs = append(cs, raftstore.Command{Kind: raftstore.KindClosing})
 	}
@@ -158,6 +162,13 @@ func manifestLost(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID
 		}
 	}
 	return true
+}
+
+// rebuilt reports whether every node that serves has made the copies that are made from it.
+func rebuilt(m cluster.Map, reports map[metadata.NodeID]heard) bool {
+	return !slices.ContainsFunc(m.Nodes, func(n cluster.Node) bool {
+		return node.Serving(n) && reports[n.ID].Rebuilt.Epoch < m.Changed()
+	})
 }
 
 // allDone reports whether every node that serves has copied the share that it has now: when

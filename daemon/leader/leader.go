@@ -57,6 +57,9 @@ type Leader struct {
 	// confirmed: guarded by mu; the view has what earlier leaders proposed.
 	confirmed bool
 	doomed    map[metadata.NodeID]bool // guarded by mu; nodes that a proposal gives up whose outcome the view may lack
+	// restoring: guarded by mu; a proposal that copies count has an outcome that the view may lack. A node that
+	// makes copies anew must know it first.
+	restoring bool
 }
 
 // New makes a leader that has heard nothing.
@@ -69,7 +72,7 @@ func New(cfg Config) *Leader {
 func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	leased = l.confirmed && !l.doomed[r.Node]
+	leased = l.confirmed && !l.doomed[r.Node] && !l.restoring
 	was := l.reports[r.Node].Report
 	l.reports[r.Node] = heard{r, at}
 	if !maps.Equal(r.Replicas, was.Replicas) {
@@ -93,6 +96,7 @@ func (l *Leader) memory(leads bool, at time.Time) (time.Time, map[metadata.NodeI
 		l.since, l.confirmed = time.Time{}, false
 		clear(l.reports)
 		clear(l.doomed)
+		l.restoring = false
 		return l.since, nil
 	}
 	if l.since.IsZero() {
@@ -159,6 +163,9 @@ func (l *Leader) act(ctx context.Context, g Group, since time.Time, reports map[
 				continue
 			}
 		}
+		if c.Kind == raftstore.KindRestored && !l.restore(v.Map) {
+			continue
+		}
 		if err := propose(ctx, g, c); err != nil {
 			l.cfg.Node.Log().WithError(err).Debug("proposal refused")
 			break
@@ -170,7 +177,7 @@ func (l *Leader) act(ctx context.Context, g Group, since time.Time, reports map[
 // confirm makes sure that the view has the outcome of all proposals so far, if it may lack one.
 func (l *Leader) confirm(g Group) {
 	l.mu.Lock()
-	needed := !l.confirmed || len(l.doomed) > 0
+	needed := !l.confirmed || len(l.doomed) > 0 || l.restoring
 	l.mu.Unlock()
 	if !needed || g.Confirm() != nil {
 		return
@@ -179,6 +186,7 @@ func (l *Leader) confirm(g Group) {
 	defer l.mu.Unlock()
 	l.confirmed = !l.since.IsZero()
 	clear(l.doomed)
+	l.restoring = false
 }
 
 // doom returns the changes without those that give up a node which has reported after all; no later report of
@@ -196,6 +204,15 @@ func (l *Leader) doom(changes []cluster.Change, reports map[metadata.NodeID]hear
 		l.doomed[c.ID] = true
 		return false
 	})
+}
+
+// restore reports whether all reports still say that the copies are made. No later report counts for a lease until
+// the outcome of the proposal is known: a node that starts again has forgotten what it has made.
+func (l *Leader) restore(m cluster.Map) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.restoring = rebuilt(m, l.reports)
+	return l.restoring
 }
 
 func propose(ctx context.Context, g Group, c raftstore.Command) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/rebuild"
 	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
@@ -49,13 +50,15 @@ type Load struct {
 	Space   datapath.Space `json:"space"`
 	Traffic node.Traffic   `json:"traffic"`
 	Rates   node.Rates     `json:"rates"` // per second, lately
+	// Rebuilt is how far the node is with the copies that it makes in the place of lost ones.
+	Rebuilt rebuild.Mark `json:"rebuilt,omitzero"`
 }
 
 // differs reports whether r says something that the leader has to act upon, and was did
 // not.
 func (r *Report) differs(was *Report) bool {
 	same := func(a, b dataset.FillReport) bool { return a.Complete == b.Complete && a.Error == b.Error }
-	return r.Ready != was.Ready || r.Leaving != was.Leaving || r.Done != was.Done || r.Copied != was.Copied ||
+	return r.Ready != was.Ready || r.Leaving != was.Leaving || r.Done != was.Done || r.Copied != was.Copied || r.Rebuilt.Epoch != was.Rebuilt.Epoch ||
 		!maps.Equal(r.Manifests, was.Manifests) || !maps.Equal(r.Trouble, was.Trouble) || !maps.EqualFunc(r.Filled, was.Filled, same)
 }
 

@@ -46,6 +46,9 @@ func Status(w io.Writer, s daemon.Status) error {
 	if s.Corrupt > 0 {
 		fmt.Fprintf(w, "  corrupt: %s of scratch data on this node's drives; reads fail with EIO, the log has inodes and offsets\n", Count(s.Corrupt, "block"))
 	}
+	if c := s.OneCopy; c != nil {
+		oneCopy(w, c)
+	}
 	if n := s.Swept; n.Objects+n.Inodes+n.Files+n.Waiting > 0 {
 		fmt.Fprintf(w, "  orphans after daemon restarts: removed %d objects, %d inodes and %d files; %d objects wait for a node that is down\n",
 			n.Objects, n.Inodes, n.Files, n.Waiting)
@@ -90,6 +93,16 @@ func copies(w io.Writer, ds daemon.DatasetStatus) {
 	}
 	if len(c.Full) > 0 {
 		fmt.Fprintf(w, ", no room for more on %s", strings.Join(c.Full, ","))
+	}
+	fmt.Fprintln(w)
+}
+
+// oneCopy says how much is left to copy after the loss of a node.
+func oneCopy(w io.Writer, c *daemon.OneCopy) {
+	fmt.Fprintf(w, "  one copy: %s of %s with copies=2 lost a copy with a node and get another one; %s not done",
+		metadata.FormatBytes(c.Bytes), count(c.Files, "file part"), count(int64(c.Nodes), "node"))
+	if c.Waiting > 0 {
+		fmt.Fprintf(w, "; %s more wait for a node that does not answer", count(c.Waiting, "part"))
 	}
 	fmt.Fprintln(w)
 }

@@ -236,12 +236,14 @@ func TestStatusOfLostNodes(t *testing.T) {
 		}
 	}
 	s.Silence, s.Host = 7, "a"
+	s.OneCopy = &daemon.OneCopy{Files: 2, Bytes: 3 << 20, Waiting: 1, Nodes: 1}
 	s.Nodes = []daemon.NodeStatus{{Host: "a", Load: &leader.Load{Space: datapath.Space{Capacity: 10 << 30, Used: 1 << 30, Free: 9 << 30}}},
 		{Host: "b", Load: &leader.Load{Space: datapath.Space{Capacity: 10 << 30, Used: 10 << 30}}}}
 	if err := Status(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"no leader has answered a for 7 s: the control group has no quorum", "1.0 GiB   9.0 GiB", "b is full: "} {
+	for _, want := range []string{"no leader has answered a for 7 s: the control group has no quorum", "1.0 GiB   9.0 GiB", "b is full: ",
+		"one copy: 3.0 MiB of 2 file parts with copies=2 lost a copy with a node and get another one; 1 node not done; 1 part more wait for"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the status has no %q:\n%s", want, b.String())
 		}

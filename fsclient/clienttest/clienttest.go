@@ -72,8 +72,11 @@ func New(t testing.TB, cfg Config) *Home {
 	h.Locks = l
 	h.Files = opens.New(opens.Config{
 		Store: h, Locks: l,
-		Places: func(_ context.Context, a metadata.Attr, _ bool) ([]metadata.NodeID, error) {
-			return cfg.View().Map.Order(a.Ino, a.Layout), nil
+		Places: func(_ context.Context, a metadata.Attr, _ bool) (all []opens.Place, err error) {
+			for _, id := range cfg.View().Map.Order(a.Ino, a.Layout) {
+				all = append(all, opens.Place{Node: id, Object: a.Object()})
+			}
+			return all, nil
 		},
 		Remove: func(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error {
 			var errs []error

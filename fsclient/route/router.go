@@ -208,10 +208,8 @@ func (r *Router) Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.N
 	return all[:len(buf)+len(replicas)]
 }
 
-// Current appends to buf those of copies that count now (cluster.Map.Current).
-func (r *Router) Current(buf, copies []metadata.NodeID, since metadata.Epoch) []metadata.NodeID {
-	return r.Map().Current(buf, copies, since)
-}
+// CopiesOf returns where a part of a file with copies is now (cluster.Map.CopiesOf).
+func (r *Router) CopiesOf(p cluster.Part) cluster.Copies { return r.Map().CopiesOf(p) }
 
 // Copies is how many copies there are of the part of the file a that has the fewest.
 func (r *Router) Copies(ctx context.Context, a metadata.Attr) (int, error) {
@@ -222,7 +220,10 @@ func (r *Router) Copies(ctx context.Context, a metadata.Attr) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, least := r.Map().CurrentOf(order, a.Layout.Epoch)
+	least := metadata.MaxCopies
+	for _, p := range cluster.Parts(a.Ino, a.Layout, order) {
+		least = min(least, len(r.Map().CurrentOf(p)))
+	}
 	return least, nil
 }
 
@@ -242,7 +243,11 @@ func (r *Router) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
 	}
 	m := r.Map()
 	if a.Object().Copied() {
-		order, _ = m.CurrentOf(order, a.Layout.Epoch)
+		parts := cluster.Parts(a.Ino, a.Layout, order)
+		order = nil
+		for _, p := range parts {
+			order = append(order, m.CurrentOf(p)...)
+		}
 	}
 	hosts := make([]string, len(order))
 	for i, id := range order {

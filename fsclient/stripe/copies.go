@@ -1,7 +1,6 @@
 package stripe
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,33 +14,36 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/copies"
 )
 
 // file is where a file's objects are.
 type file struct {
-	object        metadata.Ino
-	since         metadata.Epoch
-	first, second []metadata.NodeID // second[i] has the second copy of first[i]; empty without one
+	object metadata.Ino
+	first  []metadata.NodeID // of the stripe; with copies, where each part was first
+	parts  []cluster.Part    // with copies: what first has
 }
 
 // fileOn splits the nodes of the file a (cluster.Map.Order).
 func fileOn(a *metadata.Attr, order []metadata.NodeID) file {
-	f := file{object: a.Object(), since: a.Layout.Epoch, first: order}
-	if f.object.Copied() && len(order) > 1 {
-		f.first, f.second = order[:len(order)/2], order[len(order)/2:]
+	f := file{object: a.Object(), first: order}
+	if f.copied() {
+		f.parts = cluster.Parts(a.Ino, a.Layout, order)
+		f.first = order[:len(f.parts)]
 	}
 	return f
 }
 
 func (f *file) copied() bool { return f.object.Copied() }
 
-// copies returns the nodes with the part that id has first.
-func (f *file) copies(id metadata.NodeID) []metadata.NodeID {
-	if i := slices.Index(f.first, id); len(f.second) > 0 && i >= 0 {
-		return []metadata.NodeID{id, f.second[i]}
-	}
-	return []metadata.NodeID{id}
+// part returns what id has first.
+func (f *file) part(id metadata.NodeID) cluster.Part { return f.parts[slices.Index(f.first, id)] }
+
+// place is an object on a node.
+type place struct {
+	node   metadata.NodeID
+	object metadata.Ino
 }
 
 // Spans returns where the n bytes at off of the live file a are written: with copies, all those that count.
@@ -53,8 +55,8 @@ func (d *Data) Spans(a *metadata.Attr, order []metadata.NodeID, off, n int64) []
 	}
 	var all []datapath.Span
 	for _, s := range spans {
-		for _, id := range d.cfg.Nodes.Current(nil, f.copies(s.Node), f.since) {
-			s.Node = id
+		for _, c := range d.cfg.Nodes.CopiesOf(f.part(s.Node)).Current {
+			s.Node = c.Node
 			all = append(all, s)
 		}
 	}
@@ -63,12 +65,12 @@ func (d *Data) Spans(a *metadata.Attr, order []metadata.NodeID, off, n int64) []
 
 // withSeconds returns nodes, which are some of f.first, and those with their second copies.
 func (f *file) withSeconds(nodes []metadata.NodeID) []metadata.NodeID {
-	if len(f.second) == 0 {
+	if !f.copied() {
 		return nodes
 	}
 	all := slices.Clone(nodes)
 	for _, id := range nodes {
-		all = append(all, f.copies(id)[1])
+		all = append(all, f.part(id).Copies[1:]...)
 	}
 	return all
 }
@@ -77,77 +79,74 @@ func (f *file) withSeconds(nodes []metadata.NodeID) []metadata.NodeID {
 const eachWait = 2 * time.Second
 
 // use is what is done with one copy of a part.
-type use func(ctx context.Context, id metadata.NodeID, node datapath.Store) error
+type use func(ctx context.Context, at place, node datapath.Store) error
 
-// onNode calls fn with the node id.
-func (d *Data) onNode(ctx context.Context, id metadata.NodeID, fn use) error {
-	node, err := d.cfg.Nodes.Data(id)
+// onNode calls fn with the object at a place.
+func (d *Data) onNode(ctx context.Context, at place, fn use) error {
+	node, err := d.cfg.Nodes.Data(at.node)
 	if err != nil {
 		return err
 	}
-	return fn(ctx, id, node)
+	return fn(ctx, at, node)
 }
 
 // errNoCopy says that no copy counts whose node serves.
 var errNoCopy = fmt.Errorf("the nodes with its copies are lost: %w", syscall.EHOSTDOWN)
 
 // onAll calls fn with all copies of the part that id has first, once each, and again with one that does not
-// answer, until a newer map has excluded it (package copies).
+// answer, until a newer map has excluded it; last with one that is being made (package copies).
 func (d *Data) onAll(ctx context.Context, f *file, id metadata.NodeID, fn use) error {
 	if !f.copied() {
-		return d.onNode(ctx, id, fn)
+		return d.onNode(ctx, place{id, f.object}, fn)
 	}
 	var mu sync.Mutex
 	var w copies.Write // guarded by mu
-	all := f.copies(id)
+	part := f.part(id)
 	return d.retryCopies(ctx, func() error {
-		now := d.cfg.Nodes.Current(nil, all, f.since)
-		missing := w.Missing(now)
-		if len(now) == 0 {
-			return errNoCopy
-		}
-		errs := make([]error, len(all))
-		_ = wait.Each(ctx, missing, func(_ context.Context, id metadata.NodeID) error { // all end, also after an error
-			err := d.onNode(ctx, id, fn)
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				w.Done(id)
+		for {
+			now := d.cfg.Nodes.CopiesOf(part)
+			next := w.Next(now)
+			if len(now.Current) == 0 {
+				return errNoCopy
 			}
-			errs[slices.Index(all, id)] = err
-			return nil
-		})
-		now = d.cfg.Nodes.Current(nil, all, f.since)
-		switch {
-		case len(now) == 0:
-			return errNoCopy
-		case len(w.Missing(now)) == 0:
-			return nil
+			if len(next) == 0 {
+				return nil
+			}
+			errs := make([]error, len(next))
+			_ = wait.Each(ctx, next, func(_ context.Context, c cluster.Copy) error { // all end, also after an error
+				err := d.onNode(ctx, place{c.Node, part.Object(c.Node)}, fn)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					w.Done(now, c)
+				}
+				errs[slices.Index(next, c)] = err
+				return nil
+			})
+			if err := errors.Join(errs...); err != nil && len(w.Next(d.cfg.Nodes.CopiesOf(part))) > 0 {
+				return err
+			}
 		}
-		return cmp.Or(errors.Join(errs...), errReturned)
 	})
 }
-
-// errReturned says that a node has returned that was away when the copies were looked up.
-var errReturned = fmt.Errorf("a node with a copy has returned: %w", syscall.EHOSTDOWN)
 
 // onOne calls fn with a copy of the part that id has first until one answers: this node's own, or the first.
 func (d *Data) onOne(ctx context.Context, f *file, id metadata.NodeID, fn use) error {
 	if !f.copied() {
-		return d.onNode(ctx, id, fn)
+		return d.onNode(ctx, place{id, f.object}, fn)
 	}
-	all := f.copies(id)
-	if len(all) > 1 && all[1] == d.cfg.Self {
-		slices.Reverse(all)
-	}
+	part := f.part(id)
 	return d.retryCopies(ctx, func() error {
-		now := d.cfg.Nodes.Current(nil, all, f.since)
+		now := d.cfg.Nodes.CopiesOf(part).Current
 		if len(now) == 0 {
 			return errNoCopy
 		}
+		if own := slices.IndexFunc(now, func(c cluster.Copy) bool { return c.Node == d.cfg.Self }); own > 0 {
+			now[0], now[own] = now[own], now[0]
+		}
 		var errs []error
-		for _, id := range now {
-			err := d.onCurrent(ctx, f, id, len(now) > 1, fn)
+		for _, c := range now {
+			err := d.onCurrent(ctx, part, c, len(now) > 1, fn)
 			if err == nil || ctx.Err() != nil {
 				return err
 			}
@@ -159,27 +158,19 @@ func (d *Data) onOne(ctx context.Context, f *file, id metadata.NodeID, fn use) e
 
 // onCurrent calls fn with one copy, for a while if there is another one. The answer of a copy that a map has
 // excluded meanwhile is ESHUTDOWN.
-func (d *Data) onCurrent(ctx context.Context, f *file, id metadata.NodeID, another bool, fn use) error {
+func (d *Data) onCurrent(ctx context.Context, part cluster.Part, c cluster.Copy, another bool, fn use) error {
 	limited, cancel := ctx, context.CancelFunc(func() {})
 	if another {
 		limited, cancel = context.WithTimeout(ctx, eachWait)
 	}
 	defer cancel()
-	if err := d.onNode(limited, id, fn); err != nil {
+	if err := d.onNode(limited, place{c.Node, part.Object(c.Node)}, fn); err != nil {
 		return err
 	}
-	if !slices.Contains(d.cfg.Nodes.Current(nil, f.copies(f.firstOf(id)), f.since), id) {
-		return fmt.Errorf("node %d has an old copy: %w", id, syscall.ESHUTDOWN)
+	if !slices.Contains(d.cfg.Nodes.CopiesOf(part).Current, c) {
+		return fmt.Errorf("node %d has an old copy: %w", c.Node, syscall.ESHUTDOWN)
 	}
 	return nil
-}
-
-// firstOf returns the node that has the part first of which id has a copy.
-func (f *file) firstOf(id metadata.NodeID) metadata.NodeID {
-	if i := slices.Index(f.second, id); i >= 0 {
-		return f.first[i]
-	}
-	return id
 }
 
 // retryCopies repeats try while its error says that a node did not answer, up to lostPatience. A disk that

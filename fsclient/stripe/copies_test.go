@@ -11,6 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 func copiedAttr(ino metadata.Ino, size int) *metadata.Attr {
@@ -116,5 +117,29 @@ func TestReadOfOtherCopy(t *testing.T) {
 	n.stores[0].errs, n.stores[1].errs = []error{syscall.EIO}, []error{syscall.EIO}
 	if _, err := d.Read(ctx, a, pair, make([]byte, 10), 0, ReadOpts{}); !errors.Is(err, syscall.EIO) {
 		t.Errorf("Read of two bad disks = %v", err)
+	}
+}
+
+// TestCopyThatIsMade: a change reaches a copy that is being made, under its own number, after the one that counts.
+func TestCopyThatIsMade(t *testing.T) {
+	d, n, _ := newData(t)
+	want := pattern(2 * chunk)
+	a, order := copiedAttr(5000, len(want)), []metadata.NodeID{0, 1}
+	n.excluded = func(id metadata.NodeID) bool { return id == 1 }
+	n.filling = []cluster.Copy{{Node: 2, From: 7}}
+	var early bool
+	n.stores[2].onWrite = func() { early = early || len(n.stores[0].objects[a.Object()]) < len(want) }
+	if m, _, err := d.Write(ctx, a, order, want, 0); m != len(want) || err != nil {
+		t.Fatalf("Write = %d, %v", m, err)
+	}
+	if err := d.Cut(ctx, a, order, chunk); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.stores[2].objects[a.Object().Moved(0)]; early || !bytes.Equal(got, want[:chunk]) || len(n.stores[1].objects) > 0 {
+		t.Errorf("the copy that is made has %d bytes, written first: %v", len(got), early)
+	}
+	n.excluded = func(metadata.NodeID) bool { return true }
+	if _, err := d.Read(ctx, a, order, make([]byte, 10), 0, ReadOpts{}); !errors.Is(err, syscall.EHOSTDOWN) {
+		t.Errorf("Read of a copy that is not whole = %v", err)
 	}
 }

@@ -46,7 +46,10 @@ func (d *Data) Shape(ctx context.Context, a *metadata.Attr, order []metadata.Nod
 		nodes[i] = p.Node
 	}
 	return f.withSeconds(nodes), wait.Each(ctx, ps, func(ctx context.Context, p Part) error {
-		err := d.onAll(ctx, &f, p.Node, func(ctx context.Context, _ metadata.NodeID, node datapath.Store) error { return fn(ctx, node, p) })
+		err := d.onAll(ctx, &f, p.Node, func(ctx context.Context, at place, node datapath.Store) error {
+			p.Object = at.object
+			return fn(ctx, node, p)
+		})
 		if err != nil {
 			return fmt.Errorf("inode %v: %d bytes at %d: %w", a.Ino, n, off, err)
 		}
@@ -99,8 +102,8 @@ func (d *Data) seek(ctx context.Context, a *metadata.Attr, order []metadata.Node
 	err := wait.Each(ctx, objects, func(ctx context.Context, k int) error {
 		from := s.ObjectOffset(k, off)
 		var e datapath.Extent
-		err := d.onOne(ctx, &f, f.first[k], func(ctx context.Context, _ metadata.NodeID, node datapath.Store) (err error) {
-			e, err = node.Data(ctx, f.object, from)
+		err := d.onOne(ctx, &f, f.first[k], func(ctx context.Context, at place, node datapath.Store) (err error) {
+			e, err = node.Data(ctx, at.object, from)
 			return err
 		})
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 // Nodes is what a Data needs to know of the nodes.
@@ -23,8 +24,8 @@ type Nodes interface {
 	// Where appends to buf the nodes that have the byte at pos of the file a of a dataset, which owner owns:
 	// the owner, or its stand-in if it was lost, and the holders of replicas.
 	Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID, pos int64) []metadata.NodeID
-	// Current appends to buf those of copies that count now (cluster.Map.Current).
-	Current(buf, copies []metadata.NodeID, since metadata.Epoch) []metadata.NodeID
+	// CopiesOf returns where a part of a file with copies is now (cluster.Map.CopiesOf).
+	CopiesOf(p cluster.Part) cluster.Copies
 }
 
 // Config says where the data is.
@@ -124,8 +125,8 @@ func (d *Data) readLive(ctx context.Context, f *file, s datapath.Span, o ReadOpt
 	if f.copied() {
 		o.Pipe = nil // the bytes may have to be read again
 	}
-	return d.onOne(ctx, f, s.Node, func(ctx context.Context, id metadata.NodeID, node datapath.Store) error {
-		n, err := readObject(ctx, node, f.object, p, s.Off, o)
+	return d.onOne(ctx, f, s.Node, func(ctx context.Context, at place, node datapath.Store) error {
+		n, err := readObject(ctx, node, at.object, p, s.Off, o)
 		if err == nil && o.Pipe != nil && n < len(p) {
 			err = o.Pipe.Take(p[:n])
 		}
@@ -133,7 +134,7 @@ func (d *Data) readLive(ctx context.Context, f *file, s datapath.Span, o ReadOpt
 			return err
 		}
 		clear(p[n:])
-		d.count(&d.readLocal, &d.readRemote, id, n)
+		d.count(&d.readLocal, &d.readRemote, at.node, n)
 		return nil
 	})
 }

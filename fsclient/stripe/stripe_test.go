@@ -15,6 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 var ctx = context.Background()
@@ -27,6 +28,7 @@ type memStore struct {
 	objects map[metadata.Ino][]byte // under mu
 	errs    []error                 // under mu: of the next reads
 	fail    error                   // under mu: of writes
+	onWrite func()                  // before each
 	synced  int                     // under mu
 }
 
@@ -43,6 +45,9 @@ func (s *memStore) ReadAt(_ context.Context, ino metadata.Ino, p []byte, off int
 }
 
 func (s *memStore) WriteAt(_ context.Context, ino metadata.Ino, p []byte, off int64) error {
+	if s.onWrite != nil {
+		s.onWrite()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fail != nil {
@@ -83,15 +88,17 @@ type fakeNodes struct {
 	standIn  metadata.NodeID
 	replicas []metadata.NodeID // of everything
 	excluded func(metadata.NodeID) bool
+	filling  []cluster.Copy
 }
 
-func (n *fakeNodes) Current(buf, copies []metadata.NodeID, _ metadata.Epoch) []metadata.NodeID {
-	for _, id := range copies {
+func (n *fakeNodes) CopiesOf(p cluster.Part) (c cluster.Copies) {
+	for _, id := range p.Copies {
 		if n.excluded == nil || !n.excluded(id) {
-			buf = append(buf, id)
+			c.Current = append(c.Current, cluster.Copy{Node: id})
 		}
 	}
-	return buf
+	c.Filling = n.filling
+	return c
 }
 
 func (n *fakeNodes) Data(id metadata.NodeID) (datapath.Store, error) { return n.stores[id], nil }

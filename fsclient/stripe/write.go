@@ -56,11 +56,11 @@ type piece struct {
 }
 
 func (d *Data) writeSpan(ctx context.Context, f *file, s datapath.Span, p []byte) error {
-	err := d.onAll(ctx, f, s.Node, func(ctx context.Context, id metadata.NodeID, node datapath.Store) error {
-		if err := node.WriteAt(ctx, f.object, p, s.Off); err != nil {
+	err := d.onAll(ctx, f, s.Node, func(ctx context.Context, at place, node datapath.Store) error {
+		if err := node.WriteAt(ctx, at.object, p, s.Off); err != nil {
 			return err
 		}
-		d.count(&d.writeLocal, &d.writeRemote, id, len(p))
+		d.count(&d.writeLocal, &d.writeRemote, at.node, len(p))
 		return nil
 	})
 	if err != nil {
@@ -86,11 +86,11 @@ func (d *Data) Cut(ctx context.Context, a *metadata.Attr, order []metadata.NodeI
 		}
 	}
 	return wait.Each(ctx, objects, func(ctx context.Context, o object) error {
-		err := d.onAll(ctx, &f, o.node, func(ctx context.Context, _ metadata.NodeID, node datapath.Store) error {
+		err := d.onAll(ctx, &f, o.node, func(ctx context.Context, at place, node datapath.Store) error {
 			if o.size == 0 {
-				return node.Remove(ctx, f.object) // an empty object would outlive its file
+				return node.Remove(ctx, at.object) // an empty object would outlive its file
 			}
-			return node.Truncate(ctx, f.object, o.size)
+			return node.Truncate(ctx, at.object, o.size)
 		})
 		if err != nil {
 			return fmt.Errorf("inode %v: cut to %d: %w", a.Ino, size, err)
@@ -106,8 +106,8 @@ func (d *Data) Sync(ctx context.Context, a *metadata.Attr, order, nodes []metada
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(id metadata.NodeID) bool { return !slices.Contains(f.first, id) })
 	}
 	return wait.Each(ctx, nodes, func(ctx context.Context, id metadata.NodeID) error {
-		return d.onAll(ctx, &f, id, func(ctx context.Context, _ metadata.NodeID, node datapath.Store) error {
-			return node.Sync(ctx, f.object)
+		return d.onAll(ctx, &f, id, func(ctx context.Context, at place, node datapath.Store) error {
+			return node.Sync(ctx, at.object)
 		})
 	})
 }

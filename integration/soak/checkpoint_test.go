@@ -29,6 +29,9 @@ func newCheckpointer(t *testing.T, j *testJob, node int, rng *rand.Rand) *checkp
 	if err := os.Mkdir(j.scratch(node, c.dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if node%2 == 1 {
+		twoCopies(t, j.scratch(node, c.dir))
+	}
 	return c
 }
 

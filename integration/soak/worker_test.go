@@ -80,6 +80,9 @@ func newWorker(t testing.TB, j *testJob, seed uint64, id int) *worker {
 	if err := unix.Setxattr(home, "user.bivouac.chunk", []byte("64K"), 0); err != nil {
 		t.Fatal(err)
 	}
+	if id%2 == 1 {
+		twoCopies(t, home)
+	}
 	for i := range j.nodes { // a directory that is made on a node is homed there
 		d := fmt.Sprint("d", i)
 		if err := os.Mkdir(j.scratch(i, w.at(d)), 0o755); err != nil {
@@ -88,6 +91,14 @@ func newWorker(t testing.TB, j *testJob, seed uint64, id int) *worker {
 		w.names[d] = object{dir: true}
 	}
 	return w
+}
+
+// twoCopies has the files of a new directory, and of those below it, on two nodes.
+func twoCopies(t testing.TB, dir string) {
+	t.Helper()
+	if err := unix.Setxattr(dir, "user.bivouac.copies", []byte("2"), 0); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // at is a path of the worker in scratch.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -130,14 +132,15 @@ func TestCopies(t *testing.T) {
 	files[3].data = files[3].data[:1<<20]
 	c.await(t, 1, cluster.Down)
 	read("after the loss", 0, 2, 3)
-	wantCopies(t, c.Nodes[0], files[2].Ino, "1")
 	fresh := save(t, c.Nodes[2], local, "fresh", files[0].data)
 	wantCopies(t, c.Nodes[0], fresh.Ino, "2")
 
 	c.Revive(t, 1)
 	c.await(t, 1, cluster.Up)
 	read("after the return", 0, 1, 2, 3)
-	wantCopies(t, c.Nodes[1], files[2].Ino, "1")
+	c.restored(t)
+	wantCopies(t, c.Nodes[1], files[2].Ino, "2")
+	read("restored", 0, 1, 2, 3)
 	for i := range 4 {
 		for _, dir := range []metadata.Ino{local, stripe} {
 			if _, err := c.Nodes[i].Client.Unlink(ctx, dir, fmt.Sprint("f", i)); err != nil {
@@ -180,4 +183,107 @@ func TestIsolatedCopy(t *testing.T) {
 	for _, n := range c.Nodes {
 		readsAtOnce(t, n, "back again", a.Ino, []byte("new"))
 	}
+}
+
+// restored waits until all nodes that run know that all files have two copies again, and returns in which epoch.
+func (c *Cluster) restored(t *testing.T, dead ...int) {
+	t.Helper()
+	for i, n := range c.Nodes {
+		if !slices.Contains(dead, i) {
+			Eventually(t, fmt.Sprintf("node %d knows that the copies are restored", i), func() bool {
+				m := n.View().Map
+				return !m.Unrestored() && len(m.Restored) > 0
+			})
+		}
+	}
+}
+
+// TestThirdCopy: after a node is lost, every file gets a second copy on another one, while it is written; then another
+// node is lost, and the first one returns with its old copies, and no acknowledged byte is missing.
+func TestThirdCopy(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Config{Nodes: 4})
+	ctx := context.Background()
+	dirs := []metadata.Ino{twoCopies(t, c, "ckpt", "local"), twoCopies(t, c, "striped", "stripe")}
+	type file struct {
+		ino  metadata.Ino
+		data []byte
+	}
+	var files []*file
+	for i, n := range c.Nodes {
+		for k, dir := range dirs {
+			data := bytes.Repeat([]byte{byte(1 + i), byte(k)}, 1<<20+i)
+			files = append(files, &file{save(t, n, dir, fmt.Sprint("f", i), data).Ino, data})
+		}
+	}
+	read := func(when string, nodes ...int) {
+		t.Helper()
+		for _, i := range nodes {
+			for k, f := range files {
+				readsAtOnce(t, c.Nodes[i], fmt.Sprintf("%s: file %d", when, k), f.ino, f.data)
+			}
+		}
+	}
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	for k, f := range files { // each is overwritten piece by piece
+		wg.Go(func() {
+			w := openFile(t, c.Nodes[k%2], f.ino)
+			defer closeFile(t, w)
+			for n := byte(0); ; n++ {
+				off := int64(n) * 7919 % int64(len(f.data)-100)
+				copy(f.data[off:], bytes.Repeat([]byte{n}, 100))
+				_, err := w.WriteAt(ctx, f.data[off:off+100], off)
+				if err == nil {
+					err = w.Sync(ctx)
+				}
+				if err != nil {
+					t.Errorf("file %d: %v", k, err)
+				}
+				select {
+				case <-over:
+					return
+				default:
+				}
+			}
+		})
+	}
+	c.Kill(t, 3)
+	c.await(t, 3, cluster.Down)
+	c.restored(t, 3)
+	close(over)
+	wg.Wait()
+	for _, f := range files {
+		wantCopies(t, c.Nodes[0], f.ino, "2")
+	}
+	read("restored", 0, 1, 2)
+
+	c.Kill(t, 1)
+	read("at the second loss", 0, 2)
+	Eventually(t, "the second is given up", func() bool {
+		n, _ := c.Nodes[0].View().Map.Node(1)
+		return n.State == cluster.Down
+	})
+	read("after it", 0, 2)
+	c.Revive(t, 3)
+	Eventually(t, "the first is back", func() bool {
+		n, _ := c.Nodes[3].View().Map.Node(3)
+		return n.State == cluster.Up
+	})
+	read("the first is back", 0, 2, 3)
+	c.Revive(t, 1)
+	c.await(t, 1, cluster.Up)
+	c.restored(t)
+	read("all are back", 0, 1, 2, 3)
+	for i := range 4 {
+		for _, dir := range dirs {
+			if _, err := c.Nodes[i].Client.Unlink(ctx, dir, fmt.Sprint("f", i)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	Eventually(t, "no object is left", func() bool {
+		r, err := c.Nodes[0].Home().Check(ctx)
+		return err == nil && r.Objects == 0 && r.Wrong == 0
+	})
 }

@@ -19,21 +19,78 @@ func (m Map) pair(id metadata.NodeID, e metadata.Epoch) []metadata.NodeID {
 	return []metadata.NodeID{id}
 }
 
-// Current appends to buf those of copies that serve and have every acknowledged byte of a file that was
-// laid out in the epoch since. A copy is excluded for ever by the first epoch in which its node is not Up
-// while another one's is: writes go on without it. If none serves, those that were last to go are awaited.
-// So a later map never has more of them than an earlier one.
-func (m Map) Current(buf, copies []metadata.NodeID, since metadata.Epoch) []metadata.NodeID {
-	left := copies
-	if !m.allThroughout(copies, since) {
-		left = m.lastLeft(copies, since)
-	}
-	for _, id := range left {
-		if n, ok := m.Node(id); ok && n.State != Down {
-			buf = append(buf, id)
+// Part is a part of a file with copies: what lies on one node of its stripe.
+type Part struct {
+	Ino    metadata.Ino
+	Local  bool              // Layout.Kind
+	Since  metadata.Epoch    // Layout.Epoch
+	Index  int               // in the stripe
+	Copies []metadata.NodeID // where it was laid out (Order)
+}
+
+// Parts returns the parts of a file whose stripe is order (Order).
+func Parts(ino metadata.Ino, l metadata.Layout, order []metadata.NodeID) []Part {
+	half := (len(order) + 1) / 2
+	parts := make([]Part, half)
+	for k := range parts {
+		p := Part{Ino: ino, Local: l.Kind == metadata.Local, Since: l.Epoch, Index: k, Copies: []metadata.NodeID{order[k]}}
+		if k+half < len(order) {
+			p.Copies = append(p.Copies, order[k+half])
 		}
+		parts[k] = p
 	}
-	return buf
+	return parts
+}
+
+// Object returns the number under which the node id has p, or would have it.
+func (p Part) Object(id metadata.NodeID) metadata.Ino {
+	a := metadata.Attr{Ino: p.Ino, Layout: metadata.Layout{Copies: metadata.MaxCopies}}
+	if slices.Contains(p.Copies, id) {
+		return a.Object()
+	}
+	return a.Object().Moved(p.Index)
+}
+
+// Copy is a node with a copy of a part.
+type Copy struct {
+	Node metadata.NodeID
+	From metadata.Epoch // since when it takes the place of a lost copy; 0 for those of Part.Copies
+}
+
+// Copies is where a part is.
+type Copies struct {
+	// Current is the copies that serve and have every acknowledged byte, the first of them at least.
+	Current []Copy
+	// Filling is the copy that is made in the place of a lost one, if there is any: it gets every write, is not
+	// read, and counts from the next epoch of Map.Restored on.
+	Filling []Copy
+}
+
+// CopiesOf returns where p is. A copy is excluded by the first epoch in which its node is not Up while another
+// one's is: writes go on without it. If none serves, those that were last to go are awaited. In the place of
+// an excluded copy another node gets one (spare), which may be the node that was lost, after it has returned.
+func (m Map) CopiesOf(p Part) Copies {
+	var c Copies
+	if m.allThroughout(p.Copies, p.Since) {
+		for _, id := range p.Copies {
+			c.Current = append(c.Current, Copy{Node: id})
+		}
+		return c
+	}
+	c, _ = m.replay(p)
+	c.Current = slices.DeleteFunc(c.Current, func(x Copy) bool { n, ok := m.Node(x.Node); return !ok || n.State == Down })
+	if len(c.Current) == 0 {
+		c.Filling = nil // from nothing
+	}
+	return c
+}
+
+// CurrentOf is CopiesOf without what is being made.
+func (m Map) CurrentOf(p Part) (ids []metadata.NodeID) {
+	for _, c := range m.CopiesOf(p).Current {
+		ids = append(ids, c.Node)
+	}
+	return ids
 }
 
 // allThroughout is the usual case: no node of ids has ever left since the epoch.
@@ -46,24 +103,115 @@ func (m Map) allThroughout(ids []metadata.NodeID, since metadata.Epoch) bool {
 	return true
 }
 
-// lastLeft returns the copies that no epoch after since has excluded.
-func (m Map) lastLeft(copies []metadata.NodeID, since metadata.Epoch) []metadata.NodeID {
-	var changes []metadata.Epoch
-	for _, id := range copies {
-		n, _ := m.Node(id)
+// Holders returns the nodes that may have p, or an old copy of it.
+func (m Map) Holders(p Part) []metadata.NodeID {
+	if m.allThroughout(p.Copies, p.Since) {
+		return p.Copies
+	}
+	_, ids := m.replay(p)
+	return ids
+}
+
+// replay follows the copies of p through all epochs in which a node came or went, or copies were restored. ever is all
+// nodes that one was on, or was to be made on.
+func (m Map) replay(p Part) (c Copies, ever []metadata.NodeID) {
+	ever = slices.Clone(p.Copies)
+	for _, id := range p.Copies {
+		c.Current = append(c.Current, Copy{Node: id})
+	}
+	for _, e := range m.changes(p.Since) {
+		absent := func(c Copy) bool { n, _ := m.Node(c.Node); return !n.servedAt(e) }
+		present := slices.ContainsFunc(c.Current, func(x Copy) bool { return !absent(x) })
+		if present {
+			c.Current = slices.DeleteFunc(c.Current, absent)
+		}
+		c.Filling = slices.DeleteFunc(c.Filling, absent)
+		if slices.Contains(m.Restored, e) {
+			if present {
+				c.Current = append(c.Current, c.Filling...)
+			}
+			c.Filling = nil
+		}
+		if len(c.Current)+len(c.Filling) < len(p.Copies) {
+			if id, ok := m.spare(p, c.Current, e); ok {
+				c.Filling = append(c.Filling, Copy{id, e})
+				if !slices.Contains(ever, id) {
+					ever = append(ever, id)
+				}
+			}
+		}
+	}
+	return c, ever
+}
+
+// changes returns the epochs after since in which a node came or went, or copies were restored.
+func (m Map) changes(since metadata.Epoch) []metadata.Epoch {
+	all := slices.Clone(m.Restored)
+	for _, n := range m.Nodes {
 		for _, t := range n.Terms {
-			changes = append(changes, t.From, t.To, t.Left)
+			all = append(all, t.From, t.To, t.Left)
 		}
 	}
-	slices.Sort(changes)
-	left := slices.Clone(copies)
-	for _, e := range changes {
-		absent := func(id metadata.NodeID) bool { n, _ := m.Node(id); return !n.servedAt(e) }
-		if e > since && slices.ContainsFunc(left, func(id metadata.NodeID) bool { return !absent(id) }) {
-			left = slices.DeleteFunc(left, absent)
+	slices.Sort(all)
+	from, _ := slices.BinarySearch(all, since+1)
+	return slices.Compact(all[from:])
+}
+
+// spare returns the node that takes the place of a copy of p which is lost by the epoch e: of a local file
+// the next node by id after its own, else by hash.
+func (m Map) spare(p Part, has []Copy, e metadata.Epoch) (best metadata.NodeID, found bool) {
+	if p.Index >= metadata.MaxMoved {
+		return 0, false
+	}
+	h, first := m.hash(kindSpare, uint64(p.Ino)^mix(uint64(p.Index))), p.Copies[0]
+	for i := range m.Nodes {
+		n := m.Nodes[(int(first)+i)%len(m.Nodes)]
+		if !n.upAt(e) || slices.ContainsFunc(has, func(c Copy) bool { return c.Node == n.ID }) {
+			continue
+		}
+		if p.Local {
+			return n.ID, true
+		}
+		if !found || weight(h, n.ID) > weight(h, best) {
+			best, found = n.ID, true
 		}
 	}
-	return left
+	return best, found
+}
+
+// Changed is the last epoch in which a node came or went.
+func (m Map) Changed() (e metadata.Epoch) {
+	for _, n := range m.Nodes {
+		e = max(e, n.Since)
+	}
+	return e
+}
+
+// RestoredBy is the last epoch in which copies were restored; 0 if none were.
+func (m Map) RestoredBy() metadata.Epoch {
+	if len(m.Restored) == 0 {
+		return 0
+	}
+	return m.Restored[len(m.Restored)-1]
+}
+
+// Unrestored reports whether files may have fewer copies than they should have: a node has been lost, and nodes
+// have come or gone since copies were last restored.
+func (m Map) Unrestored() bool {
+	return m.Changed() > m.RestoredBy() &&
+		slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.State == Down && len(n.Terms) > 0 || len(n.Terms) > 1 })
+}
+
+// WithRestored returns the map of the next epoch, from which on all copies count that were to be made by the map
+// of the epoch e. It is false if nodes have come or gone since, or none are to be made.
+func (m Map) WithRestored(e metadata.Epoch) (Map, bool) {
+	if e < m.Changed() || !m.Unrestored() {
+		return m, false
+	}
+	next := m
+	next.Epoch++
+	next.Restored = append(slices.Clip(m.Restored), next.Epoch)
+	return next, true
 }
 
 // servedAt reports whether n was Up in the epoch e, or Leaving right after it.
@@ -75,20 +223,4 @@ func (n *Node) servedAt(e metadata.Epoch) bool {
 		}
 	}
 	return false
-}
-
-// CurrentOf returns the nodes of order, that of a file with copies (Order), whose copies count, and how many
-// the part has that has the fewest.
-func (m Map) CurrentOf(order []metadata.NodeID, since metadata.Epoch) (nodes []metadata.NodeID, least int) {
-	half := (len(order) + 1) / 2
-	least = len(order)
-	for k := range half {
-		part := []metadata.NodeID{order[k]}
-		if k+half < len(order) {
-			part = append(part, order[k+half])
-		}
-		now := m.Current(nil, part, since)
-		nodes, least = append(nodes, now...), min(least, len(now))
-	}
-	return nodes, least
 }

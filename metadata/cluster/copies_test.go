@@ -67,10 +67,15 @@ func TestCurrent(t *testing.T) {
 	} {
 		m := upMap(4, 5)
 		since := m.Epoch
-		was := []metadata.NodeID{1, 2}
+		p := Part{Local: true, Since: since, Copies: []metadata.NodeID{1, 2}}
+		was := p.Copies
 		for _, s := range c.steps {
 			m = m.WithState(s.id, s.s, "")
-			now := m.lastLeft([]metadata.NodeID{1, 2}, since)
+			var now []metadata.NodeID
+			all, _ := m.replay(p)
+			for _, c := range all.Current {
+				now = append(now, c.Node)
+			}
 			for _, id := range now {
 				if !slices.Contains(was, id) {
 					t.Errorf("%s: copy %d counts again", c.name, id)
@@ -78,14 +83,78 @@ func TestCurrent(t *testing.T) {
 			}
 			was = now
 		}
-		if got := m.Current(nil, []metadata.NodeID{1, 2}, since); !slices.Equal(got, c.want) {
+		if got := m.CurrentOf(p); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
 	both := upMap(4, 5)
 	since := both.Epoch
 	both = both.With([]Change{{1, Down, ""}, {2, Down, ""}}).WithState(2, Up, "").WithState(1, Up, "")
-	if got := both.Current(nil, []metadata.NodeID{1, 2}, since); !slices.Equal(got, []metadata.NodeID{2}) {
+	if got := both.CurrentOf(Part{Since: since, Copies: []metadata.NodeID{1, 2}}); !slices.Equal(got, []metadata.NodeID{2}) {
 		t.Errorf("lost in one epoch: %v, want the first that returned", got)
+	}
+}
+
+// TestRestored: a copy that is made counts once all are, and not if its node or the node it is made from was lost
+// meanwhile; two parts of a file have different objects on one node.
+func TestRestored(t *testing.T) {
+	m := upMap(4, 5)
+	p := Part{Ino: 1024, Local: true, Since: m.Epoch, Copies: []metadata.NodeID{1, 2}}
+	want := func(what string, current, filling []metadata.NodeID) {
+		t.Helper()
+		var got [2][]metadata.NodeID
+		c := m.CopiesOf(p)
+		for i, cs := range [][]Copy{c.Current, c.Filling} {
+			for _, x := range cs {
+				got[i] = append(got[i], x.Node)
+			}
+		}
+		if !slices.Equal(got[0], current) || !slices.Equal(got[1], filling) {
+			t.Errorf("%s: %v, want %v and %v", what, got, current, filling)
+		}
+	}
+	restored := func(e metadata.Epoch, ok bool) {
+		t.Helper()
+		next, done := m.WithRestored(e)
+		if m = next; done != ok {
+			t.Errorf("restored by epoch %d of %d: %v", e, m.Epoch, done)
+		}
+	}
+	ids := func(ids ...metadata.NodeID) []metadata.NodeID { return ids }
+	restored(m.Epoch, false)
+	want("all are there", ids(1, 2), nil)
+	m = m.WithState(1, Down, "")
+	want("one is lost", ids(2), ids(3))
+	m = m.WithState(3, Down, "")
+	want("and the one that was to get it", ids(2), ids(0))
+	restored(m.Epoch-1, false)
+	restored(m.Epoch, true)
+	restored(m.Epoch, false)
+	want("restored", ids(2, 0), nil)
+	m = m.WithState(1, Up, "")
+	want("the first is back", ids(2, 0), nil)
+	m = m.WithState(2, Down, "")
+	want("the second is lost", ids(0), ids(1))
+	m = m.WithState(0, Down, "")
+	want("all are", nil, nil)
+	restored(m.Epoch, true)
+	m = m.WithState(0, Up, "")
+	want("nothing was made from a lost one", ids(0), ids(1))
+	if !m.Unrestored() {
+		t.Error("a copy that is to be made is not waited for")
+	}
+	restored(m.Epoch, true)
+	want("restored again", ids(0, 1), nil)
+	if got := slices.Sorted(slices.Values(m.Holders(p))); !slices.Equal(got, ids(0, 1, 2, 3)) {
+		t.Errorf("old copies may be on %v", got)
+	}
+
+	a := metadata.Attr{Ino: 1024, Layout: metadata.Layout{Copies: 2, Epoch: 4}}
+	parts := Parts(a.Ino, a.Layout, ids(0, 1, 2, 3))
+	if got := parts[0].Object(2); parts[0].Object(0) != a.Object() || got == parts[1].Object(2) || got == parts[1].Object(0) || got.File() != a.Ino || !got.Copied() {
+		t.Errorf("objects of the parts: %v %v", got, parts[1].Object(0))
+	}
+	if k, ok := parts[1].Object(2).MovedPart(); !ok || k != 1 {
+		t.Errorf("part %d, %v", k, ok)
 	}
 }

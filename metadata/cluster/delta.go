@@ -17,6 +17,8 @@ type Delta struct {
 	Datasets []Dataset      `json:"datasets,omitempty"` // new ones and changed ones, by ID
 	Closing  bool           `json:"closing,omitempty"`
 	Copied   bool           `json:"copied,omitempty"`
+	// Restored is Map.Restored, all of it.
+	Restored []metadata.Epoch `json:"restored,omitempty"`
 }
 
 // nodeGroup is nodes that are alike.
@@ -37,7 +39,7 @@ func (g *nodeGroup) alike(o *nodeGroup) bool {
 // Since returns the Delta from the View old to v, which both come from the same job. addrs is the
 // address of each node as all nodes know it from the start; a node without one has none there.
 func (v View) Since(old View, addrs []string) Delta {
-	d := Delta{From: old.Version, Version: v.Version, Epoch: v.Map.Epoch, Closing: v.Closing, Copied: v.Copied}
+	d := Delta{From: old.Version, Version: v.Version, Epoch: v.Map.Epoch, Closing: v.Closing, Copied: v.Copied, Restored: v.Map.Restored}
 	for i, n := range v.Map.Nodes {
 		was, _ := old.Map.Node(n.ID)
 		if n.State == was.State && n.Since == was.Since && n.Addr == was.Addr && n.Partner == was.Partner && slices.Equal(n.Terms, was.Terms) {
@@ -78,7 +80,7 @@ func (d *Delta) Apply(v View, addrs []string) (View, bool) {
 	if d.From != v.Version || d.Version < d.From {
 		return v, false
 	}
-	next := View{Version: d.Version, Map: Map{Epoch: d.Epoch, Seed: v.Map.Seed, Nodes: slices.Clone(v.Map.Nodes)}, Datasets: slices.Clone(v.Datasets), Closing: d.Closing, Copied: d.Copied}
+	next := View{Version: d.Version, Map: Map{Epoch: d.Epoch, Seed: v.Map.Seed, Nodes: slices.Clone(v.Map.Nodes), Restored: d.Restored}, Datasets: slices.Clone(v.Datasets), Closing: d.Closing, Copied: d.Copied}
 	for _, g := range d.Nodes {
 		for _, ids := range g.IDs {
 			if ids[0] > ids[1] || int(ids[1]) >= len(next.Map.Nodes) || g.Known && int(ids[1]) >= len(addrs) {

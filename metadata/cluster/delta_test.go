@@ -22,7 +22,9 @@ func jobOf(n int) (View, []string) {
 // change is a View after v, in which some nodes and datasets are other than before.
 func change(v View, addrs []string, rng *rand.Rand) View {
 	v.Version++
-	switch rng.IntN(8) {
+	switch rng.IntN(9) {
+	case 2:
+		v.Map, _ = v.Map.WithRestored(v.Map.Changed())
 	case 0:
 		v.Datasets = append(v.Datasets[:len(v.Datasets):len(v.Datasets)], Dataset{ID: metadata.DatasetID(len(v.Datasets) + 1), Name: "set"})
 	case 1:

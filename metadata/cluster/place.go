@@ -17,6 +17,7 @@ const (
 	kindEntry
 	kindHolder
 	kindReplica
+	kindSpare
 )
 
 // mix is the finalizer of splitmix64, a bijection in which every bit of x affects every bit of the

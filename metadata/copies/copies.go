@@ -9,25 +9,62 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Write is one write to all copies of a range.
+// Write is one write to all copies of a part.
 type Write struct {
-	done []metadata.NodeID
+	done   []cluster.Copy // of those that counted
+	filled []cluster.Copy // of those that were being made, after all of done
 }
 
-// Missing returns the copies in current that do not have the bytes yet. Without any, and with one current
-// copy or more, the write is complete.
-func (w *Write) Missing(current []metadata.NodeID) []metadata.NodeID {
-	var ids []metadata.NodeID
-	for _, id := range current {
-		if !slices.Contains(w.done, id) {
-			ids = append(ids, id)
+// Next returns the copies to write to now: those that count and do not have the bytes yet, and when all have, those
+// that are being made. Without any, and with a current copy, the write is complete.
+func (w *Write) Next(c cluster.Copies) (next []cluster.Copy) {
+	for _, x := range c.Current {
+		if !slices.Contains(w.done, x) && !slices.Contains(w.filled, x) {
+			next = append(next, x)
 		}
 	}
-	return ids
+	if len(next) > 0 {
+		w.filled = nil // these have to be written last
+		return next
+	}
+	for _, x := range c.Filling {
+		if !slices.Contains(w.filled, x) {
+			next = append(next, x)
+		}
+	}
+	return next
 }
 
-// Done notes that the copy id has the bytes.
-func (w *Write) Done(id metadata.NodeID) { w.done = append(w.done, id) }
+// Done notes that x, one of Next(c), has the bytes.
+func (w *Write) Done(c cluster.Copies, x cluster.Copy) {
+	if slices.Contains(c.Current, x) {
+		w.done = append(w.done, x)
+		return
+	}
+	w.filled = append(w.filled, x)
+}
+
+// Fence is which writes a node with copies accepts. While a copy is made from this node's, and after, a writer
+// must know of it: its map must not be older. It is safe for concurrent use.
+type Fence struct {
+	mu    sync.Mutex
+	since metadata.Epoch // guarded by mu
+}
+
+// Raise refuses writers with maps older than e.
+func (f *Fence) Raise(e metadata.Epoch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.since = max(f.since, e)
+}
+
+// Admits reports whether a writer with a map of the epoch e may write here, where the map is own. lease is that of
+// this run of the node: before it began, own may lack a copy that is made already.
+func (f *Fence) Admits(e metadata.Epoch, own cluster.Map, lease *Lease) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return lease.Begun() && e >= max(f.since, own.RestoredBy())
+}
 
 // Lease is the time for which a node knows that no leader has given it up. It is safe for concurrent use.
 type Lease struct {
@@ -49,11 +86,26 @@ func (l *Lease) Renew(sent time.Time, down time.Duration) {
 	}
 }
 
+// Begun reports whether the lease was ever renewed.
+func (l *Lease) Begun() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.until.IsZero()
+}
+
 // Valid reports whether no leader can have given the node up by now.
 func (l *Lease) Valid(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return now.Before(l.until)
+}
+
+// Source is the node that makes the copies of a part which are to be made.
+func Source(c cluster.Copies) (metadata.NodeID, bool) {
+	if len(c.Current) == 0 || len(c.Filling) == 0 {
+		return 0, false
+	}
+	return c.Current[0].Node, true
 }
 
 // Serves reports whether a node may answer a reader whose map is of the epoch reader, by its own record self

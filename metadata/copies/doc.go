@@ -1,9 +1,17 @@
 // Package copies is the protocol by which the bytes of a file with several copies (metadata.Layout.Copies)
-// stay equal on the nodes that have them. Its one idea is that the cluster map alone says which copies
-// count (cluster.Map.Current): no node keeps a list, and a later map never has more of them.
+// stay equal on the nodes that have them, and are made on other nodes in the place of lost ones. Its one idea is that
+// the cluster map alone says which copies count, and which are to be made (cluster.Map.CopiesOf): no node keeps a list.
 //
-//	write   to every current copy. One that does not answer is asked again until it does, or a newer map
-//	        has excluded it (Write). Only then is the write acknowledged.
+//	write   to every current copy, and when those have it, to one that is being made. One that does not answer is
+//	        asked again until it does, or a newer map has excluded it (Write). Only then is the write acknowledged.
+//	make    the first current copy (Source) copies the object from its beginning, range by range. No write to the
+//	        range gets in between, and a copied range never arrives later. Before it begins, it refuses writers
+//	        whose map is older than the one by which it copies (Fence), for good: a later run of the node learns
+//	        that from its own map. It copies only under its Lease.
+//	count   when every node that serves has reported that it has made what it is to make, by a map of which no node
+//	        has come or gone since, the leader has the map record it (cluster.Map.WithRestored): from that epoch on
+//	        all new copies are current. While that is under way the leader renews no lease, so a node that has
+//	        started again, and would make copies anew, knows of it before.
 //	read    from any current copy. The answer counts if the copy is still current when it arrives.
 //	serve   a node answers a read only while its Lease is valid, its own map has it serving, and the map of
 //	        the reader is not older than the epoch since which it serves (Serves).
@@ -15,7 +23,8 @@
 // # Invariant
 //
 // A read that begins after a write was acknowledged, and succeeds, returns the bytes of that write or of a
-// later one, as long as one copy that the map has not excluded is readable; else it fails.
+// later one, as long as one copy that the map has not excluded is readable; else it fails. So data survives any number
+// of losses, if copies are restored between two of them.
 //
 // The package does no I/O and knows no clock. It does not order writes: two nodes that overwrite the same bytes
 // at the same moment, without a lock, may leave copies that differ.

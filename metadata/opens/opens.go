@@ -76,12 +76,18 @@ type Store interface {
 	Reap(ctx context.Context, ino metadata.Ino) error
 }
 
+// Place is an object on a node.
+type Place struct {
+	Node   metadata.NodeID
+	Object metadata.Ino
+}
+
 // Config configures Files. Store, Places and Remove are required.
 type Config struct {
 	Store Store
-	// Places returns the nodes that may store data of a file. With all, the size in a is
-	// not reliable: it returns all nodes of the stripe.
-	Places func(ctx context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error)
+	// Places returns the objects that a file may have. With all, the size in a is
+	// not reliable: it returns those on all nodes of the stripe.
+	Places func(ctx context.Context, a metadata.Attr, all bool) ([]Place, error)
 	// Remove removes objects on a node. A missing object is no error.
 	Remove func(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error
 	// Recall asks a node which of its files it has open. nil: closes that are on their way

@@ -88,14 +88,14 @@ func (w *world) unlink(f *Files, ino metadata.Ino) {
 	f.Unnamed(ino, 0)
 }
 
-func (w *world) places(_ context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error) {
+func (w *world) places(_ context.Context, a metadata.Attr, all bool) ([]Place, error) {
 	if all {
-		return []metadata.NodeID{0, 1, 2}, nil
+		return []Place{{0, a.Ino}, {1, a.Ino}, {2, a.Ino}}, nil
 	}
 	if a.Size == 0 {
 		return nil, nil
 	}
-	return []metadata.NodeID{1}, nil
+	return []Place{{1, a.Ino}}, nil
 }
 
 func (w *world) remove(_ context.Context, id metadata.NodeID, inos []metadata.Ino) error {

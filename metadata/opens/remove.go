@@ -19,12 +19,12 @@ func (f *Files) remove(ctx context.Context, files []Removable) {
 	failed := make(map[metadata.Ino]error)
 	places := make(map[metadata.NodeID][]metadata.Ino)
 	for _, l := range files {
-		nodes, object, err := f.places(ctx, l)
+		all, err := f.places(ctx, l)
 		if err != nil {
 			failed[l.Ino] = err
 		}
-		for _, id := range nodes {
-			places[id] = append(places[id], object)
+		for _, p := range all {
+			places[p.Node] = append(places[p.Node], p.Object)
 		}
 	}
 	f.removeObjects(ctx, places, failed)
@@ -41,19 +41,18 @@ func (f *Files) remove(ctx context.Context, files []Removable) {
 	}
 }
 
-// places returns the nodes that may store data of a file, and the number of its objects.
-func (f *Files) places(ctx context.Context, l Removable) ([]metadata.NodeID, metadata.Ino, error) {
+// places returns the objects that a file may have.
+func (f *Files) places(ctx context.Context, l Removable) ([]Place, error) {
 	a, err := f.cfg.Store.Getattr(ctx, l.Ino)
 	switch {
 	case errors.Is(err, syscall.ENOENT):
-		return nil, 0, nil
+		return nil, nil
 	case err != nil:
-		return nil, 0, err
+		return nil, err
 	case a.Nlink > 0 || a.Mode&syscall.S_IFMT != syscall.S_IFREG:
-		return nil, 0, nil // Reap leaves files that have a name
+		return nil, nil // Reap leaves files that have a name
 	}
-	nodes, err := f.cfg.Places(ctx, a, l.Unsure)
-	return nodes, a.Object(), err
+	return f.cfg.Places(ctx, a, l.Unsure)
 }
 
 // removeObjects removes objects on each node, and records errors in failed.

@@ -41,6 +41,9 @@ const (
 	KindCopied = "copied"
 	// KindPartner says that Partner has a copy of the records of the node Home. ESTALE if it may have missed some.
 	KindPartner = "partner"
+	// KindRestored says that all files with copies have as many as they should have, by the map of Epoch. It changes
+	// nothing if nodes have come or gone since.
+	KindRestored = "restored"
 	// KindClosing says that the job ends.
 	KindClosing = "closing"
 )
@@ -52,6 +55,7 @@ type Command struct {
 	Dataset cluster.Dataset  `json:"dataset,omitzero"`
 	Home    metadata.NodeID  `json:"home,omitempty"`
 	Partner cluster.Partner  `json:"partner,omitzero"`
+	Epoch   metadata.Epoch   `json:"epoch,omitempty"`
 }
 
 // Apply is the View after c. It depends on nothing but its arguments, shares
@@ -77,6 +81,13 @@ func Apply(v cluster.View, c Command) (cluster.View, error) {
 		return next(v), nil
 	case KindPartner:
 		return setPartner(v, c)
+	case KindRestored:
+		m, ok := v.Map.WithRestored(c.Epoch)
+		if !ok {
+			return v, nil
+		}
+		v.Map = m
+		return next(v), nil
 	case KindClosing:
 		if v.Closing {
 			return v, nil

@@ -1,0 +1,303 @@
+package rebuild
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rate"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/copies"
+)
+
+// Mark is how far a node is.
+type Mark struct {
+	// Epoch: all copies are made that are made from this node by the map of this epoch.
+	Epoch metadata.Epoch `json:"epoch,omitempty"`
+	// Files is the objects here that have no other copy, and Bytes theirs; one is being copied, or all wait for their turn.
+	Files int64 `json:"files,omitempty"`
+	Bytes int64 `json:"bytes,omitempty"`
+	// Waiting is the objects whose home did not answer: it is not known whether they have another copy.
+	Waiting int64 `json:"waiting,omitempty"`
+	// Copied is the bytes that this run of the node has copied.
+	Copied int64 `json:"copied,omitempty"`
+}
+
+// Config is what a Rebuilder needs.
+type Config struct {
+	Node  node.Node
+	Guard *Guard
+	Data  datapath.Store                                                     // of this node, without the guard
+	List  func(part uint8) ([]metadata.Ino, error)                           // the objects of live files in one part of it
+	Parts int                                                                // of the store
+	Peer  func(id metadata.NodeID) datapath.Store                            // another node's data
+	Attr  func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) // asks the home
+	Pace  *rate.Bucket
+}
+
+// Rebuilder makes the copies that are made from this node.
+type Rebuilder struct {
+	cfg Config
+	by  metadata.Epoch // the map by which due was found
+	due []metadata.Ino // objects without another copy, and those of which it is not known
+
+	mu   sync.Mutex
+	got  map[metadata.Ino]cluster.Copy // guarded by mu; copies that are made and do not count yet
+	mark Mark                          // guarded by mu
+}
+
+// New returns a Rebuilder that has made nothing.
+func New(cfg Config) *Rebuilder {
+	return &Rebuilder{cfg: cfg, got: make(map[metadata.Ino]cluster.Copy)}
+}
+
+// Mark returns how far the node is.
+func (r *Rebuilder) Mark() Mark {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mark
+}
+
+func (r *Rebuilder) set(fn func(*Mark)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn(&r.mark)
+}
+
+const (
+	firstPause = 250 * time.Millisecond // before what has failed is tried again
+	lastPause  = 10 * time.Second
+	callTime   = 2 * time.Second // for one range
+	rangeSize  = 1 << 20
+)
+
+// Run makes copies when nodes are lost, until ctx ends.
+func (r *Rebuilder) Run(ctx context.Context) {
+	node.Follow(ctx, r.cfg.Node, firstPause, lastPause, func(v cluster.View) bool { return r.follow(ctx, v) })
+}
+
+// follow does what v wants, and reports whether nothing is left.
+func (r *Rebuilder) follow(ctx context.Context, v cluster.View) bool {
+	self, _ := v.Map.Node(r.cfg.Node.Self())
+	switch by := v.Map.Changed(); {
+	case !v.Copied || v.Closing || !node.Serving(self):
+		return true
+	case !v.Map.Unrestored():
+		r.due = nil
+		r.set(func(m *Mark) {
+			m.Files, m.Bytes, m.Waiting = 0, 0, 0
+			clear(r.got)
+		})
+		return true
+	case r.Mark().Epoch >= by:
+		return true
+	case !r.cfg.Guard.Lease.Valid(time.Now()):
+		return false
+	case r.by < by || r.due == nil:
+		if err := r.find(ctx, by); err != nil {
+			r.cfg.Node.Log().WithError(err).Warn("files without a second copy not found yet: trying again")
+			return false
+		}
+	}
+	r.count(ctx)
+	for len(r.due) > 0 {
+		if r.cfg.Node.View().Map.Changed() != r.by {
+			return false // the next view is there
+		}
+		if !r.round(ctx) {
+			return false
+		}
+	}
+	r.set(func(m *Mark) { m.Epoch = r.by })
+	r.cfg.Node.Nudge()
+	return true
+}
+
+// find lists the objects that may have no other copy by the map of the epoch by.
+func (r *Rebuilder) find(ctx context.Context, by metadata.Epoch) error {
+	r.cfg.Guard.raise(by)
+	due := make([]metadata.Ino, 0)
+	for part := range r.cfg.Parts {
+		inos, err := r.cfg.List(uint8(part))
+		if err != nil {
+			return err
+		}
+		due = append(due, slices.DeleteFunc(inos, func(i metadata.Ino) bool { return !i.Copied() })...)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	r.by, r.due = by, due
+	return nil
+}
+
+// count keeps of the objects those of which a copy is to be made, and those whose home does not answer.
+func (r *Rebuilder) count(ctx context.Context) {
+	var files, bytes, waiting atomic.Int64
+	r.each(func(ino metadata.Ino) (done bool) {
+		_, due, err := r.target(ctx, ino)
+		switch {
+		case err != nil:
+			waiting.Add(1)
+		case due:
+			n, _ := r.cfg.Data.Allocated(ctx, ino) // 0 if it is gone
+			files.Add(1)
+			bytes.Add(n)
+		}
+		return err == nil && !due
+	})
+	r.set(func(m *Mark) { m.Files, m.Bytes, m.Waiting = files.Load(), bytes.Load(), waiting.Load() })
+}
+
+// round tries each object once, and reports whether it got on.
+func (r *Rebuilder) round(ctx context.Context) bool {
+	var failed atomic.Value
+	before := len(r.due)
+	r.each(func(ino metadata.Ino) (done bool) {
+		if ctx.Err() != nil || r.cfg.Node.View().Map.Changed() != r.by {
+			return false
+		}
+		had, _ := r.cfg.Data.Allocated(ctx, ino)
+		if err := r.restore(ctx, ino); err != nil {
+			failed.Store(err.Error())
+			return false
+		}
+		r.set(func(m *Mark) { m.Files, m.Bytes = max(m.Files-1, 0), max(m.Bytes-had, 0) })
+		return true
+	})
+	if why := failed.Load(); why != nil && ctx.Err() == nil {
+		r.cfg.Node.Log().WithField("files", len(r.due)).WithField("error", why).Info("files of scratch still have one copy: trying again")
+	}
+	return ctx.Err() == nil && len(r.due) < before
+}
+
+// workers is how many objects are copied at a time.
+const workers = 4
+
+// each calls fn with all due objects, some at a time, and keeps those for which it is false.
+func (r *Rebuilder) each(fn func(metadata.Ino) (done bool)) {
+	done := make([]bool, len(r.due))
+	var g errgroup.Group
+	g.SetLimit(workers)
+	for i, ino := range r.due {
+		g.Go(func() error {
+			done[i] = fn(ino)
+			return nil
+		})
+	}
+	_ = g.Wait() // nothing fails
+	left := r.due[:0]
+	for i, ino := range r.due {
+		if !done[i] {
+			left = append(left, ino)
+		}
+	}
+	r.due = left
+}
+
+// destination is a copy that is made.
+type destination struct {
+	cluster.Copy
+	object metadata.Ino
+}
+
+// target returns the copy that is to be made from this node's of an object; false if there is none.
+func (r *Rebuilder) target(ctx context.Context, ino metadata.Ino) (to destination, due bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	a, err := r.cfg.Attr(ctx, ino.File())
+	if errors.Is(err, syscall.ENOENT) {
+		return to, false, nil
+	}
+	if err != nil {
+		return to, false, err
+	}
+	m, self := r.cfg.Node.View().Map, r.cfg.Node.Self()
+	for _, p := range cluster.Parts(a.Ino, a.Layout, m.Order(a.Ino, a.Layout)) {
+		if p.Object(self) != ino {
+			continue
+		}
+		c := m.CopiesOf(p)
+		if from, ok := copies.Source(c); ok && from == self && !r.made(ino, c.Filling[0]) {
+			return destination{c.Filling[0], p.Object(c.Filling[0].Node)}, true, nil
+		}
+	}
+	return to, false, nil
+}
+
+func (r *Rebuilder) made(ino metadata.Ino, c cluster.Copy) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.got[ino] == c
+}
+
+// restore makes the copy of an object, if there is one to be made.
+func (r *Rebuilder) restore(ctx context.Context, ino metadata.Ino) error {
+	to, due, err := r.target(ctx, ino)
+	if err != nil || !due {
+		return err
+	}
+	peer := r.cfg.Peer(to.Node)
+	call := func(fn func(context.Context) error) error {
+		return r.cfg.Guard.alone(ino, func() error {
+			ctx, cancel := context.WithTimeout(ctx, callTime)
+			defer cancel()
+			return fn(ctx)
+		})
+	}
+	err = call(func(ctx context.Context) error { return peer.Remove(ctx, to.object) })
+	for off := int64(0); err == nil && off < math.MaxInt64; {
+		var n int64
+		err = call(func(ctx context.Context) (err error) {
+			off, n, err = r.copyRange(ctx, peer, ino, to.object, off)
+			return err
+		})
+		r.set(func(m *Mark) { m.Copied += n })
+		if err == nil {
+			err = r.cfg.Pace.Take(ctx, n)
+		}
+	}
+	if err == nil {
+		err = peer.Sync(ctx, to.object)
+	}
+	if err != nil {
+		return fmt.Errorf("copy of inode %v for node %d: %w", ino.File(), to.Node, err)
+	}
+	if _, err := r.cfg.Attr(ctx, ino.File()); errors.Is(err, syscall.ENOENT) {
+		return peer.Remove(ctx, to.object) // it was removed meanwhile
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.got[ino] = to.Copy
+	return nil
+}
+
+// copyRange copies some of the first data at off or behind it: n bytes. It returns the offset to go on at, behind all
+// offsets if there is no data.
+func (r *Rebuilder) copyRange(ctx context.Context, peer datapath.Store, from, to metadata.Ino, off int64) (next, n int64, err error) {
+	e, err := r.cfg.Data.Data(ctx, from, off)
+	if err != nil || e == datapath.NoData {
+		return math.MaxInt64, 0, err
+	}
+	b := make([]byte, min(rangeSize, e.To-e.From))
+	got, err := r.cfg.Data.ReadAt(ctx, from, b, e.From)
+	switch {
+	case err != nil:
+		return off, 0, err
+	case got == 0:
+		return math.MaxInt64, 0, nil
+	}
+	n = int64(got)
+	return e.From + n, n, peer.WriteAt(ctx, to, b[:got], e.From)
+}
