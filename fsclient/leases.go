@@ -14,8 +14,12 @@ import (
 
 // Names and attributes are cached for as long as their homes have leased them.
 
-// maxMissed is more than the entries of a directory that is listed because of missing names.
-const maxMissed = 256
+// maxMissed and maxAsked are more than the entries of a directory that is listed as a whole because of missing names, or of
+// others.
+const (
+	maxMissed = 256
+	maxAsked  = 1024
+)
 
 // Revoke drops cached attributes and entries, because another node is changing them,
 // here and in the kernel.
@@ -60,9 +64,7 @@ func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string
 	}
 	if !ok {
 		e, err := c.lookupNow(ctx, dir, name)
-		if errors.Is(err, syscall.ENOENT) && dir.Home() != c.cfg.Self && c.leases.Missed(dir) {
-			_, _, _ = c.List(dir).Read(ctx, "", maxMissed) // only for what the listing leases
-		}
+		c.listIfAsked(ctx, dir, err)
 		return e, 0, err
 	}
 	a, left, err := c.GetattrLeased(ctx, e.Ino)
@@ -76,6 +78,20 @@ func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string
 	}
 	e.Mode, e.Attr = a.Mode, &a
 	return e, left, nil
+}
+
+// listIfAsked lists dir, whose home was asked for a name with the result err, if that will probably save calls.
+func (c *Client) listIfAsked(ctx context.Context, dir metadata.Ino, err error) {
+	missing := errors.Is(err, syscall.ENOENT)
+	far := dir.Home() != c.cfg.Self && c.nodes.Split(dir) == 0 // only such a listing leases
+	if err != nil && !missing || !far || !c.leases.Asked(dir, !missing) {
+		return
+	}
+	limit := maxAsked
+	if missing {
+		limit = maxMissed
+	}
+	_, _, _ = c.List(dir).Read(ctx, "", limit) // only for its leases
 }
 
 // lookupNow asks the node that keeps the entry, and again if the inode is gone by the

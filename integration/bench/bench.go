@@ -11,6 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/deploy/local"
 	"github.com/bivouacfs/bivouac/integration/netcluster"
+	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
 // config is what the command line says.
@@ -172,12 +173,13 @@ func (b *bench) amount(n int) int {
 	return n
 }
 
-// expire waits until a kernel has forgotten what it may keep for a second. A quick run does not wait.
+// expire waits until a node has ended the sessions of leases that it does not use, and closed idle files. A quick run does
+// not wait.
 func (b *bench) expire(ctx context.Context) error {
 	if b.quick {
 		return nil
 	}
-	t := time.NewTimer(1100 * time.Millisecond)
+	t := time.NewTimer(6*leases.Term + leases.Term/2)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():

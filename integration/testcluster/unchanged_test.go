@@ -96,6 +96,43 @@ func TestUnchangedTreeCostsNoCalls(t *testing.T) {
 	}
 }
 
+// TestLookupsListOnce: whoever looks up one name after the other in a directory of another node gets the rest by one listing.
+func TestLookupsListOnce(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	c := Start(t, Config{})
+	ms := c.Mount(t)
+	for i := 0; ; i++ {
+		made, seen := filepath.Join(ms[0].Scratch, fmt.Sprint("d", i)), filepath.Join(ms[1].Scratch, fmt.Sprint("d", i))
+		if err := os.Mkdir(made, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(seen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inoOf(st).Home() == 1 {
+			continue
+		}
+		for k := range n {
+			if err := os.WriteFile(filepath.Join(made, fmt.Sprint("f", k)), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(leases.Term) // what another node has just changed is not leased
+		before := c.Nodes[1].Client.Stats().MetaRemote
+		for k := range n {
+			if _, err := os.Lstat(filepath.Join(seen, fmt.Sprint("f", k))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if calls := c.Nodes[1].Client.Stats().MetaRemote - before; calls > n/2 { // some leases end early on a busy machine
+			t.Errorf("%d calls for %d names, want some ten", calls, n)
+		}
+		return
+	}
+}
+
 // TestIdleFileIsClosed: a file that was read on a node stays open there for its home, until another node removes it.
 func TestIdleFileIsClosed(t *testing.T) {
 	t.Parallel()

@@ -20,6 +20,13 @@ const maxKept = 1 << 16
 // maxSeen is how many directories are remembered, at least, with their last attributes.
 const maxSeen = 8192
 
+// listedMisses and listedAsked are how many names the home of a directory is asked for until it is listed: ones that it does
+// not have, and others.
+const (
+	listedMisses = 2
+	listedAsked  = 8
+)
+
 // idle is how long an unused session is renewed.
 const idle = 5 * Term
 
@@ -65,6 +72,7 @@ type keptAttr struct {
 	entries []metadata.Entry
 	whole   bool // entries is the whole directory
 	misses  int  // names that it did not have
+	asked   int  // other names that the home was asked for
 }
 
 // floor is a lower bound of the mtime of a directory.
@@ -140,18 +148,22 @@ func (c *Cache) Absent(dir metadata.Ino, name string) bool {
 	return !found
 }
 
-// Missed notes that dir was asked for a name that it does not have. It reports whether it is worthwhile to list dir,
-// once, because more such names may follow.
-func (c *Cache) Missed(dir metadata.Ino) bool {
+// Asked notes that the home of dir was asked for a name, which dir has or not. It reports whether it is worthwhile to list
+// dir, once, because more names may follow.
+func (c *Cache) Asked(dir metadata.Ino, has bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, ok := c.attrs[dir]
 	if !ok || a.whole || a.left(c, c.now()) == 0 {
 		return false
 	}
-	a.misses++
+	count, enough := &a.misses, listedMisses
+	if has {
+		count, enough = &a.asked, listedAsked
+	}
+	*count++
 	c.attrs[dir] = a
-	return a.misses == 2
+	return *count == enough
 }
 
 func byName(e metadata.Entry, name string) int { return cmp.Compare(e.Name, name) }
@@ -289,7 +301,7 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	now := c.now()
 	next := keptAttr{kept: kept[metadata.Attr]{a, f.began.Add(term), f.session}}
 	if ok && have.left(c, now) > 0 && have.value.Ctime == a.Ctime {
-		next.entries, next.whole, next.misses = have.entries, have.whole, have.misses
+		next.entries, next.whole, next.misses, next.asked = have.entries, have.whole, have.misses, have.asked
 		have.whole = false
 	}
 	c.unlist(have)

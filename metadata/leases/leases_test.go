@@ -449,7 +449,7 @@ func TestMisses(t *testing.T) {
 	h := NewCache(c.now)
 	miss := func() (at []int) {
 		for i := range 5 {
-			if h.Missed(20) {
+			if h.Asked(20, false) {
 				at = append(at, i)
 			}
 		}
@@ -460,6 +460,11 @@ func TestMisses(t *testing.T) {
 	}
 	f := fetch(h)
 	f.Attr(dir(20, 5), KeyTerm)
+	for i := range 3 * listedAsked {
+		if h.Asked(20, true) != (i == listedAsked-1) {
+			t.Errorf("listed after %d names that it has: %v", i+1, i != listedAsked-1)
+		}
+	}
 	if at := miss(); !slices.Equal(at, []int{1}) {
 		t.Errorf("it is listed at misses %v, want 1", at)
 	}
