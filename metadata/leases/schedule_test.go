@@ -382,7 +382,7 @@ func runSchedule(seed uint64, p plant) (used, listings int, fault error) {
 // client uses an answer that is older than an acknowledged change.
 func TestSchedules(t *testing.T) {
 	used, listings := 0, 0
-	const seeds = 2500
+	const seeds = 1500
 	for seed := range uint64(seeds) {
 		n, l, fault := runSchedule(seed, noFault)
 		if fault != nil {
