@@ -64,7 +64,7 @@ func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string
 	}
 	if !ok {
 		e, err := c.lookupNow(ctx, dir, name)
-		c.listIfAsked(ctx, dir, err)
+		listIfAsked(ctx, c, dir, err)
 		return e, 0, err
 	}
 	a, left, err := c.GetattrLeased(ctx, e.Ino)
@@ -81,7 +81,7 @@ func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string
 }
 
 // listIfAsked lists dir, whose home was asked for a name with the result err, if that will probably save calls.
-func (c *Client) listIfAsked(ctx context.Context, dir metadata.Ino, err error) {
+func listIfAsked(ctx context.Context, c *Client, dir metadata.Ino, err error) {
 	missing := errors.Is(err, syscall.ENOENT)
 	far := dir.Home() != c.cfg.Self && c.nodes.Split(dir) == 0 // only such a listing leases
 	if err != nil && !missing || !far || !c.leases.Asked(dir, !missing) {

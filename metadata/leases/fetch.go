@@ -1,0 +1,138 @@
+package leases
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Fetch is a request to a home in progress.
+type Fetch struct {
+	c       *Cache
+	began   time.Time
+	seq     uint64
+	session metadata.LeaseSession
+}
+
+// Fetch must be called before a request to a home, and End of its result after the reply was
+// handled.
+func (c *Cache) Fetch() Fetch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.sweep(now)
+	c.flights++
+	return Fetch{c: c, began: now, seq: c.seq}
+}
+
+// End ends the request.
+func (f Fetch) End() {
+	c := f.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flights--
+	if c.flights == 0 {
+		clear(c.past)
+		clear(c.floors)
+	}
+}
+
+// Under returns f with the session of the leases in the reply.
+func (f Fetch) Under(l metadata.Lease) Fetch {
+	if l.Term <= 0 {
+		return f
+	}
+	c, until := f.c, f.began.Add(l.Term)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f.session = l.Session
+	s := c.sessions[f.session]
+	if s == nil {
+		s = &renewed{used: c.now()}
+		c.sessions[f.session] = s
+	}
+	if until.After(s.until) {
+		s.until = until
+	}
+	return f
+}
+
+// overtaken reports whether an answer about k is not to be cached; c.mu is held.
+func (f Fetch) overtaken(k metadata.LeaseKey) bool {
+	return f.seq < f.c.barren || f.c.past[k] > f.seq || f.c.doubts[k].After(f.began)
+}
+
+// Entry caches an entry of dir for the term of its lease, unless that was recalled since the
+// request. Without a term it only tells Revoke the target of the entry.
+func (f Fetch) Entry(dir metadata.Ino, e metadata.Entry, term time.Duration) {
+	c := f.c
+	k := metadata.LeaseKey{Ino: dir, Name: e.Name}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.overtaken(k) {
+		term = 0
+	}
+	if _, ok := c.entries[k]; !ok && len(c.entries) >= maxKept {
+		return
+	}
+	e.Attr = nil
+	c.entries[k] = kept[metadata.Entry]{e, f.began.Add(max(term, 0)), f.session}
+}
+
+// Attr is Entry for the attributes of an inode. It returns those of a directory with the changes of
+// this node since the request.
+func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
+	c := f.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	isDir := a.Mode&syscall.S_IFMT == syscall.S_IFDIR
+	if isDir {
+		if fl, ok := c.floors[a.Ino]; ok && fl.seq > f.seq {
+			a.Mtime, a.Ctime = max(a.Mtime, fl.time), max(a.Ctime, fl.time)
+		}
+		c.see(a)
+	}
+	if term <= 0 || f.overtaken(metadata.LeaseKey{Ino: a.Ino}) {
+		return a
+	}
+	have, ok := c.attrs[a.Ino]
+	switch {
+	case !ok && len(c.attrs) >= maxKept:
+		return a
+	case ok && isDir: // of a younger answer, or changed here
+		a.Mtime, a.Ctime = max(a.Mtime, have.value.Mtime), max(a.Ctime, have.value.Ctime)
+	case ok && have.value.Ctime > a.Ctime: // of a younger answer
+		return a
+	}
+	now := c.now()
+	next := keptAttr{kept: kept[metadata.Attr]{a, f.began.Add(term), f.session}}
+	if ok && have.left(c, now) > 0 && have.value.Ctime == a.Ctime {
+		next.entries, next.whole, next.misses, next.asked = have.entries, have.whole, have.misses, have.asked
+		have.whole = false
+	}
+	c.unlist(have)
+	c.attrs[a.Ino] = next
+	return a
+}
+
+// Listing caches all entries of dir, by name and without Attr, for as long as its attributes are leased. Those
+// came with the entries, for the same term.
+func (f Fetch) Listing(dir metadata.Ino, es []metadata.Entry, term time.Duration) {
+	c := f.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	a, ok := c.attrs[dir]
+	own := kept[struct{}]{until: f.began.Add(term), session: f.session}
+	switch {
+	case !ok || a.left(c, now) == 0 || own.left(c, now) == 0, len(es)+c.listed > maxKept:
+		return
+	case f.overtaken(metadata.LeaseKey{Ino: dir}) || c.floors[dir].seq > f.seq:
+		return
+	}
+	c.unlist(a)
+	a.entries, a.whole = es, true
+	c.listed += len(es)
+	c.attrs[dir] = a
+}
