@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -196,38 +194,6 @@ func (d *Daemon) open() error {
 // Spawn runs f until the daemon stops; Close waits for it.
 func (d *Daemon) Spawn(f func(context.Context)) {
 	d.wg.Go(func() { f(d.ctx) })
-}
-
-// dir is a directory in the first store.
-func (d *Daemon) dir(elem ...string) string {
-	return filepath.Join(append([]string{d.job.Dirs.Store[0]}, elem...)...)
-}
-
-func (d *Daemon) openStores() error {
-	for _, s := range d.job.Dirs.Store {
-		if err := os.MkdirAll(s, 0o700); err != nil {
-			return fmt.Errorf("store: %w: choose another directory in the site's configuration", err)
-		}
-	}
-	for _, s := range []string{"meta", "stage"} {
-		if err := os.MkdirAll(d.dir(s), 0o700); err != nil {
-			return fmt.Errorf("store: %w", err)
-		}
-	}
-	d.removePartials()
-	var err error
-	d.data, err = chunkstore.Open(chunkstore.Config{
-		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Reserve: home.Reserve, Sums: sumsIn(d.job, d.cfg.Memory), FS: d.cfg.Disk, Log: d.log.WithField("part", "data"),
-	})
-	if err != nil {
-		return fmt.Errorf("data store: %w", err)
-	}
-	if err := d.openHome(); err != nil {
-		return err
-	}
-	d.openDatasets()
-	d.rebuild = d.newRebuilder()
-	return nil
 }
 
 // openDatasets makes the parts that deal with datasets.
