@@ -34,7 +34,7 @@ func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino 
 	}
 	defer func() {
 		if err != nil {
-			thawAppends(context.WithoutCancel(ctx), c, s, ino)
+			thawAppends(context.WithoutCancel(ctx), c, s, ino) // by that the file gets a new version
 		} else if f != nil {
 			f.cutOff()
 		}
@@ -103,6 +103,6 @@ func thawAppends(ctx context.Context, c *Client, s metadata.NodeStore, ino metad
 		_, err = o.Append(ctx, c.holder(), metadata.Append{Ino: ino, Thaw: true})
 	}
 	if err != nil {
-		c.cfg.Log.WithError(err).WithField("inode", ino.String()).Debug("appends not resumed after a failed truncate: they wait for the home's time limit")
+		c.cfg.Log.WithError(err).WithField("inode", ino.String()).Debug("end of a failed truncate not delivered: appends wait for the home's time limit")
 	}
 }

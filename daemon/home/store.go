@@ -51,8 +51,8 @@ func (s *Server) openStore() (*store, error) {
 	st.Locks = st.locks
 	st.files = opens.New(opens.Config{
 		Store: st, Places: s.places, Remove: s.removeObjects, Recall: s.recall, Run: s.cfg.Run, Locks: st.locks, Rest: time.Second,
-		Grown: func(ctx context.Context, ino metadata.Ino) { s.revokeFor(ctx, rpc.NoNode, time.Time{}, attrKey(ino)) },
-		Log:   s.log.WithField("part", "open files"),
+		Changed: func(ctx context.Context, ino metadata.Ino) { s.revokeFor(ctx, rpc.NoNode, time.Time{}, attrKey(ino)) },
+		Log:     s.log.WithField("part", "open files"),
 	})
 	st.Opens = st.files
 	st.wide = s.newWide(st.Store)

@@ -77,7 +77,7 @@ func (h *Home) Abandon(id metadata.NodeID) {
 		delete(h.outstanding, id)
 		h.change()
 	}
-	if h.freezer == id && !h.frozenUntil.IsZero() {
+	if h.freezer == id && h.Frozen() {
 		h.frozenUntil = time.Time{}
 		h.change()
 	}
@@ -160,7 +160,7 @@ func (h *Home) Blocked(id metadata.NodeID, q metadata.Append, now time.Time) (wa
 	switch {
 	case h.truncating > 0:
 		return h.changed, till
-	case !h.frozenUntil.IsZero() && h.freezer != id && (q.Len > 0 || q.Freeze) && now.Before(h.frozenUntil):
+	case h.Frozen() && h.freezer != id && (q.Len > 0 || q.Freeze) && now.Before(h.frozenUntil):
 		return h.changed, h.frozenUntil
 	}
 	return nil, till
@@ -197,7 +197,18 @@ func (h *Home) freeze(id metadata.NodeID, q metadata.Append, now time.Time) {
 	switch {
 	case q.Freeze:
 		h.frozenUntil, h.freezer = now.Add(FreezeTime), id
-	case q.Thaw && h.freezer == id && !h.frozenUntil.IsZero():
+	case q.Thaw && h.freezer == id && h.Frozen():
+		h.frozenUntil = time.Time{}
+		h.change()
+	}
+}
+
+// Frozen reports whether a truncation was announced and its size is not set yet.
+func (h *Home) Frozen() bool { return !h.frozenUntil.IsZero() }
+
+// EndFreeze ends a freeze whose time is over.
+func (h *Home) EndFreeze(now time.Time) {
+	if h.Frozen() && !now.Before(h.frozenUntil) {
 		h.frozenUntil = time.Time{}
 		h.change()
 	}

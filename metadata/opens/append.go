@@ -79,23 +79,6 @@ func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metada
 	return f.cfg.Store.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.GrowSize | metadata.MtimeNow, Size: end})
 }
 
-// publishGrown publishes the sizes of files whose appends waited for a client that has died.
-func (f *Files) publishGrown(ctx context.Context) {
-	for _, ino := range f.takeGrown() {
-		was := f.round(ino)
-		a, err := f.cfg.Store.Getattr(ctx, ino)
-		if err == nil {
-			_, err = f.publish(ctx, a, was)
-		}
-		if err != nil {
-			f.cfg.Log.WithError(err).WithField("inode", ino.String()).Debug("appends behind one of a lost node do not show before the next append")
-		}
-		if f.published(ino); err == nil && f.cfg.Grown != nil {
-			f.cfg.Grown(ctx, ino)
-		}
-	}
-}
-
 // await returns when c is closed, the limit passes (if it is positive), or ctx ends.
 func await(ctx context.Context, c <-chan struct{}, limit time.Duration) error {
 	var over <-chan time.Time

@@ -62,37 +62,11 @@ func (r *Registry) abandon(ino metadata.Ino, f *file, id metadata.NodeID, end fu
 		return
 	}
 	was := f.appends.End()
-	if end(f.appends, id); f.appends.End() > was && !f.grown {
+	if end(f.appends, id); f.appends.End() > was {
+		r.outdate(ino, f)
 		f.grown = true
-		r.grown = append(r.grown, ino)
-		r.wake()
 	}
-}
-
-// takeGrown returns the files whose size has grown by the death of a client, to be published.
-func (r *Registry) takeGrown() []metadata.Ino {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := r.grown
-	r.grown = nil
-	return all
-}
-
-// round begins to publish the size of a file that has grown.
-func (r *Registry) round(ino metadata.Ino) round {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n, _ := r.file(ino).home().Truncations()
-	return round{truncations: n}
-}
-
-// published ends what round began.
-func (r *Registry) published(ino metadata.Ino) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f := r.file(ino)
-	f.grown = false
-	r.settle(ino, f)
+	r.thawed(ino, f)
 }
 
 // errAgain: the file was truncated meanwhile, so the append starts over.
@@ -120,7 +94,15 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 	if !ok {
 		return p, 0, errAgain
 	}
+	f.appends.EndFreeze(now)
+	r.thawed(q.Ino, f)
 	p.Off, err = f.appends.Place(by.Node, q, size, now)
+	if q.Freeze {
+		r.frozen[q.Ino] = struct{}{}
+	}
+	if r.thawed(q.Ino, f); q.Thaw { // of a home that has restarted since the freeze, too
+		r.renew(q.Ino, f)
+	}
 	p.Tail = f.appends.Tail()
 	p.Alone = f.alone(by.Node)
 	return p, f.appends.End(), err
@@ -199,5 +181,8 @@ func (r *Registry) EndTruncate(ino metadata.Ino, size int64) {
 	defer r.mu.Unlock()
 	f := r.file(ino)
 	f.home().EndTruncate(size)
+	if size >= 0 {
+		delete(r.frozen, ino)
+	}
 	r.settle(ino, f)
 }

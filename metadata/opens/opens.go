@@ -39,6 +39,12 @@
 // (Recover); a node that returns to a running home reports only its open files
 // (Await).
 //
+// # Versions
+//
+// Clients keep pages of a file as long as its st_ctime is the same. Its home gives it a new one, and recalls its
+// attributes, when its bytes may have changed although no request says so: a client that had it open has died, or
+// closes it after a write that failed; a truncate, which cuts the data before it sets the size, ends without a size.
+//
 // # Shared mappings
 //
 // The page caches of two nodes are not coherent, so one node at a time may map a file shared
@@ -93,10 +99,11 @@ type Config struct {
 	// Recall asks a node which of its files it has open. nil: closes that are on their way
 	// count when they arrive.
 	Recall func(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error)
-	// Grown hears of a file whose size has changed by the death of a node. nil: nothing does.
-	Grown func(ctx context.Context, ino metadata.Ino)
-	Run   metadata.Run // of the client on this node: recalls bear it
-	Locks Locker       // may be nil
+	// Changed hears of a file whose size or version has changed without a request, as by the death of a node. nil:
+	// nothing does.
+	Changed func(ctx context.Context, ino metadata.Ino)
+	Run     metadata.Run // of the client on this node: recalls bear it
+	Locks   Locker       // may be nil
 	// Rest is how long a small file without a name can still be opened: a process on another
 	// node may have looked its name up just before a rename replaced it. 0: not at all.
 	Rest time.Duration
@@ -266,7 +273,8 @@ const (
 	removeTime = 10 * time.Second
 )
 
-// Serve removes orphans that no node has open, and publishes sizes that the death of a node has changed, until ctx ends.
+// Serve removes orphans that no node has open, and publishes what the death of a node or a failed truncate has changed,
+// until ctx ends.
 func (f *Files) Serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -282,9 +290,10 @@ func (f *Files) Serve(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-f.wakeup:
-			f.publishGrown(ctx)
+			f.publishOutdated(ctx)
 		case <-rests:
 			f.endRests()
+			f.endFreezes(f.cfg.Now())
 		}
 		for ctx.Err() == nil {
 			slots <- struct{}{}

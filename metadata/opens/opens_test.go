@@ -75,6 +75,10 @@ func (w *world) Setattr(_ context.Context, ino metadata.Ino, c metadata.Change) 
 	} else {
 		a.Size = c.Size
 	}
+	if c.Set&metadata.MtimeNow != 0 {
+		a.Mtime++
+	}
+	a.Ctime++
 	w.attrs[ino] = a
 	return a, nil
 }
@@ -122,7 +126,12 @@ func (w *world) setDown(id metadata.NodeID, down bool) {
 // serve starts a Files on w.
 func serve(t *testing.T, w *world) *Files {
 	t.Helper()
-	f := New(Config{Store: w, Places: w.places, Remove: w.remove})
+	return serveWith(t, Config{Store: w, Places: w.places, Remove: w.remove})
+}
+
+func serveWith(t *testing.T, cfg Config) *Files {
+	t.Helper()
+	f := New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { f.Serve(ctx) })

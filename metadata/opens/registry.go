@@ -23,20 +23,25 @@ type Registry struct {
 	allAnswered chan struct{}       // closed while awaited is 0
 	queue       []queued            // removable files, by the seq at which they became so
 	creating    map[uint64]struct{} // creates under way, by the seq at which they began
-	grown       []metadata.Ino      // files whose size is to be published
+	outdated    []metadata.Ino      // files whose size or version is to be published
 	seq         uint64              // orders creates, the queue, and grants of mappings
+	// unsure files may have objects where their size implies none, until their removal.
+	unsure map[metadata.Ino]struct{}
+	frozen map[metadata.Ino]struct{} // a truncation of these files has been announced
 }
 
-// file is an inode that is open, is an orphan, is unsure, or has append state.
+// file is an inode that is open, is an orphan, or has append state.
 type file struct {
 	holders  []holder // by node
 	orphan   bool     // it has no name
 	resting  bool     // it is not removed yet, so it can still be opened
 	dead     bool     // its removal has begun, so it can no longer be opened
 	removing bool     // handed out by Take
-	unsure   bool
-	grown    bool          // it is among Registry.grown
-	appends  *appends.Home // nil until the first append
+	// grown, renew: it is among Registry.outdated, because all nodes may see more of it, or because its bytes may have
+	// changed without a change of st_ctime.
+	grown, renew bool
+	publishing   bool          // its size or version is being published
+	appends      *appends.Home // nil until the first append
 }
 
 type holder struct {
@@ -86,6 +91,8 @@ func NewRegistry(wake func(), locks Locker) *Registry {
 		files:       make(map[metadata.Ino]*file),
 		nodes:       make(map[metadata.NodeID]*node),
 		creating:    make(map[uint64]struct{}),
+		unsure:      make(map[metadata.Ino]struct{}),
+		frozen:      make(map[metadata.Ino]struct{}),
 	}
 }
 
@@ -125,7 +132,9 @@ func (r *Registry) Close(by metadata.Holder, o metadata.Opened) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.files[o.Ino]; f != nil && r.noteRun(by) {
-		f.unsure = f.unsure || o.Unsure
+		if o.Unsure {
+			r.doubt(o.Ino, f)
+		}
 		r.drop(o.Ino, f, by.Node, o.Ticket)
 		r.settle(o.Ino, f)
 	}
@@ -138,7 +147,9 @@ func (r *Registry) Orphaned(ino metadata.Ino, unsure bool) {
 	defer r.mu.Unlock()
 	f := r.file(ino)
 	f.orphan = true
-	f.unsure = f.unsure || unsure
+	if unsure {
+		r.unsure[ino] = struct{}{}
+	}
 	r.settle(ino, f)
 }
 
@@ -225,7 +236,9 @@ func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 	}
 	for _, o := range files {
 		f := r.file(o.Ino)
-		f.unsure = f.unsure || o.Unsure
+		if o.Unsure {
+			r.unsure[o.Ino] = struct{}{}
+		}
 		f.addHolder(by.Node, o.Ticket)
 		if o.Maps {
 			r.restoreMap(f, by.Node)
@@ -267,7 +280,7 @@ func (r *Registry) Confirm(by metadata.Holder, floor metadata.Ticket, asked []me
 		if f == nil || floor == 0 || slices.ContainsFunc(has, func(o metadata.Opened) bool { return o.Ino == ino }) {
 			continue
 		}
-		f.unsure = true
+		r.unsure[ino] = struct{}{}
 		r.drop(ino, f, by.Node, floor-1)
 		r.settle(ino, f)
 	}
@@ -286,51 +299,6 @@ func (r *Registry) OrphanHolders() map[metadata.NodeID][]metadata.Ino {
 		}
 	}
 	return m
-}
-
-// Take hands out at most limit files for removal. The caller reports each by Removed or
-// NotRemoved.
-func (r *Registry) Take(limit int) []Removable {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.awaited > 0 {
-		return nil
-	}
-	first := r.seq + 1 // the first create under way
-	for m := range r.creating {
-		first = min(first, m)
-	}
-	var files []Removable
-	for len(r.queue) > 0 && len(files) < limit && r.queue[0].since < first {
-		ino := r.queue[0].ino
-		r.queue = r.queue[1:]
-		if f := r.files[ino]; f != nil && f.removable() {
-			f.dead, f.removing = true, true
-			files = append(files, Removable{ino, f.unsure})
-		}
-	}
-	if len(r.queue) == 0 {
-		r.queue = nil // frees the memory after many removals
-	}
-	return files
-}
-
-// Removed forgets a file after its removal.
-func (r *Registry) Removed(ino metadata.Ino) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.files, ino)
-}
-
-// NotRemoved queues a file again whose removal failed. It still cannot be opened: part of its
-// data may be gone.
-func (r *Registry) NotRemoved(ino metadata.Ino) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if f := r.files[ino]; f != nil {
-		f.removing = false
-		r.settle(ino, f)
-	}
 }
 
 func (r *Registry) file(ino metadata.Ino) *file {
@@ -376,13 +344,12 @@ func (r *Registry) answered(n *node) {
 	}
 }
 
-// closeAll closes the files of a client that has died, and ends its appends. The files become
-// unsure: the client may have written bytes that no home knows about.
+// closeAll closes the files of a client that has died, and ends its appends. The client may have written to all of them.
 func (r *Registry) closeAll(id metadata.NodeID, end func(*appends.Home, metadata.NodeID)) {
 	for ino, f := range r.files {
 		r.abandon(ino, f, id, end)
 		if r.drop(ino, f, id, ^metadata.Ticket(0)) {
-			f.unsure = true
+			r.doubt(ino, f)
 		}
 		r.settle(ino, f)
 	}
@@ -395,7 +362,7 @@ func (r *Registry) settle(ino metadata.Ino, f *file) {
 		r.seq++
 		r.queue = append(r.queue, queued{ino, r.seq})
 		r.wake()
-	case len(f.holders) == 0 && !f.orphan && !f.unsure && !f.grown && f.appends.Idle():
+	case len(f.holders) == 0 && !f.orphan && !f.grown && !f.renew && !f.publishing && f.appends.Idle():
 		delete(r.files, ino)
 	}
 }

@@ -107,6 +107,26 @@ func TestDeadWriter(t *testing.T) {
 	if l := wantRemovable(t, r, "closed with an error", 200); !l[0].Unsure {
 		t.Error("not unsure")
 	}
+	r.Removed(100)
+	r.Removed(200)
+	if len(r.unsure) > 0 {
+		t.Errorf("%d removed files are remembered", len(r.unsure))
+	}
+}
+
+// TestUnsureFilesAreForgotten: of a file that was closed unsure only that is remembered.
+func TestUnsureFilesAreForgotten(t *testing.T) {
+	f := New(Config{Store: newWorld()})
+	mustOpen(t, f.Registry, on(1), 100, 1)
+	f.Close(on(1), metadata.Opened{Ino: 100, Ticket: 1, Unsure: true})
+	f.publishOutdated(t.Context())
+	if len(f.files) > 0 || len(f.unsure) != 1 {
+		t.Errorf("%d files in memory, %d unsure", len(f.files), len(f.unsure))
+	}
+	f.Orphaned(100, false)
+	if l := wantRemovable(t, f.Registry, "unlinked", 100); !l[0].Unsure {
+		t.Error("not unsure")
+	}
 }
 
 func TestAwait(t *testing.T) {

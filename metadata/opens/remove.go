@@ -11,6 +11,53 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
+// Take hands out at most limit files for removal. The caller reports each by Removed or
+// NotRemoved.
+func (r *Registry) Take(limit int) []Removable {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.awaited > 0 {
+		return nil
+	}
+	first := r.seq + 1 // the first create under way
+	for m := range r.creating {
+		first = min(first, m)
+	}
+	var files []Removable
+	for len(r.queue) > 0 && len(files) < limit && r.queue[0].since < first {
+		ino := r.queue[0].ino
+		r.queue = r.queue[1:]
+		if f := r.files[ino]; f != nil && f.removable() {
+			f.dead, f.removing = true, true
+			_, unsure := r.unsure[ino]
+			files = append(files, Removable{ino, unsure})
+		}
+	}
+	if len(r.queue) == 0 {
+		r.queue = nil // frees the memory after many removals
+	}
+	return files
+}
+
+// Removed forgets a file after its removal.
+func (r *Registry) Removed(ino metadata.Ino) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.files, ino)
+	delete(r.unsure, ino)
+}
+
+// NotRemoved queues a file again whose removal failed. It still cannot be opened: part of its
+// data may be gone.
+func (r *Registry) NotRemoved(ino metadata.Ino) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.files[ino]; f != nil {
+		f.removing = false
+		r.settle(ino, f)
+	}
+}
+
 // remove removes files: first their objects, with one call to each node that may store some,
 // then their inodes. Files that it could not remove wait for Retry.
 func (f *Files) remove(ctx context.Context, files []Removable) {

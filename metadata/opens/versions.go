@@ -1,0 +1,103 @@
+package opens
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// doubt notes that the nodes may have bytes of a file that no home knows about: its size does not tell where they are, nor
+// its version that it has changed.
+func (r *Registry) doubt(ino metadata.Ino, f *file) {
+	r.unsure[ino] = struct{}{}
+	r.renew(ino, f)
+}
+
+// thawed gives the file a new version if its freeze has ended without a size: its end may have been cut off already.
+func (r *Registry) thawed(ino metadata.Ino, f *file) {
+	if _, was := r.frozen[ino]; was && !f.appends.Frozen() {
+		delete(r.frozen, ino)
+		r.renew(ino, f)
+	}
+}
+
+// endFreezes ends the freezes whose time is over.
+func (r *Registry) endFreezes(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for ino := range r.frozen {
+		f := r.file(ino)
+		f.home().EndFreeze(now)
+		r.thawed(ino, f)
+	}
+}
+
+// renew has the file given a new version, because its bytes may have changed without one.
+func (r *Registry) renew(ino metadata.Ino, f *file) {
+	r.outdate(ino, f)
+	f.renew = true
+}
+
+// outdate puts the file on the list of those to be published.
+func (r *Registry) outdate(ino metadata.Ino, f *file) {
+	if !f.grown && !f.renew {
+		r.outdated = append(r.outdated, ino)
+	}
+	r.wake()
+}
+
+// takeOutdated returns the files whose size or version is to be published.
+func (r *Registry) takeOutdated() []metadata.Ino {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.outdated
+	r.outdated = nil
+	return all
+}
+
+// publication begins to publish the size of a file, or with renew its version; published ends that.
+func (r *Registry) publication(ino metadata.Ino) (was round, renew bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.file(ino)
+	n, _ := f.home().Truncations()
+	renew = f.renew
+	f.grown, f.renew, f.publishing = false, false, true
+	return round{truncations: n}, renew
+}
+
+// published ends what publication began.
+func (r *Registry) published(ino metadata.Ino) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.file(ino)
+	f.publishing = false
+	r.settle(ino, f)
+}
+
+// publishOutdated publishes the sizes of files whose appends waited for a client that has died, and gives a new version to
+// those whose bytes may have changed without one: nodes may have old pages. A version is st_ctime; st_mtime stays,
+// because most of these files were only read.
+func (f *Files) publishOutdated(ctx context.Context) {
+	for _, ino := range f.takeOutdated() {
+		was, renew := f.publication(ino)
+		a, err := f.cfg.Store.Getattr(ctx, ino)
+		if err == nil {
+			_, err = f.publish(ctx, a, was)
+		}
+		if err == nil && renew {
+			_, err = f.cfg.Store.Setattr(ctx, ino, metadata.Change{Set: metadata.GrowSize})
+		}
+		f.published(ino)
+		switch {
+		case errors.Is(err, syscall.ENOENT):
+		case err != nil:
+			f.cfg.Log.WithError(err).WithField("inode", ino.String()).Debug("size and version of a file not published: other nodes may see old bytes until its next change")
+		case f.cfg.Changed != nil:
+			f.cfg.Changed(ctx, ino)
+		}
+	}
+}
