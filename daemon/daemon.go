@@ -291,8 +291,14 @@ func (d *Daemon) SetReplicasChanged(f func(ds metadata.DatasetID, gone []metadat
 	d.datasets.Replicas.SetNotify(f)
 }
 
-// SetTree sets the observer of datasets.
-func (d *Daemon) SetTree(f dataset.TreeFunc) { d.datasets.Follower.SetTree(f) }
+// SetViewed sets viewed, which reports whether a dataset has a kernel view on this node, or will soon.
+func (d *Daemon) SetViewed(viewed func(metadata.DatasetID) bool) { d.datasets.Fills.SetViewed(viewed) }
+
+// SetTree sets the observer of datasets, and whether programs of this node do not see one yet. Nudge
+// must be called when they do.
+func (d *Daemon) SetTree(f dataset.TreeFunc, hidden func(cluster.Dataset) bool) {
+	d.datasets.Follower.SetTree(f, hidden)
+}
 
 // SetDropPages gives the daemon its way to the page cache of this node's mount.
 func (d *Daemon) SetDropPages(f dataset.DropPagesFunc) { d.datasets.Verifier.SetDropPages(f) }

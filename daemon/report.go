@@ -12,6 +12,7 @@ func (d *Daemon) fillReport(r *leader.Report) {
 	r.Ready = d.ready.Load()
 	r.Leaving, r.Done, r.Copied = d.leave.state()
 	r.Manifests, r.Trouble = d.datasets.Tables.Report()
+	r.Hidden = d.datasets.Follower.Hidden()
 	r.Standby = d.stager.Standby()
 	r.Filled = d.datasets.Fills.Report()
 	r.Replicas, r.MarksVersion = d.datasets.Replicas.Report(), d.datasets.Replicas.Seen()

@@ -36,21 +36,59 @@ func (c *Client) mayHave(ino metadata.Ino, order []metadata.NodeID) bool {
 	return slices.Contains(c.cfg.Replicas(buf[:0], ino, 0, order[0]), c.cfg.Self)
 }
 
-// WholeHere reports whether this node owns all of the file a of a dataset as one
-// object (mine), and whether it has all of it, byte for byte (here).
-func (c *Client) WholeHere(ctx context.Context, a *metadata.Attr) (mine, here bool, err error) {
-	if _, ok := c.cfg.LocalData.(datapath.Opener); !ok || !a.Ino.Sealed() || a.Size == 0 || a.Layout.Kind == metadata.Overflow {
-		return false, false, nil
+// whole is a store with links to whole objects, for kernel views.
+type whole interface {
+	LinkWhole(ctx context.Context, ino metadata.Ino, f *os.File) error
+	Linked(ino metadata.Ino) bool
+	Unlink(ino metadata.Ino) error
+}
+
+// LinkIfWhole links the object that has all of a file of a dataset, byte for byte, if this node has
+// one (here), so that a kernel view finds it. A link that is there stays.
+func (c *Client) LinkIfWhole(ctx context.Context, a *metadata.Attr) (here bool, err error) {
+	store, order, err := linkable(ctx, c, a)
+	if store == nil || err != nil {
+		return false, err
+	}
+	if store.Linked(a.Ino) {
+		return true, nil
+	}
+	return linkHere(ctx, c, store, a, order)
+}
+
+// RelinkWhole is c.LinkIfWhole for an object that may have changed or gone: if the file is not whole here, its
+// link goes. Mine says that this node owns the file as one object.
+func RelinkWhole(ctx context.Context, c *Client, a *metadata.Attr) (mine, here bool, err error) {
+	store, order, err := linkable(ctx, c, a)
+	if store == nil || err != nil {
+		return false, false, err
+	}
+	if here, err = linkHere(ctx, c, store, a, order); !here {
+		err = errors.Join(err, store.Unlink(a.Ino))
+	}
+	return order[0] == c.cfg.Self, here, err
+}
+
+// linkable is the store in which a file may be whole, and the nodes that the file is on; nil if it cannot be.
+func linkable(ctx context.Context, c *Client, a *metadata.Attr) (whole, []metadata.NodeID, error) {
+	store, ok := c.cfg.LocalData.(whole)
+	if !ok || !a.Ino.Sealed() || a.Size == 0 || a.Layout.Kind == metadata.Overflow {
+		return nil, nil, nil
 	}
 	order, err := c.nodes.Order(ctx, a.Ino, a.Layout)
 	if err != nil || !c.mayHave(a.Ino, order) {
-		return false, false, err
+		return nil, nil, err
 	}
+	return store, order, nil
+}
+
+func linkHere(ctx context.Context, c *Client, store whole, a *metadata.Attr, order []metadata.NodeID) (here bool, err error) {
 	o, err := c.backing(a.Ino, a.Size, order)
-	if o != nil {
-		_ = o.Close() // nothing was read
+	if err != nil || o == nil {
+		return false, err
 	}
-	return order[0] == c.cfg.Self, o != nil, err
+	defer o.Close() // nothing was read
+	return true, store.LinkWhole(ctx, a.Ino, o)
 }
 
 // backing opens the object that has all of a file of a dataset; nil if none has.

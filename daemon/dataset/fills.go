@@ -49,6 +49,7 @@ type Fills struct {
 	replicas *replicas.Replicas
 	passed   atomic.Int64  // bytes that readers here were given straight from the source
 	waits    chan struct{} // a token for each read of another node that waits
+	viewed   atomic.Pointer[func(metadata.DatasetID) bool]
 
 	mu    sync.Mutex
 	have  map[metadata.DatasetID]*fill.Fill // guarded by mu
@@ -115,7 +116,7 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Peers: peers{f, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
 		Room:  f.cfg.Fence.room, Drop: f.cfg.Store.Remove,
-		Copy:    f.replicas.Adopt,
+		Copy: f.replicas.Adopt, Stored: f.link,
 		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), CacheSize: f.cfg.Window, Sums: f.cfg.Sums,
 		Log: n.Log().WithField("dataset", ds.Name),
 	}
@@ -129,6 +130,21 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 	f.add(ds.ID, x)
 	n.Spawn(func(ctx context.Context) { x.Run(ctx, n.Nudge) })
 	return nil
+}
+
+// SetViewed sets viewed, which reports whether a dataset has a kernel view on this node, or will soon.
+func (f *Fills) SetViewed(viewed func(metadata.DatasetID) bool) { f.viewed.Store(&viewed) }
+
+// link links a file that a fill has just stored whole, so that a kernel view finds it when the file is first opened. With
+// verify=reads it is compared before.
+func (f *Fills) link(ino metadata.Ino) {
+	viewed := f.viewed.Load()
+	if viewed == nil || f.cfg.Sums || !(*viewed)(ino.Dataset()) {
+		return
+	}
+	if err := f.cfg.Store.LinkWhole(f.cfg.Ctx, ino, nil); err != nil {
+		f.cfg.Node.Log().WithError(err).Debug("a local file of a dataset is read through FUSE")
+	}
 }
 
 // readOrigins reads where the files of a dataset come from, and the user's list.

@@ -34,6 +34,12 @@ type Stager interface {
 // that ended before its data is removed. It must not wait.
 type TreeFunc func(ds cluster.Dataset, sum manifest.Summary)
 
+// observer is what SetTree was given.
+type observer struct {
+	tree   TreeFunc
+	hidden func(cluster.Dataset) bool
+}
+
 // Follower does what the registry asks of every node for each dataset.
 type Follower struct {
 	n      node.Node
@@ -44,16 +50,31 @@ type Follower struct {
 	tables *Tables
 	fills  *Fills
 	stager Stager
-	tree   atomic.Pointer[TreeFunc]
+	tree   atomic.Pointer[observer]
 }
 
 // SetStager must be called before Run.
 func (f *Follower) SetStager(s Stager) { f.stager = s }
 
-// SetTree has t hear of datasets, those that are there already too.
-func (f *Follower) SetTree(t TreeFunc) {
-	f.tree.Store(&t)
+// SetTree has t hear of datasets, those that are there already too. A dataset stays in the phase
+// Publishing while it is hidden from the programs of this node.
+func (f *Follower) SetTree(t TreeFunc, hidden func(cluster.Dataset) bool) {
+	f.tree.Store(&observer{t, hidden})
 	f.announce()
+}
+
+// Hidden is the datasets whose manifest is here, which programs of this node do not see yet.
+func (f *Follower) Hidden() (all []metadata.DatasetID) {
+	t := f.tree.Load()
+	if t == nil {
+		return nil
+	}
+	for _, ds := range f.tables.Readable() {
+		if t.hidden(ds) {
+			all = append(all, ds.ID)
+		}
+	}
+	return all
 }
 
 func (f *Follower) announce() {
@@ -63,7 +84,7 @@ func (f *Follower) announce() {
 	}
 	for _, ds := range f.tables.Readable() {
 		if x, ok := f.tables.get(ds.ID); ok {
-			(*t)(ds, x.summary)
+			t.tree(ds, x.summary)
 		}
 	}
 }
@@ -147,7 +168,7 @@ func (f *Follower) discard(ds cluster.Dataset) {
 		return
 	}
 	if t := f.tree.Load(); t != nil {
-		(*t)(ds, manifest.Summary{})
+		t.tree(ds, manifest.Summary{})
 	}
 	f.n.Spawn(func(ctx context.Context) {
 		if f.StopTasks(ctx, ds.ID) == nil {

@@ -119,7 +119,7 @@ func nextPhase(ds *cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]h
 	return true
 }
 
-// published is the phase of a dataset whose manifest the nodes load: Sealed if all have.
+// published is the phase of a dataset whose manifest the nodes load: Sealed if all have, and show it.
 func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) (cluster.Phase, string) {
 	for _, n := range m.Nodes {
 		if !node.Serving(n) {
@@ -129,7 +129,7 @@ func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]he
 		if t := r.Trouble[ds.ID]; t != "" {
 			return cluster.Failed, fmt.Sprintf("manifest on %s: %.500s", n.Host, t)
 		}
-		if r.Manifests[ds.ID] != ds.Digest {
+		if r.Manifests[ds.ID] != ds.Digest || slices.Contains(r.Hidden, ds.ID) {
 			return cluster.Publishing, ""
 		}
 	}

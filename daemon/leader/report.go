@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/dataset"
@@ -29,6 +30,8 @@ type Report struct {
 	// is why it could not.
 	Manifests map[metadata.DatasetID]string `json:"manifests,omitempty"`
 	Trouble   map[metadata.DatasetID]string `json:"trouble,omitempty"`
+	// Hidden is the datasets of Manifests that programs of the node do not see yet.
+	Hidden []metadata.DatasetID `json:"hidden,omitempty"`
 	// Standby is the digest of each manifest that the node has as a standby, and not yet
 	// loaded.
 	Standby map[metadata.DatasetID]string `json:"standby,omitempty"`
@@ -59,7 +62,7 @@ type Load struct {
 func (r *Report) differs(was *Report) bool {
 	same := func(a, b dataset.FillReport) bool { return a.Complete == b.Complete && a.Error == b.Error }
 	return r.Ready != was.Ready || r.Leaving != was.Leaving || r.Done != was.Done || r.Copied != was.Copied || r.Rebuilt.Epoch != was.Rebuilt.Epoch ||
-		!maps.Equal(r.Manifests, was.Manifests) || !maps.Equal(r.Trouble, was.Trouble) || !maps.EqualFunc(r.Filled, was.Filled, same)
+		!maps.Equal(r.Manifests, was.Manifests) || !slices.Equal(r.Hidden, was.Hidden) || !maps.Equal(r.Trouble, was.Trouble) || !maps.EqualFunc(r.Filled, was.Filled, same)
 }
 
 // Every is the time between two reports of a node: several fit into the silence after which it is declared down.

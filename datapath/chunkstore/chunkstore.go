@@ -65,6 +65,7 @@ type Store struct {
 	sums   *sums // nil: none
 	spare  atomic.Pointer[Spare]
 	kept   kept
+	linked atomic.Bool // there are links to whole objects, or were
 }
 
 var (
@@ -85,6 +86,9 @@ func Open(cfg Config) (*Store, error) {
 	s.table = newTable(cfg.MaxOpen, s.openObject)
 	var err error
 	if s.places, err = openPlaces(cfg.FS, cfg.Dirs, cfg.Reserve); err != nil {
+		return nil, err
+	}
+	if err := s.openWhole(); err != nil {
 		return nil, err
 	}
 	if err := s.scan(); err != nil {
@@ -365,6 +369,9 @@ func (s *Store) recount(o *object) error {
 func (s *Store) Remove(ctx context.Context, ino metadata.Ino) error {
 	err := s.useAlone(ctx, ino, func(o *object) error {
 		s.forgetSums(o)
+		if err := s.unlink(o.place, ino); err != nil {
+			return err
+		}
 		if err := s.cfg.FS.Remove(o.place.path(ino)); err != nil {
 			return err
 		}

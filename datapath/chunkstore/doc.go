@@ -4,6 +4,7 @@
 // removal is unlink.
 //
 //	<store directory>/objects/<last byte of the ino, in hex>/<ino, in 16 hex digits>
+//	<store directory>/whole/<the same>    a link to an object that is whole and verified (LinkWhole)
 //	<store directory>/keep, kept.<name>   objects that are kept for a later store, or by an earlier one
 //
 // A new object goes to the store directory (disk) with the fewest bytes among those

@@ -60,6 +60,11 @@ func (s *Store) Keep(list []KeptObject) error {
 		index = append(index, k.Sum[:]...)
 	}
 	index = binary.BigEndian.AppendUint64(index, xxh3.Hash(index))
+	for _, p := range s.places {
+		if err := os.RemoveAll(filepath.Join(p.dir, WholeDir)); err != nil {
+			return fmt.Errorf("keep: %w", err)
+		}
+	}
 	err := s.eachDir(func(p *place, dir string) error {
 		var errs []error
 		_, err := s.list(p, dir, func(ino metadata.Ino, _ Stat) {

@@ -105,11 +105,14 @@ func openPlaces(f FS, dirs []string, reserve int64) ([]*place, error) {
 func (p *place) part(i int) string { return filepath.Join(p.dir, objectsDir, fmt.Sprintf("%02x", i)) }
 
 // path returns the path of ino's object.
-func (p *place) path(ino metadata.Ino) string {
+func (p *place) path(ino metadata.Ino) string { return p.named(objectsDir, ino) }
+
+// named returns the path of ino's name below the directory top.
+func (p *place) named(top string, ino metadata.Ino) string {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], uint64(ino))
 	name := hex.EncodeToString(b[:])
-	return p.dir + "/" + objectsDir + "/" + name[len(name)-2:] + "/" + name
+	return p.dir + "/" + top + "/" + name[len(name)-2:] + "/" + name
 }
 
 // inOrder calls fn with the places where ino's object may be, until it returns another error than

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
+	"net"
 	"os"
 	"sync"
 	"time"
-
-	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -19,7 +17,7 @@ import (
 )
 
 const (
-	// maxCovers bounds the datasets with a cover, a view or both, each of which takes
+	// maxCovers bounds the datasets with a cover or a view, each of which takes
 	// mount.CoverMemory.
 	maxCovers = 4
 	// coverMean is the largest mean file size, in bytes, of a dataset that gets a cover: one
@@ -27,9 +25,6 @@ const (
 	coverMean = 512 << 10
 	// coverEnd bounds the wait for covers that are still in use at the end.
 	coverEnd = time.Second
-	// warmAfter is how long a covered dataset is staged before the kernel's name cache is
-	// warmed. A dataset that is ready sooner gets a view, which needs no warming.
-	warmAfter = time.Second
 )
 
 // coverer mounts over a dataset of this node. The caller serves the returned connection; end
@@ -73,8 +68,8 @@ func (u byUs) view(ctx context.Context, name string, talk *os.File) (*os.File, f
 	return mounts.View{Cover: u.over(name), Stores: u.job.Dirs.Store}.Mount(ctx, self, talk)
 }
 
-// covers gives datasets of small files FUSE connections of their own, and kernel views once
-// they are ready. Both only make reading faster, so a failure is logged and nothing more.
+// covers mounts over datasets of small files, before programs see them: a kernel view, or a cover
+// where that cannot be. Both only make reading faster, so a failure is logged and nothing more.
 type covers struct {
 	node   *node
 	by     coverer // nil: this process may not mount
@@ -83,26 +78,28 @@ type covers struct {
 	memory int64          // of this machine, in bytes
 	wg     sync.WaitGroup // helpers and waits for them
 
-	mu   sync.Mutex
-	seen map[metadata.DatasetID]*covered // under mu
+	mu    sync.Mutex                      // lookups of names wait for it: nothing of the mount may be called with it held
+	seen  map[metadata.DatasetID]*covered // under mu
+	shown map[metadata.DatasetID]bool     // under mu; no longer hidden
 }
 
 // covered is the state of the mounts over a dataset. covers.mu guards it.
 type covered struct {
-	ds      cluster.Dataset
-	sum     manifest.Summary
-	mounts  bool         // something is being mounted
-	covered bool         // a cover was tried
-	viewed  bool         // a view was tried
-	view    bool         // a view is there
-	stale   bool         // the view that is being made must be made again
-	showing *mountHelper // of the view
-	waiting *mountHelper // of the cover; it may be asked to warm the names
-	served  []*mount.Cover
+	ds     cluster.Dataset
+	sum    manifest.Summary
+	mounts bool // something is being mounted
+	view   bool // a view is there
+	again  bool // the view has to be made again
+	links  bool // links of whole objects are being made
+	relink bool // links have to be made again
+	served []*mount.Cover
 }
 
 func newCovers(n *node, by coverer) *covers {
-	c := &covers{node: n, by: by, memory: mounts.Memory(), seen: make(map[metadata.DatasetID]*covered)}
+	c := &covers{
+		node: n, by: by, memory: machineMemory(),
+		seen: make(map[metadata.DatasetID]*covered), shown: make(map[metadata.DatasetID]bool),
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -121,14 +118,34 @@ func (n *node) covererOf(start daemon.Start) coverer {
 // coverable reports whether a dataset is read faster through a cover: one of small files that
 // fits in half of the memory, so that the kernel can cache it. Cached files are read twice as
 // fast as by passthrough, uncached ones, if they are whole on this node, half as fast.
-func coverable(sum manifest.Summary, memory int64) bool {
-	return viewable(sum) && sum.Bytes <= memory/2
+func coverable(ds cluster.Dataset, memory int64) bool {
+	return viewable(ds) && ds.Bytes <= memory/2
 }
 
 // viewable reports whether a dataset is read faster through a kernel view: one of small files,
 // of any total size. Large files are mostly striped, and the main mount reads them better.
-func viewable(sum manifest.Summary) bool {
-	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean
+func viewable(ds cluster.Dataset) bool {
+	return ds.Files > 0 && ds.Bytes/ds.Files <= coverMean
+}
+
+// hidden reports whether a dataset is kept from programs because its mount is still being made. One
+// that other nodes show already, as after a restart of the daemon, is not.
+func (c *covers) hidden(ds cluster.Dataset) bool {
+	if c.by == nil || ds.Phase != cluster.Publishing || !viewable(ds) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.shown[ds.ID]
+}
+
+// show ends the hiding of a dataset.
+func (c *covers) show(id metadata.DatasetID) {
+	c.mu.Lock()
+	c.shown[id] = true
+	c.mu.Unlock()
+	c.node.mount.Reveal()
+	c.node.daemon.Nudge()
 }
 
 // see is called for every readable dataset, more than once, and for one that ended.
@@ -137,21 +154,25 @@ func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 		c.forget(ds)
 		return
 	}
-	if c.by == nil || !viewable(sum) {
+	if c.by == nil || !viewable(ds) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x := c.seen[ds.ID]
-	if x == nil {
-		if len(c.seen) >= maxCovers {
-			return
+	switch {
+	case x != nil:
+		if x.ds.Phase != ds.Phase {
+			c.linkAll(x)
 		}
-		x = &covered{}
+		x.ds = ds
+	case len(c.seen) < maxCovers:
+		x = &covered{ds: ds, sum: sum}
 		c.seen[ds.ID] = x
+		c.mount(x)
+	case !c.shown[ds.ID]:
+		c.wg.Go(func() { c.show(ds.ID) })
 	}
-	x.ds, x.sum = ds, sum
-	c.next(x)
 }
 
 // forget detaches the mounts over a dataset that ended, and its name. A mount that is being made is
@@ -160,120 +181,72 @@ func (c *covers) forget(ds cluster.Dataset) {
 	c.mu.Lock()
 	if x := c.seen[ds.ID]; x != nil {
 		delete(c.seen, ds.ID)
-		x.ds, x.covered, x.viewed = ds, true, true
-		if x.showing != nil {
-			_ = x.showing.near.CloseWrite() // it may have ended already
-		}
+		x.ds = ds
 	}
 	c.mu.Unlock()
+	c.show(ds.ID)
 	c.node.mount.Uncover(ds.Name)
 }
 
-// next starts the next mount over a dataset: first the cover, then the view upon it. mu is
-// held.
-func (c *covers) next(x *covered) {
-	var do func(cluster.Dataset, manifest.Summary) *mount.Cover
-	switch {
-	case x.mounts || c.ctx.Err() != nil:
-		return
-	case !x.covered && coverable(x.sum, c.memory):
-		x.covered, do = true, c.cover
-	case !x.viewed && x.ds.Phase == cluster.Sealed && c.node.job.KernelView != job.KernelViewOff:
-		x.viewed, do = true, c.view
-		if x.waiting != nil {
-			_ = x.waiting.near.CloseWrite() // a view needs no warming
-		}
-	default:
+// mount starts to mount over a dataset. mu is held.
+func (c *covers) mount(x *covered) {
+	if x.mounts || x.ds.Phase.Ended() || c.ctx.Err() != nil {
 		return
 	}
 	x.mounts = true
-	viewed, ds, sum := x.viewed, x.ds, x.sum
+	ds, sum := x.ds, x.sum
 	c.wg.Go(func() {
-		if c.done(x, do(ds, sum), viewed) {
+		m, view := c.make(ds, sum)
+		ended, again := c.done(x, m, view)
+		c.show(ds.ID)
+		if ended {
+			c.node.mount.Uncover(ds.Name)
+		} else if again {
 			c.remake(x)
 		}
 	})
 }
 
-// done records the result of a mount, and reports whether it is stale.
-func (c *covers) done(x *covered, m *mount.Cover, viewed bool) (stale bool) {
+// make mounts a view, or a cover, and reports which; nil if neither can be.
+func (c *covers) make(ds cluster.Dataset, sum manifest.Summary) (m *mount.Cover, view bool) {
+	if c.node.job.KernelView != job.KernelViewOff {
+		if m = c.view(ds, sum); m != nil {
+			return m, true
+		}
+	}
+	if coverable(ds, c.memory) && c.ctx.Err() == nil {
+		m = c.cover(ds)
+	}
+	return m, false
+}
+
+// done records the result of a mount.
+func (c *covers) done(x *covered, m *mount.Cover, view bool) (ended, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.mounts = false
 	if m != nil {
 		x.served = append(x.served, m)
-		x.view = viewed
+		x.view = view
 	}
-	stale, x.stale = x.stale && x.view, false
-	switch {
-	case x.ds.Phase.Ended():
-		c.node.mount.Uncover(x.ds.Name)
-	case stale:
-		x.view = false
-		return true
-	default:
-		c.next(x)
-	}
-	return false
+	again, x.again = x.again && x.view, false
+	c.linkAll(x)
+	return x.ds.Phase.Ended(), again
 }
 
-// cover makes a cover and waits until it is attached, so that the view comes after it. It
-// returns nil if there is none.
-func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
+// cover mounts a cover; nil if it cannot.
+func (c *covers) cover(ds cluster.Dataset) *mount.Cover {
+	root := metadata.SealedIno(ds.ID, metadata.DirPart, 0)
+	m, err := c.begin(ds, c.by.cover, func(dev *os.File) (*mount.Cover, error) {
+		return c.node.mount.Cover(dev, root, c.node.ahead.of(ds.ID))
+	}, func(to net.Conn) error { return mounts.TellRoot(to, root) })
 	log := c.node.log.WithField("dataset", ds.Name)
-	h, m, err := c.begin(ds, c.by.cover, func(dev *os.File) (*mount.Cover, error) {
-		return c.node.mount.Cover(dev, metadata.SealedIno(ds.ID, metadata.DirPart, 0), c.node.ahead.of(ds.ID))
-	})
-	if err == nil {
-		_ = mounts.TellDeep(h.near, sum.Depth > mounts.MaxRing) // made has the error
-		if err = h.made(m); err != nil {
-			h.close()
-		}
-	}
 	if err != nil {
 		log.WithError(err).Warn("could not mount the dataset's cover; reads use the main mount, which is slower")
 		return nil
 	}
-	if err := h.attached(); err != nil {
-		h.close()
-		log.WithError(err).Warn("could not attach the dataset's cover; reads use the main mount, which is slower")
-		return m
-	}
 	log.Info("the dataset has a cover")
-	if sum.Names() > mounts.MostNames(c.memory) {
-		h.close()
-		return m
-	}
-	c.mu.Lock()
-	if x := c.seen[ds.ID]; x != nil {
-		x.waiting = h
-	}
-	c.mu.Unlock()
-	c.wg.Go(func() {
-		defer h.close()
-		c.warm(ds, h, uint32(sum.Names()))
-	})
 	return m
-}
-
-// warm has the helper of a cover list all names, if staging takes longer than warmAfter: then
-// the first open of a file waits for its bytes only.
-func (c *covers) warm(ds cluster.Dataset, h *mountHelper, names uint32) {
-	if !h.running(warmAfter) {
-		return
-	}
-	c.mu.Lock()
-	x := c.seen[ds.ID]
-	whole := x == nil || x.ds.Phase == cluster.Sealed
-	c.mu.Unlock()
-	if whole {
-		return
-	}
-	began := time.Now()
-	if err := errors.Join(mounts.AskWarm(h.near, names), mounts.AwaitEnd(h.said)); err == nil {
-		c.node.log.WithFields(logrus.Fields{"dataset": ds.Name, "names": names, "took": time.Since(began).Round(time.Millisecond)}).
-			Debug("cached the names of the dataset in the kernel")
-	}
 }
 
 // stop ends the mounting of covers and views.

@@ -3,8 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/bivouacfs/bivouac/deploy/mounts"
-	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 func TestCoverable(t *testing.T) {
@@ -22,11 +21,11 @@ func TestCoverable(t *testing.T) {
 		{"half of the memory", 1 << 20, memory / 2, true},
 		{"more than that", 1 << 20, memory/2 + 1, false},
 	} {
-		if got := coverable(manifest.Summary{Files: tt.files, Bytes: tt.bytes}, memory); got != tt.want {
+		if got := coverable(cluster.Dataset{Files: tt.files, Bytes: tt.bytes}, memory); got != tt.want {
 			t.Errorf("coverable of %s = %v, want %v", tt.what, got, tt.want)
 		}
 	}
-	if mounts.Memory() < 64<<20 {
-		t.Errorf("this machine has %d bytes of memory", mounts.Memory())
+	if machineMemory() < 64<<20 {
+		t.Errorf("this machine has %d bytes of memory", machineMemory())
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -23,7 +24,7 @@ func boundMemory(job *job.File, log *logrus.Entry) daemon.Memory {
 		serving = daemon.ServingIn(limit)
 	}
 	m := daemon.MemoryOf(job, serving)
-	m.Mount = mount.Memory + 2*maxCovers*mount.CoverMemory + fsclient.WriteMemory + aheadOf(job) // a cover and a view each, one dataset with a plan
+	m.Mount = mount.Memory + maxCovers*mount.CoverMemory + fsclient.WriteMemory + aheadOf(job) // one dataset with a plan
 	from := "formula"
 	switch {
 	case os.Getenv("GOMEMLIMIT") != "":
@@ -43,6 +44,15 @@ func boundMemory(job *job.File, log *logrus.Entry) daemon.Memory {
 		log.WithField("cgroup", mib(limit)).Warn("the daemon may need more memory than its cgroup allows: raise memory: in the site configuration")
 	}
 	return m
+}
+
+// machineMemory is the memory of this machine, in bytes; 0 if unknown.
+func machineMemory() int64 {
+	var i unix.Sysinfo_t
+	if err := unix.Sysinfo(&i); err != nil {
+		return 0
+	}
+	return int64(i.Totalram) * int64(i.Unit)
 }
 
 // mib is n in MiB; what is without a limit is 0.

@@ -22,6 +22,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/fsclient/remote"
@@ -115,6 +116,7 @@ func (n *node) openMount(start daemon.Start) error {
 	n.mount, err = mount.New(mount.Config{
 		Client: n.client, Dir: dir, Point: n.job.Dirs.Mount, AllowOther: start.Fuse || os.Geteuid() == 0, UID: n.job.UID, GID: n.job.GID,
 		Virtual: n.virtual, Backer: n.backer, Prefetch: n.ahead.of, Log: n.log.WithField("part", "mount"),
+		Hidden: n.covers.hidden, HelperGID: mounts.HelperGID,
 		Handover: handover, Adopt: start.Adopt,
 	})
 	if err != nil {
@@ -128,7 +130,7 @@ func (n *node) openMount(start daemon.Start) error {
 	})
 	d.SetReplicasChanged(func(ds metadata.DatasetID, gone []metadata.Ino) {
 		n.mount.Forget(gone)
-		n.covers.renew(ds)
+		n.covers.replaced(ds, len(gone) > 0)
 	})
 	d.SetTrace(n.trace)
 	n.trace(nil)
@@ -143,10 +145,11 @@ func (n *node) openMount(start daemon.Start) error {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
 	d.Plans().SetState(n.ahead.state)
+	d.SetViewed(n.covers.viewed)
 	d.SetTree(func(ds cluster.Dataset, sum manifest.Summary) {
 		n.ahead.see(ds)
 		n.covers.see(ds, sum)
-	})
+	}, n.covers.hidden)
 	return nil
 }
 

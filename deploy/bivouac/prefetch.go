@@ -10,7 +10,6 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
-	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/fsclient/prefetch"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -61,7 +60,7 @@ func aheadOf(j *job.File) int64 {
 	}
 	memory, limited := daemon.CgroupLimit(os.DirFS("/"))
 	if !limited {
-		memory = mounts.Memory()
+		memory = machineMemory()
 	}
 	return min(max(memory/aheadShare, leastAhead), mostAhead)
 }

@@ -12,46 +12,28 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/mounts"
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// view makes a kernel view, which is attached later. It returns nil if there is none.
+// view makes a kernel view and mounts it; nil if it cannot.
 func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	log, began := c.node.log.WithField("dataset", ds.Name), time.Now()
 	v := viewBuild{node: c.node, ds: ds, sum: sum}
-	h, m, err := v.make(c)
+	m, err := c.begin(ds, c.by.view, func(dev *os.File) (*mount.Cover, error) {
+		return c.node.mount.Objects(dev, ds.ID, c.node.ahead.of(ds.ID))
+	}, func(to net.Conn) error { return v.tell(c.ctx, to) })
 	if err != nil {
 		log.WithError(err).Info("could not make a kernel view of the dataset; it is read through FUSE")
 		return nil
 	}
-	log.WithFields(logrus.Fields{"files": sum.Files, "local": v.here, "took": time.Since(began).Round(time.Millisecond)}).
-		Info("kernel view made; it will be attached when no process walks the dataset")
-	c.mu.Lock()
-	if x := c.seen[ds.ID]; x != nil {
-		x.showing = h
-	} else {
-		_ = h.near.CloseWrite() // the dataset was removed
-	}
-	c.mu.Unlock()
-	c.wg.Go(func() {
-		defer h.close()
-		if err := h.attached(); err != nil {
-			log.WithError(err).Debug("kernel view not attached")
-			return
-		}
-		c.mu.Lock()
-		gone := c.seen[ds.ID] == nil
-		c.mu.Unlock()
-		if gone {
-			c.node.mount.Uncover(ds.Name)
-			return
-		}
-		log.WithField("took", time.Since(began).Round(time.Millisecond)).Info("kernel view attached; the kernel reads the dataset's local files directly")
-	})
+	log.WithFields(logrus.Fields{"files": sum.Files, "took": time.Since(began).Round(time.Millisecond)}).
+		Info("the dataset has a kernel view; the kernel reads its local files directly")
 	return m
 }
 
@@ -60,24 +42,6 @@ type viewBuild struct {
 	node *node
 	ds   cluster.Dataset
 	sum  manifest.Summary
-	here int64 // files that are whole on this node
-}
-
-func (v *viewBuild) make(c *covers) (*mountHelper, *mount.Cover, error) {
-	h, m, err := c.begin(v.ds, c.by.view, func(dev *os.File) (*mount.Cover, error) {
-		return v.node.mount.Objects(dev, v.ds.ID, v.node.ahead.of(v.ds.ID))
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	if err = v.tell(c.ctx, h.near); err != nil {
-		_ = h.near.CloseWrite() // the helper is to fail
-	}
-	if e := h.made(m); e != nil {
-		h.close()
-		return nil, nil, errors.Join(e, err)
-	}
-	return h, m, nil
 }
 
 // tell sends the tree of the dataset to the helper.
@@ -120,14 +84,64 @@ func (v *viewBuild) complete(ctx context.Context, table *manifest.Table, n *moun
 			return err
 		}
 		n.Node = strings.Join(hosts, ",")
-		if _, n.Here, err = v.node.client.WholeHere(ctx, &n.Attr); err != nil {
-			return err
-		}
-		if n.Here {
-			v.here++
-		}
 	}
 	return err
+}
+
+// viewed reports whether a dataset has a view, or one is being made.
+func (c *covers) viewed(id metadata.DatasetID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := c.seen[id]
+	return x != nil && (x.view || x.mounts) && c.node.job.KernelView != job.KernelViewOff
+}
+
+// linkAll links the whole objects of a dataset, so that its view finds them. mu is held.
+func (c *covers) linkAll(x *covered) {
+	if !x.view || x.ds.Phase.Ended() || c.ctx.Err() != nil {
+		return
+	}
+	if x.relink = x.links; x.links {
+		return
+	}
+	x.links = true
+	ds := x.ds
+	c.wg.Go(func() {
+		files, err := c.link(ds)
+		log := c.node.log.WithFields(logrus.Fields{"dataset": ds.Name, "local": files})
+		if err != nil {
+			log.WithError(err).Warn("not all local files of the dataset are read by the kernel directly; the others are read through FUSE")
+		}
+		log.Debug("the kernel finds these local files of the dataset")
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		x.links = false
+		if x.relink {
+			c.linkAll(x)
+		}
+	})
+}
+
+// link links the whole objects of a dataset, and returns their number.
+func (c *covers) link(ds cluster.Dataset) (files int, err error) {
+	store, _ := c.node.daemon.Table(ds.ID)
+	table, ok := store.(*manifest.Table)
+	if !ok {
+		return 0, nil // it was removed
+	}
+	var bad error
+	err = table.Entries(func(_ uint32, _ string, a metadata.Attr) bool {
+		if a.Mode&syscall.S_IFMT != syscall.S_IFREG {
+			return true
+		}
+		here, err := c.node.client.LinkIfWhole(c.ctx, &a)
+		if here && err == nil {
+			files++
+		}
+		bad = errors.Join(bad, err)
+		return err == nil && c.ctx.Err() == nil
+	})
+	return files, errors.Join(bad, err)
 }
 
 // invalidate remakes the views of the datasets in which a local file is damaged or missing,
@@ -135,70 +149,65 @@ func (v *viewBuild) complete(ctx context.Context, table *manifest.Table, n *moun
 func (c *covers) invalidate(inos []metadata.Ino) {
 	bad := make(map[metadata.DatasetID]bool)
 	for _, ino := range inos {
-		if !bad[ino.Dataset()] && !c.intact(ino) {
+		if !c.intact(ino) {
 			bad[ino.Dataset()] = true
 		}
 	}
 	for ds := range bad {
-		if x := c.outdate(ds); x != nil {
-			c.remake(x)
-		}
+		c.renew(ds)
 	}
 }
 
-// outdate has a view that is being made made again; if it is there, outdate returns it, for the
-// caller to remake.
-func (c *covers) outdate(ds metadata.DatasetID) *covered {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	x := c.seen[ds]
-	if x == nil {
-		return nil
-	}
-	x.stale = x.viewed && x.mounts // its tree may describe a file as it was
-	if !x.view {
-		return nil
-	}
-	x.view = false
-	return x
-}
-
-// renew remakes the view of a dataset after this node's replicas of it have changed: the kernel
-// reads new ones by itself, and closes those that are gone.
-func (c *covers) renew(ds metadata.DatasetID) {
-	x := c.outdate(ds)
-	if x == nil {
+// replaced is called when this node's replicas of a dataset have changed. The kernel keeps those that
+// are gone open until the view is made again.
+func (c *covers) replaced(ds metadata.DatasetID, gone bool) {
+	if gone {
+		c.renew(ds)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ctx.Err() == nil {
-		c.wg.Go(func() { c.remake(x) })
+	if x := c.seen[ds]; x != nil {
+		c.linkAll(x)
 	}
 }
 
-// remake unmounts cover and view of a dataset and makes them again.
+// renew has the view of a dataset made again.
+func (c *covers) renew(ds metadata.DatasetID) {
+	c.mu.Lock()
+	x := c.seen[ds]
+	if x == nil || x.mounts || !x.view {
+		if x != nil {
+			x.again = x.mounts // what is being made may have a file as it was
+		}
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	c.remake(x)
+}
+
+// remake unmounts the view of a dataset and makes it again. This is the only time that something is mounted
+// over a directory that programs see.
 func (c *covers) remake(x *covered) {
 	c.mu.Lock()
-	name, showing := x.ds.Name, x.showing
+	name := x.ds.Name
+	x.view = false
 	c.mu.Unlock()
-	if showing != nil {
-		showing.cancel() // it must not attach the old view
-	}
 	c.node.mount.Uncover(name)
 	c.node.log.WithField("dataset", name).Info("local files of the dataset have changed; making the kernel view again")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	x.covered, x.viewed = false, false
-	c.next(x)
+	c.mount(x)
 }
 
-// intact reports whether a file is on this node if it belongs here.
+// intact reports whether a file is on this node if it belongs here. If it is not, the kernel no
+// longer finds it.
 func (c *covers) intact(ino metadata.Ino) bool {
 	a, err := c.node.client.Getattr(c.ctx, ino)
 	if err != nil {
 		return false
 	}
-	mine, here, err := c.node.client.WholeHere(c.ctx, &a)
+	mine, here, err := fsclient.RelinkWhole(c.ctx, c.node.client, &a)
 	return err == nil && (here || !mine)
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -82,7 +83,7 @@ func attacked(t *testing.T, i int, a attack, known bool) {
 	}
 	defer os.RemoveAll(dir)
 	store, secrets := filepath.Join(dir, "store"), filepath.Join(dir, "secrets")
-	at := filepath.Join(store, objectsDir, ObjectPath(object(i), true))
+	at := filepath.Join(store, chunkstore.WholeDir, ObjectPath(object(i)))
 	hidden := filepath.Join(secrets, "dir", filepath.Base(at))
 	for _, err := range []error{
 		os.Chmod(dir, 0o755), os.MkdirAll(filepath.Dir(at), 0o700), os.MkdirAll(filepath.Dir(hidden), 0o700),
@@ -138,7 +139,7 @@ func viewOf(ino metadata.Ino, stores ...string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	err = w.Add(Named{Name: "file", Here: true, Attr: metadata.Attr{Ino: ino, Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: nobody, GID: nobody, Size: int64(len(hisOwn))}})
+	err = w.Add(Named{Name: "file", Attr: metadata.Attr{Ino: ino, Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: nobody, GID: nobody, Size: int64(len(hisOwn))}})
 	if err = errors.Join(err, w.End()); err != nil {
 		return -1, err
 	}
@@ -209,11 +210,11 @@ func TestViewStores(t *testing.T) {
 	var stores []string
 	for i := range 64 { // as many as a site may have
 		stores = append(stores, filepath.Join(dir, fmt.Sprint(i)))
-		if err := os.MkdirAll(filepath.Join(stores[i], objectsDir), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(stores[i], chunkstore.WholeDir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	at := filepath.Join(stores[63], objectsDir, ObjectPath(object(1), true))
+	at := filepath.Join(stores[63], chunkstore.WholeDir, ObjectPath(object(1)))
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(filepath.Dir(at), 0o700), os.WriteFile(at, []byte(hisOwn), 0o600), own(dir)); err != nil {
 		t.Fatal(err)
 	}

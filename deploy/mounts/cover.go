@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ const FUSEType = "fuse.bivouac"
 // largest size at once, as in package mount.
 const readAhead = 4096
 
-// coverTime bounds making a cover, without the wait for an idle dataset.
+// coverTime bounds making a cover.
 const coverTime = 10 * time.Second
 
 // maxRead bounds one read request, in bytes.
@@ -47,7 +48,7 @@ func (c *Cover) validate() error {
 
 // Mount starts a helper, program's command cover, that mounts c. It returns the descriptor
 // of /dev/fuse, which the caller has to serve, and end, which waits for the helper: it runs
-// until the cover is attached. When ctx ends it is killed; EBUSY means that it did not die.
+// until the cover is mounted. When ctx ends it is killed; EBUSY means that it did not die.
 // The caller keeps talk.
 func (c Cover) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func() error, err error) {
 	if err := c.validate(); err != nil {
@@ -65,28 +66,17 @@ func (c Cover) args(command string) []string {
 	return []string{command, "--", c.Base, c.Name, fmt.Sprint(c.UID), fmt.Sprint(c.GID)}
 }
 
-// Help is the work of the helper: it mounts c, hands the connection's descriptor over,
-// raises its read-ahead once the daemon answers, and attaches the mount when the dataset is
-// idle. Then it lists all names of the cover, if it is asked to.
+// Help is the work of the helper: it makes c, hands the connection's descriptor over, raises its
+// read-ahead once the daemon answers, and mounts it over the dataset.
 func (c Cover) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
 	p, m, err := c.make()
-	if err == nil {
-		defer p.close()
-		defer unix.Close(m) // by then it is attached, or not wanted
-		p.dirs.deep = hearDeep(talk)
-	}
-	if attached, err := attach(talk, p, m, err); !attached {
-		return err
-	}
-	if names, err := askedToWarm(talk); err == nil {
-		return warmNames(m, names)
-	}
-	return nil // not wanted
+	root, herr := hearRoot(talk) // which comes when the daemon has the descriptor
+	return p.attach(talk, m, root, cmp.Or(err, herr))
 }
 
-// make mounts c, not attached anywhere yet, and opens its mountpoint.
+// make makes c, not attached anywhere yet, and opens its mountpoint.
 func (c *Cover) make() (p *point, m int, err error) {
 	if err := c.validate(); err != nil {
 		return nil, -1, err

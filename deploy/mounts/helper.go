@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -28,10 +27,9 @@ type helper struct {
 const killTime = 5 * time.Second
 
 // start returns the descriptor of /dev/fuse of the helper's connection, and end, which waits
-// for the helper. The helper has until limit to make its mount; attaching it may take any
-// time.
+// for the helper. The helper is killed if it has not mounted by limit.
 func (h helper) start(ctx context.Context) (dev *os.File, end func() error, err error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, h.limit)
 	near, far, err := socketpair(unix.SOCK_SEQPACKET, "cover")
 	if err != nil {
 		cancel()
@@ -49,17 +47,14 @@ func (h helper) start(ctx context.Context) (dev *os.File, end func() error, err 
 		cancel()
 		return nil, nil, errors.Join(err, near.Close())
 	}
-	until, ended := time.Now().Add(h.limit), make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = cmd.Wait() // the error is in said
 	}()
 	end = func() error {
 		defer cancel()
-		defer near.Close() // which ends the helper
-		if awaitMade(ctx, near, until) != nil {
-			cancel()
-		}
+		defer near.Close() // nothing more is expected
 		select {
 		case <-ended:
 			return nil
@@ -90,17 +85,6 @@ func awaitKilled(ended <-chan struct{}, pid int) error {
 		return fmt.Errorf("mount helper, process %d, was killed and does not die: end the process that holds its /dev/fuse: %w", pid, unix.EBUSY)
 	}
 }
-
-// awaitMade waits until the helper has made its mount.
-func awaitMade(ctx context.Context, conn *net.UnixConn, until time.Time) error {
-	_ = conn.SetReadDeadline(until) // a socket has deadlines
-	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })()
-	_, err := io.ReadFull(conn, make([]byte, 1))
-	return err
-}
-
-// tellMade ends awaitMade. The helper calls it.
-func tellMade() error { return unix.Sendmsg(coverFD, []byte{1}, nil, nil, unix.MSG_NOSIGNAL) }
 
 // socketpair returns both ends of a socket; far is for another process.
 func socketpair(kind int, name string) (near *net.UnixConn, far *os.File, err error) {

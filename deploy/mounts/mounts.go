@@ -4,31 +4,37 @@
 // the reader. A process of its own, the helper, does what has to ask one: mounting a Cover
 // or a View.
 //
-// # When a mount is attached
+// # One mount for each dataset
 //
-// Covers and views are mounted upon a dataset's directory while a job uses it. Processes
-// that are below the directory stay in the mount in which they are: open files, working
-// directories and their paths go on as before, and every new path lookup finds the new mount.
+// A dataset of small files has one mount, a View or a Cover, over the directory data/NAME. It is
+// there before programs see the name, and stays until the dataset goes. Were it mounted later, a
+// tree walk that goes up by ".." would meet another directory than it left, and GNU find and du
+// would fail.
 //
-// One thing breaks: a tree walk that goes up by "..". GNU find and du compare the
-// directory with the one from which they came down, and end with ENOENT if it is another,
-// as it is if a mount was attached meanwhile. So the helper attaches a mount when no
-// process walks the dataset (directories, attachIdle):
+//	daemon: manifest loaded; lookups of data/NAME are ENOENT (package mount, gate)
+//	  │ starts a helper, serves its connection, sends it the tree
+//	helper: makes the mount; looks data/NAME up with HelperGID, which only it has
+//	  │ from now on other lookups of the name wait
+//	helper: moves the mount over the directory, reports, ends
+//	daemon: answers the lookups; reports the dataset as loaded to the leader
 //
-//   - No process has a directory of the dataset open, in two looks at /proc in a row. One
-//     look is not enough, because a walk opens and closes directories all the time.
-//   - No directory was opened in the dataset's top directory since the last look began;
-//     inotify tells.
-//   - If the dataset is deeper than MaxRing levels, no process works in its top directory.
-//     find and du keep the MaxRing directories above them open and need ".." only
-//     beyond those; a later walk from a working directory below the new mount would fail.
+// The dataset leaves the phase Publishing, and bivouac wait returns, when all nodes have come so far. If
+// mounting fails the dataset is read through the main mount. After a restart of a daemon its datasets, which
+// other nodes show, are seen at once, and are mounted over when the mount is made.
 //
-// Looking takes at most a fiftieth of a processor, because a pause is 49 times as long as the
-// look before it. A helper gives up when its talk with the daemon ends.
+// # Files that come later
 //
-// What remains: a walk that enters within microseconds after the last look; a walk by
-// chdir(2) without an open directory that compares; a directory that is only in a message of
-// a socket, or that only a thread with its own descriptor table has.
+// A view is made before the files of the dataset are fetched. Overlayfs looks for a file's
+// data at its first open: first in the store directories, then in the connection, where the read fetches the
+// file. What it found it keeps until the kernel evicts the file's inode. It never remembers that a
+// store had nothing (Linux 6.18). The daemon writes an object in place, over some time, so views do not look
+// among the objects, but among links to them (chunkstore.WholeDir): a fill has a link made when it has stored and
+// recorded a file, before reads that wait for the file go on; the link is removed with its object. So:
+//
+//   - A file that was opened before its bytes were here is read through the connection, as through a
+//     cover, until its inode is evicted; every other one by the kernel alone.
+//   - An object that is removed takes space while a view has it open. When replicas give way to scratch, or a
+//     file is damaged and cannot be repaired, the daemon detaches the view, and makes it again.
 //
 // # Views
 //

@@ -25,7 +25,6 @@ import (
 //	ino      8 bytes
 //	mode, nlink, uid, gid   4 bytes each
 //	size, mtime             8 bytes each; nanoseconds
-//	here     1 byte    1: the whole file is in an object of this node
 //	name     1 byte length, then the bytes; none for the root
 //	node     1 byte length, then the bytes: the nodes that have the file
 //	target   the rest, of a symbolic link
@@ -34,7 +33,7 @@ import (
 const treeMagic = "BIVVIEW\x01"
 
 // recordHead is the size of a record's fixed part, in bytes.
-const recordHead = 4 + 8 + 4*4 + 2*8 + 1
+const recordHead = 4 + 8 + 4*4 + 2*8
 
 // maxLinked bounds the inodes with several names in a view.
 const maxLinked = 1 << 20
@@ -46,7 +45,6 @@ type Named struct {
 	Attr   metadata.Attr
 	Target string // of a symbolic link
 	Node   string // value of user.bivouac.node, of a file
-	Here   bool   // the whole file is in an object of this node
 }
 
 // TreeWriter writes the description of a dataset.
@@ -81,11 +79,7 @@ func (t *TreeWriter) Add(n Named) error {
 	}
 	b = le.AppendUint64(b, uint64(a.Size))
 	b = le.AppendUint64(b, uint64(a.Mtime))
-	here := byte(0)
-	if n.Here {
-		here = 1
-	}
-	b = append(append(b, here, byte(len(n.Name))), n.Name...)
+	b = append(append(b, byte(len(n.Name))), n.Name...)
 	b = append(append(b, byte(len(n.Node))), n.Node...)
 	t.buf = append(b, n.Target...)
 	_, err := t.w.Write(t.buf)
@@ -160,7 +154,6 @@ func parseNamed(b []byte) (n Named, ok bool) {
 		*v = le.Uint32(b[12+4*i:])
 	}
 	a.Size, a.Mtime = int64(le.Uint64(b[28:])), metadata.Time(le.Uint64(b[36:]))
-	n.Here = b[44] == 1
 	if n.Name, b, ok = text(b[recordHead:]); !ok || !a.Ino.Sealed() {
 		return n, false
 	}
@@ -178,30 +171,29 @@ func text(b []byte) (s string, rest []byte, ok bool) {
 	return string(b[1:n]), b[n:], true
 }
 
-// writeImage writes the image of the tree in r to f. It returns the size, and whether the
-// tree has directories deeper than MaxRing.
-func writeImage(f io.WriterAt, r io.Reader) (size int64, deep bool, err error) {
+// writeImage writes the image of the tree in r to f. It returns the size and the inode of the root.
+func writeImage(f io.WriterAt, r io.Reader) (size int64, root metadata.Ino, err error) {
 	var t treeReader
-	dirs, root, err := t.begin(r)
+	dirs, top, err := t.begin(r)
 	if err != nil {
-		return 0, false, err
+		return 0, 0, err
 	}
-	w, err := erofs.New(f, int64(dirs), nodeOf(&root))
+	w, err := erofs.New(f, int64(dirs), nodeOf(&top))
 	if err != nil {
-		return 0, false, err
+		return 0, 0, err
 	}
 	im := image{w: w, linked: make(map[metadata.Ino]erofs.NodeID)}
 	for {
 		n, more, err := t.next()
 		if err != nil {
-			return 0, false, err
+			return 0, 0, err
 		}
 		if !more {
 			size, err := w.Finish()
-			return size, w.Deeper(MaxRing), err
+			return size, top.Attr.Ino, err
 		}
 		if err := im.add(&n); err != nil {
-			return 0, false, fmt.Errorf("tree of a view: %.300q in directory %d: %w", n.Name, n.Dir, err)
+			return 0, 0, fmt.Errorf("tree of a view: %.300q in directory %d: %w", n.Name, n.Dir, err)
 		}
 	}
 }
@@ -249,7 +241,7 @@ func nodeOf(n *Named) erofs.Node {
 		return node
 	}
 	if node.Size = a.Size; a.Size != 0 {
-		node.Redirect = ObjectPath(a.Ino, n.Here)
+		node.Redirect = ObjectPath(a.Ino)
 	}
 	if n.Node != "" {
 		node.Xattrs = []erofs.Xattr{{Name: "bivouac.node", Value: n.Node}}
@@ -257,15 +249,7 @@ func nodeOf(n *Named) erofs.Node {
 	return node
 }
 
-// ElsewhereDir is the directory of the FUSE layer for files that are not among this node's
-// objects.
-const ElsewhereDir = "f"
-
-// ObjectPath is the path of a file's data in the layers of a view. If the file is here, it
-// is the path of package chunkstore.
-func ObjectPath(ino metadata.Ino, here bool) string {
-	if here {
-		return fmt.Sprintf("/%02x/%016x", uint8(ino), uint64(ino))
-	}
-	return fmt.Sprintf("/%s/%016x", ElsewhereDir, uint64(ino))
+// ObjectPath is the path of a file's data in the layers of a view, as in package chunkstore.
+func ObjectPath(ino metadata.Ino) string {
+	return fmt.Sprintf("/%02x/%016x", uint8(ino), uint64(ino))
 }

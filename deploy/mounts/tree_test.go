@@ -20,7 +20,7 @@ func someNames() []Named {
 	file := metadata.Attr{Ino: metadata.SealedIno(set, 2, 9), Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: 5, GID: 6, Size: 7, Mtime: -8}
 	linked := metadata.Attr{Ino: metadata.SealedIno(set, 2, 10), Mode: syscall.S_IFREG | 0o600, Nlink: 2}
 	return []Named{
-		{Name: "a", Attr: file, Node: "n1,n2", Here: true},
+		{Name: "a", Attr: file, Node: "n1,n2"},
 		{Name: "b", Attr: linked, Node: strings.Repeat("n", 255)},
 		{Name: "c", Attr: linked},
 		{Name: "dir", Attr: metadata.Attr{Ino: dirIno(1), Mode: syscall.S_IFDIR | 0o755, Nlink: 2}},
@@ -64,8 +64,8 @@ func TestTree(t *testing.T) {
 	if _, more, err := r.next(); more || err != nil {
 		t.Errorf("after the end: %v, %v", more, err)
 	}
-	if size, _, err := writeImage(nowhere{}, bytes.NewReader(b)); err != nil || size%4096 != 0 {
-		t.Errorf("writeImage = %d, %v", size, err)
+	if size, top, err := writeImage(nowhere{}, bytes.NewReader(b)); err != nil || size%4096 != 0 || top != dirIno(0) {
+		t.Errorf("writeImage = %d, root %v, %v", size, top, err)
 	}
 	for cut := range len(b) {
 		if _, _, err := writeImage(nowhere{}, bytes.NewReader(b[:cut])); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -115,20 +115,6 @@ func TestTreeRefuses(t *testing.T) {
 	}
 }
 
-// TestTreeDeep: a tree with more than MaxRing levels of directories is deep.
-func TestTreeDeep(t *testing.T) {
-	for levels := range uint32(MaxRing + 3) {
-		var names []Named
-		for n := range levels {
-			names = append(names, Named{Dir: n, Name: "d", Attr: metadata.Attr{Ino: dirIno(n + 1), Mode: syscall.S_IFDIR | 0o755, Nlink: 2}})
-		}
-		_, deep, err := writeImage(nowhere{}, bytes.NewReader(treeOf(t, levels+1, names)))
-		if err != nil || deep != (levels > MaxRing) {
-			t.Errorf("%d levels of directories are deep: %v, %v", levels, deep, err)
-		}
-	}
-}
-
 // FuzzTree: any input gives an image or an error.
 func FuzzTree(f *testing.F) {
 	f.Add(treeOf(f, 2, someNames()))
@@ -143,10 +129,8 @@ func FuzzTree(f *testing.F) {
 // TestObjectPath: the path of a file's data depends on its inode number alone.
 func TestObjectPath(t *testing.T) {
 	ino := metadata.SealedIno(1, 2, 0xabcd)
-	for here, want := range map[bool]string{true: "/cd/800100020000abcd", false: "/f/800100020000abcd"} {
-		if got := ObjectPath(ino, here); got != want {
-			t.Errorf("ObjectPath = %s, want %s", got, want)
-		}
+	if got, want := ObjectPath(ino), "/cd/800100020000abcd"; got != want {
+		t.Errorf("ObjectPath = %s, want %s", got, want)
 	}
 }
 
@@ -165,7 +149,7 @@ func TestViewRefuses(t *testing.T) {
 	if _, _, err := v.Mount(t.Context(), "/bin/false", tree); err == nil {
 		t.Error("a helper that does nothing is no error")
 	}
-	if _, _, err := v.make(tree); !errors.Is(err, syscall.EINVAL) {
+	if _, _, _, err := v.make(tree); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a view outside of our mounts: %v, want EINVAL", err)
 	}
 }

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // OverlayType is the type of a view.
@@ -23,16 +26,13 @@ const viewTime = 2 * time.Minute
 // privateDir is where the helper mounts the layers, in its own mount namespace.
 const privateDir = "/sys"
 
-// View is a kernel view of a dataset: a read-only overlayfs over the directory data/Name,
-// upon the cover if there is one. Its layers are an image of the tree without data, the
-// objects of this node, and a FUSE connection for all other files; see the package comment.
+// View is a kernel view of a dataset: a read-only overlayfs over the directory data/Name.
+// Its layers are an image of the tree without data, the whole objects of this node, and a FUSE
+// connection for all other files; see the package comment.
 type View struct {
 	Cover
 	Stores []string // the user's store directories; absolute paths
 }
-
-// objectsDir is the directory of the objects in a store directory.
-const objectsDir = "objects"
 
 func (v *View) validate() error {
 	err := v.Cover.validate()
@@ -61,65 +61,60 @@ func (v View) Mount(ctx context.Context, program string, talk *os.File) (dev *os
 	return dev, end, nil
 }
 
-// Help is the work of the helper: it makes the view and attaches it when the dataset is idle.
+// Help is the work of the helper: it makes the view and mounts it.
 func (v View) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
-	p, view, err := v.make(talk)
-	if err == nil {
-		defer p.close()
-		defer unix.Close(view) // by then it is attached, or not wanted
-	}
-	_, err = attach(talk, p, view, err)
-	return err
+	p, view, root, err := v.make(talk)
+	return p.attach(talk, view, root, err)
 }
 
 // make makes the view, not attached anywhere yet, and opens its mountpoint.
-func (v *View) make(tree *os.File) (p *point, view int, err error) {
+func (v *View) make(tree *os.File) (p *point, view int, root metadata.Ino, err error) {
 	if err := v.validate(); err != nil {
-		return nil, -1, err
+		return nil, -1, 0, err
 	}
 	if p, err = v.point(); err != nil {
-		return nil, -1, fmt.Errorf("view of %s: %w", v.Name, err)
+		return nil, -1, 0, fmt.Errorf("view of %s: %w", v.Name, err)
 	}
-	if view, p.dirs.deep, err = v.assemble(tree); err != nil {
+	if view, root, err = v.assemble(tree); err != nil {
 		p.close()
-		return nil, -1, err
+		return nil, -1, 0, err
 	}
-	return p, view, nil
+	return p, view, root, nil
 }
 
 // assemble makes the layers in a mount namespace of its own, where no other process sees
 // them, and the view that keeps them, and returns to our namespace. If it fails, its
 // remains go with the process.
-func (v *View) assemble(tree *os.File) (view int, deep bool, err error) {
+func (v *View) assemble(tree *os.File) (view int, root metadata.Ino, err error) {
 	runtime.LockOSThread() // for good: the thread has its own namespace
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
-		return -1, false, err
+		return -1, 0, err
 	}
 	defer home.Close()
 	image, err := v.imageFile()
 	if err != nil {
-		return -1, false, fmt.Errorf("image of %s: %w", v.Name, err)
+		return -1, 0, fmt.Errorf("image of %s: %w", v.Name, err)
 	}
 	defer image.Close()
 	if err := ownNamespace(); err != nil {
-		return -1, false, fmt.Errorf("a mount namespace: %w", err)
+		return -1, 0, fmt.Errorf("a mount namespace: %w", err)
 	}
-	objects, deep, err := v.layers(tree, image)
+	objects, root, err := v.layers(tree, image)
 	if err != nil {
-		return -1, false, err
+		return -1, 0, err
 	}
 	if view, err = v.overlay(); err != nil {
-		return -1, false, fmt.Errorf("overlay: %w", err)
+		return -1, 0, fmt.Errorf("overlay: %w", err)
 	}
 	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNS); err != nil {
 		_ = unix.Close(view) // it is of no use
-		return -1, false, fmt.Errorf("back to our mount namespace: %w", err)
+		return -1, 0, fmt.Errorf("back to our mount namespace: %w", err)
 	}
 	_ = setReadAhead(objects) // reads are only slower
-	return view, deep, nil
+	return view, root, nil
 }
 
 // imageFile is a file without a name in the user's first store. It follows no link: where
@@ -146,33 +141,33 @@ const (
 )
 
 // layers mounts the connection, which it hands over, and the image of the tree. It returns
-// the connection's device, and whether the tree is deep.
-func (v *View) layers(tree, image *os.File) (device string, deep bool, err error) {
+// the connection's device, and the inode of the tree's root.
+func (v *View) layers(tree, image *os.File) (device string, root metadata.Ino, err error) {
 	dev, err := v.mountAt(objectsLayer)
 	if err != nil {
-		return "", false, fmt.Errorf("FUSE connection for %s: %w", v.Name, err)
+		return "", 0, fmt.Errorf("FUSE connection for %s: %w", v.Name, err)
 	}
 	var st unix.Statx_t
 	err = unix.Statx(unix.AT_FDCWD, objectsLayer, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 	if err = errors.Join(err, handOver(dev)); err != nil {
-		return "", false, err
+		return "", 0, err
 	}
-	size, deep, err := writeImage(image, tree)
+	size, root, err := writeImage(image, tree)
 	if err == nil {
 		err = image.Truncate(size)
 	}
 	if err != nil {
-		return "", false, fmt.Errorf("image of %s: %w", v.Name, err)
+		return "", 0, fmt.Errorf("image of %s: %w", v.Name, err)
 	}
 	disk, err := loop(image)
 	if err != nil {
-		return "", false, err
+		return "", 0, err
 	}
 	defer disk.Close() // the mount keeps it
 	if err := unix.Mount(disk.Name(), imageLayer, "erofs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
-		return "", false, fmt.Errorf("erofs on %s: %w", disk.Name(), err)
+		return "", 0, fmt.Errorf("erofs on %s: %w", disk.Name(), err)
 	}
-	return fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), deep, nil
+	return fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), root, nil
 }
 
 // overlay makes the view, not attached yet, with the user's credentials. Overlayfs keeps
@@ -185,7 +180,7 @@ func (v *View) overlay() (fd int, err error) {
 	defer func() { err = errors.Join(err, restore()) }()
 	layers := []string{imageLayer}
 	for _, s := range v.Stores {
-		d, err := os.OpenFile(filepath.Join(s, objectsDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		d, err := os.OpenFile(filepath.Join(s, chunkstore.WholeDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return -1, err
 		}

@@ -131,7 +131,7 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 			return syscall.ENAMETOOLONG
 		}
 		if virtual(dir) {
-			return s.lookupVirtual(ctx, dir, name, out)
+			return s.lookupVirtual(ctx, h, name, out)
 		}
 		e, left, err := s.client.LookupLeased(ctx, dir, name)
 		if err != nil && dir.Sealed() && errnoOf(err) == syscall.ENOENT {
@@ -168,7 +168,11 @@ func (s *fsys) fillLost(out *fuse.EntryOut, e *metadata.Entry) {
 	fillAttr(&out.Attr, &a)
 }
 
-func (s *fsys) lookupVirtual(ctx context.Context, dir metadata.Ino, name string, out *fuse.EntryOut) error {
+func (s *fsys) lookupVirtual(ctx context.Context, h *fuse.InHeader, name string, out *fuse.EntryOut) error {
+	dir := metadata.Ino(h.NodeId)
+	if dir == inoData {
+		return s.gate.lookup(ctx, s, h, name, out)
+	}
 	es, err := s.virtualEntries(dir)
 	if err != nil {
 		return err

@@ -20,8 +20,7 @@ import (
 // a request, which it learns for a whole connection at once: cached files cost no request,
 // and a small file that is not cached one lookup and one read. Large files are better off
 // below, as passthrough needs an open that is answered. A cover only makes reads faster:
-// the mount below has the same files under the same inode numbers, and serves them before
-// and after. What differs:
+// the mount below has the same files under the same inode numbers, and serves them where there is none. What differs:
 //
 //	st_dev          is not that of the mount below
 //	rename, link    out of a cover are EXDEV, as between any two mounts

@@ -27,6 +27,7 @@ type fsys struct {
 	pipes     pipes
 	reads     reads
 	creations creations
+	gate      gate
 	cached    pagecache.Table
 	stats     opCounters
 
@@ -50,6 +51,7 @@ func newFS(cfg Config, now time.Time) *fsys {
 		born:          metadata.TimeOf(now),
 	}
 	s.handles.init(1)
+	s.gate.init(&cfg)
 	s.takeover.init(s)
 	s.reads.init()
 	return s

@@ -22,6 +22,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 const (
@@ -52,6 +53,10 @@ type Config struct {
 	// Prefetch returns the prefetch of a dataset, nil if it has none. A nil Prefetch: no dataset
 	// has one.
 	Prefetch func(ds metadata.DatasetID) Prefetch
+	// Hidden reports whether a dataset's name is kept from programs, because its cover or view is still
+	// being made; nil: no name is. HelperGID is the group ID of the helper, which finds the name.
+	Hidden    func(cluster.Dataset) bool
+	HelperGID uint32
 	// Backer has the privilege that passthrough needs; nil registers files directly, if
 	// this process may.
 	Backer Backer
@@ -80,6 +85,9 @@ func (c *Config) validate() error {
 	}
 	if c.MaxBackings == 0 {
 		c.MaxBackings = maxBackings
+	}
+	if c.Hidden == nil {
+		c.Hidden = func(cluster.Dataset) bool { return false }
 	}
 	if c.Virtual == nil {
 		c.Virtual = func(string) ([]byte, error) { return nil, nil }

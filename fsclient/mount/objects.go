@@ -12,14 +12,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Kernel views: when a dataset of small files is staged, the node can mount a kernel view
-// over its directory, on top of its cover, while no process is in a directory of the
-// dataset (package mounts). It is a read-only overlayfs of an image of the tree, the
-// objects of this node, and below those a connection of the mount (Mount.Objects) with every
-// file of the dataset under its number. An object is looked for at the first open of its
-// file. Files that were whole here when the view was made are read by the kernel alone; all
-// others through the connection, as through a cover. Open files stay where they were
-// opened, and the layers below serve after the view has gone. What differs from a cover:
+// Kernel views: over a dataset of small files the node can mount a kernel view instead of a
+// cover, also before programs see the dataset (package mounts). It is a read-only overlayfs of an image of
+// the tree, the whole objects of this node, and below those a connection of the mount
+// (Mount.Objects) with every file of the dataset under its number. An object is looked for at
+// the first open of its file. Files that are whole here by then are read by the kernel alone; all
+// others through the connection, as through a cover, until the kernel evicts their inodes. What differs from a cover:
 //
 //	st_dev, st_ino  are the view's own, and others after it is made again: a tree walk sees no
 //	                change, two lookups of one path may
@@ -40,19 +38,16 @@ import (
 // cache of this connection.
 //
 //	/ab/<ino>   ab is the last byte of the number, in hex
-//	/f/<ino>    the same file
 func (m *Mount) Objects(dev *os.File, ds metadata.DatasetID, next Prefetch) (*Cover, error) {
 	root := metadata.SealedIno(ds, metadata.DirPart, 0)
 	fs := &objectsFS{coverFS: coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root, next: next, pages: pages{s: m.fs, direct: true}}}
 	return m.adopt(dev, fs, &fs.coverFS)
 }
 
-// The node ids of the directories: the root, f, and from objectsDir on those of the last
-// bytes. No inode of a dataset has one of these numbers.
+// The node ids of the directories below the root. No inode of a dataset has one of these numbers.
 const (
-	elsewhereDir = fuse.FUSE_ROOT_ID + 1
-	objectsDir   = elsewhereDir + 1
-	objectsEnd   = objectsDir + 256
+	objectsDir = fuse.FUSE_ROOT_ID + 1
+	objectsEnd = objectsDir + 256
 )
 
 // objectsFS is the files of a dataset by number. Only the job's user can read them here:
@@ -78,7 +73,7 @@ func (o *objectsFS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string
 			return nil
 		}
 		ino, err := strconv.ParseUint(name, 16, 64)
-		if err != nil || len(name) != 16 || h.NodeId >= objectsEnd || h.NodeId >= objectsDir && ino&0xff != h.NodeId-objectsDir {
+		if err != nil || len(name) != 16 || h.NodeId >= objectsEnd || ino&0xff != h.NodeId-objectsDir {
 			return fmt.Errorf("object %.32q: %w", name, syscall.ENOENT)
 		}
 		a, err := o.attr(ctx, metadata.Ino(ino))
@@ -91,9 +86,6 @@ func (o *objectsFS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string
 
 // objectsNode is the node id of a directory.
 func objectsNode(name string) (uint64, bool) {
-	if name == "f" {
-		return elsewhereDir, true
-	}
 	b, err := strconv.ParseUint(name, 16, 8)
 	return objectsDir + b, err == nil && len(name) == 2
 }

@@ -39,6 +39,9 @@ func (j *job) objects(t *testing.T, i int) string {
 	return at
 }
 
+// object is the path of an object.
+func object(ino uint64) string { return fmt.Sprintf("%02x/%016x", uint8(ino), ino) }
+
 // TestObjects: every file of the dataset can be looked up by its number, wherever its
 // bytes are, and nothing else can.
 func TestObjects(t *testing.T) {
@@ -46,20 +49,18 @@ func TestObjects(t *testing.T) {
 	at := j.objects(t, 0)
 	for i := range sealedFiles {
 		ino := stat(t, j.file(0, i)).Ino
-		for _, dir := range []string{"f", fmt.Sprintf("%02x", uint8(ino))} {
-			path := filepath.Join(at, dir, fmt.Sprintf("%016x", ino))
-			wantFile(t, path, sealedContent(i))
-			if st := stat(t, path); st.Mode != syscall.S_IFREG|0o400 || st.Uid != j.uid || st.Gid != j.uid || st.Ino != ino || st.Size != int64(len(sealedContent(i))) {
-				t.Errorf("%s is %+v", path, st)
-			}
+		path := filepath.Join(at, object(ino))
+		wantFile(t, path, sealedContent(i))
+		if st := stat(t, path); st.Mode != syscall.S_IFREG|0o400 || st.Uid != j.uid || st.Gid != j.uid || st.Ino != ino || st.Size != int64(len(sealedContent(i))) {
+			t.Errorf("%s is %+v", path, st)
 		}
 	}
 	ino := stat(t, j.file(0, 0)).Ino
 	dir := stat(t, filepath.Join(j.dirs[0], "data", "set", "train")).Ino
 	other := uint64(metadata.SealedIno(j.sealed.set.ID+1, 0, 0))
 	for _, name := range []string{
-		"x", "0", "000", "g0", "f/" + fmt.Sprintf("%x", ino>>4), "f/" + fmt.Sprintf("%016x0", ino), "f/nothing", fmt.Sprintf("%02x/%016x", uint8(ino+1), ino),
-		fmt.Sprintf("f/%016x", dir), fmt.Sprintf("f/%016x", other), fmt.Sprintf("f/%016x", uint64(metadata.RootIno)), "f/0000000000000001",
+		"x", "0", "000", "g0", "f", fmt.Sprintf("%02x/%x", uint8(ino), ino>>4), object(ino) + "0", "00/nothing", fmt.Sprintf("%02x/%016x", uint8(ino+1), ino),
+		object(dir), object(other), object(uint64(metadata.RootIno)), object(1),
 	} {
 		if _, err := os.Lstat(filepath.Join(at, name)); err == nil {
 			t.Errorf("%s exists", name)
@@ -75,7 +76,7 @@ func TestObjectsDropPages(t *testing.T) {
 	j := newJob(t)
 	at := j.objects(t, 0)
 	ino := stat(t, j.file(0, 1)).Ino
-	path := filepath.Join(at, "f", fmt.Sprintf("%016x", ino))
+	path := filepath.Join(at, object(ino))
 	wantFile(t, path, sealedContent(1))
 	was := j.mounts[0].Stats().Calls
 	wantFile(t, path, sealedContent(1))

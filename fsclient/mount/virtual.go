@@ -1,8 +1,13 @@
 package mount
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -60,7 +65,7 @@ func (s *fsys) virtualAttr(ino metadata.Ino) metadata.Attr {
 	case inoRoot:
 		a.Mode, a.Nlink = syscall.S_IFDIR|0o700, 2+uint32(len(rootEntries))
 	case inoData:
-		ds := s.client.Datasets()
+		ds := s.gate.visible(s.client.Datasets())
 		a.Mode, a.Nlink = syscall.S_IFDIR|0o555, 2+uint32(len(ds))
 		for _, d := range ds {
 			a.Mtime = max(a.Mtime, d.Started, d.Sealed)
@@ -81,7 +86,7 @@ func (s *fsys) virtualEntries(dir metadata.Ino) ([]metadata.Entry, error) {
 		return virtualFiles, nil
 	case inoData:
 		var es []metadata.Entry
-		for _, d := range s.client.Datasets() {
+		for _, d := range s.gate.visible(s.client.Datasets()) {
 			es = append(es, metadata.Entry{Name: d.Name, Ino: rootOf(d), Mode: syscall.S_IFDIR})
 		}
 		return es, nil
@@ -102,4 +107,95 @@ func (s *fsys) virtualContent(ino metadata.Ino) ([]byte, error) {
 		}
 	}
 	return nil, fmt.Errorf("inode %v: %w", ino, syscall.EISDIR)
+}
+
+// gate keeps the names of datasets from programs until their covers or views are mounted, so
+// that nothing is ever mounted over a directory in which a program is.
+//
+//	hidden   only the mount helper can look the name up, which it needs to mount over the directory
+//	held     the helper has, and the kernel has the name: the lookups of others wait. Without them
+//	         the kernel would drop the name, and the new mount with it
+//	open     everybody can look it up, and finds the new mount
+type gate struct {
+	hidden func(cluster.Dataset) bool // Config.Hidden
+	helper uint32                     // Config.HelperGID
+
+	mu      sync.Mutex
+	held    map[metadata.DatasetID]bool // guarded by mu
+	changed chan struct{}               // guarded by mu; closed when a dataset is no longer hidden
+}
+
+func (g *gate) init(cfg *Config) {
+	g.hidden, g.helper = cfg.Hidden, cfg.HelperGID
+	g.held, g.changed = make(map[metadata.DatasetID]bool), make(chan struct{})
+}
+
+// visible is the datasets that are not hidden.
+func (g *gate) visible(all []cluster.Dataset) (seen []cluster.Dataset) {
+	for _, d := range all {
+		if !g.hidden(d) {
+			seen = append(seen, d)
+		}
+	}
+	return seen
+}
+
+// pass waits until a program may look a dataset up; ENOENT if that is not soon. How long the kernel
+// may keep the name is fresh.
+func (g *gate) pass(ctx context.Context, h *fuse.InHeader, d cluster.Dataset) (fresh time.Duration, err error) {
+	for {
+		g.mu.Lock()
+		hidden, changed := g.hidden(d), g.changed
+		helped := hidden && h.Gid == g.helper
+		if helped {
+			g.held[d.ID] = true
+		}
+		held := g.held[d.ID]
+		g.mu.Unlock()
+		switch {
+		case !hidden:
+			return datasetFresh, nil
+		case helped:
+			return 0, nil
+		case !held:
+			return 0, syscall.ENOENT
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return 0, syscall.EINTR
+		}
+	}
+}
+
+// reveal is called when datasets are no longer hidden.
+func (g *gate) reveal() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// Reveal must be called when Config.Hidden no longer hides a dataset.
+func (m *Mount) Reveal() { m.fs.gate.reveal() }
+
+// lookup finds a dataset by name.
+func (g *gate) lookup(ctx context.Context, s *fsys, h *fuse.InHeader, name string, out *fuse.EntryOut) error {
+	for _, d := range s.client.Datasets() {
+		if d.Name != name {
+			continue
+		}
+		fresh, err := g.pass(ctx, h, d)
+		if err != nil {
+			return err
+		}
+		a, left, err := s.attr(ctx, rootOf(d))
+		if err != nil {
+			return err
+		}
+		fillLeased(out, &a, left)
+		out.SetEntryTimeout(fresh)
+		return nil
+	}
+	return syscall.ENOENT
 }

@@ -14,17 +14,10 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// awaitCover waits until a dataset of small files has its kernel view on all nodes
-// or, where the kernel has none, its cover, where those are to be had.
-func (c *camp) awaitCover(ctx context.Context, name string) error {
+// awaitView waits until a dataset of small files has its kernel view on all nodes, where those are to be had.
+func (c *camp) awaitView(ctx context.Context, name string) error {
 	if os.Geteuid() != 0 {
 		return nil
-	}
-	for _, n := range c.state.Nodes {
-		path := filepath.Join(n.Mount, "data", name)
-		if err := awaitMount(ctx, path, mounts.FUSEType); err != nil {
-			return fmt.Errorf("%s has no cover: see %s: %w", path, n.Log, err)
-		}
 	}
 	for _, n := range c.state.Nodes {
 		path := filepath.Join(n.Mount, "data", name)
@@ -53,20 +46,14 @@ func awaitMount(ctx context.Context, path, kind string) error {
 	}
 }
 
-// mountedOn reports whether a mount of that type is at path: a cover, perhaps below a view,
-// or a view on top.
+// mountedOn reports whether a mount of that type is at path.
 func mountedOn(path, kind string) (bool, error) {
 	at, err := mounts.At(path)
-	for i, m := range at {
-		if m.FSType == kind && (kind != mounts.OverlayType || i == len(at)-1) {
-			return true, nil
-		}
-	}
-	return false, err
+	return len(at) > 0 && at[len(at)-1].FSType == kind, err
 }
 
-// below shows at a directory of its own what lies below the kernel view at path: the
-// cover, which has the inode numbers of the dataset. It is to be unmounted.
+// below shows at a directory of its own what lies below the kernel view at path: the directory
+// of the main mount, which has the inode numbers of the dataset. It is to be unmounted.
 func below(path, at string) error {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err

@@ -98,7 +98,7 @@ func (b *bench) live(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.camp.strike()) }()
-	defer func() { err = errors.Join(err, b.uncover()) }()
+	defer func() { err = errors.Join(err, b.hideBelow()) }()
 	if b.loop, err = newLoopback(filepath.Join(b.home, "under"), filepath.Join(b.home, "loop")); err != nil {
 		return err
 	}

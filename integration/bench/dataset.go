@@ -43,7 +43,7 @@ type dataset struct {
 	files  []sample
 	medium sample
 	big    string // path below a mount
-	cover  string // where the cover of node 0 can be seen without the view; "" if it has none
+	below  string // where the dataset can be seen in the main mount of node 0, without the view; "" if it has none
 }
 
 // sample is a file of the dataset.
@@ -68,13 +68,13 @@ func (b *bench) staged(ctx context.Context) (*dataset, error) {
 			return nil, err
 		}
 	}
-	if err := b.camp.awaitCover(ctx, setName); err != nil {
+	if err := b.camp.awaitView(ctx, setName); err != nil {
 		return nil, err
 	}
 	b.set = d
 	if err := d.find(b); err != nil {
 		b.set = nil
-		return nil, errors.Join(err, d.uncover())
+		return nil, errors.Join(err, d.hideBelow())
 	}
 	return d, nil
 }
@@ -143,15 +143,15 @@ func noise(r *rand.Rand, n int64) []byte {
 func (d *dataset) find(b *bench) error {
 	mount := b.camp.state.Nodes[0].Mount
 	if os.Geteuid() == 0 {
-		d.cover = filepath.Join(b.home, "cover")
-		if err := below(filepath.Join(mount, "data", setName), d.cover); err != nil {
+		d.below = filepath.Join(b.home, "below")
+		if err := below(filepath.Join(mount, "data", setName), d.below); err != nil {
 			return fmt.Errorf("below the view of %s: %w", setName, err)
 		}
 	}
 	for i := range d.files {
 		path := filepath.Join(mount, d.files[i].path)
-		if d.cover != "" {
-			path = d.covered(d.files[i])
+		if d.below != "" {
+			path = d.belowView(d.files[i])
 		}
 		if err := d.files[i].find(b.camp, path); err != nil {
 			return err
@@ -160,30 +160,30 @@ func (d *dataset) find(b *bench) error {
 	return d.medium.find(b.camp, filepath.Join(mount, d.medium.path))
 }
 
-// uncover takes away what below has mounted.
-func (b *bench) uncover() error {
+// hideBelow takes away what below has mounted.
+func (b *bench) hideBelow() error {
 	if b.set == nil {
 		return nil
 	}
-	return b.set.uncover()
+	return b.set.hideBelow()
 }
 
-func (d *dataset) uncover() error {
-	on, err := mountedOn(d.cover, mounts.FUSEType)
+func (d *dataset) hideBelow() error {
+	on, err := mountedOn(d.below, mounts.FUSEType)
 	if on {
-		err = unix.Unmount(d.cover, unix.MNT_DETACH)
+		err = unix.Unmount(d.below, unix.MNT_DETACH)
 	}
 	return err
 }
 
-// covered is where a file is seen through the cover alone.
-func (d *dataset) covered(s sample) string {
-	return filepath.Join(d.cover, strings.TrimPrefix(s.path, filepath.Join("data", setName)))
+// belowView is where a file is seen through the main mount.
+func (d *dataset) belowView(s sample) string {
+	return filepath.Join(d.below, strings.TrimPrefix(s.path, filepath.Join("data", setName)))
 }
 
-func (d *dataset) allCovered(files []sample) (paths []string) {
+func (d *dataset) allBelow(files []sample) (paths []string) {
 	for _, s := range files {
-		paths = append(paths, d.covered(s))
+		paths = append(paths, d.belowView(s))
 	}
 	return paths
 }

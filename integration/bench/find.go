@@ -105,7 +105,7 @@ func findOnce(ctx context.Context, mount, dir string, want int, args []string) (
 	return float64(want) / took.Seconds(), nil
 }
 
-// forget empties what the kernel keeps of one mount and its covers, of names and
+// forget empties what the kernel keeps of one mount and those below it, of names and
 // of inodes: a remount does that.
 func forget(mount string) error {
 	under, err := mounts.Under(mount)

@@ -47,7 +47,7 @@ func listing(ctx context.Context, b *bench) (err error) {
 	if err := b.addDataset(ctx, theirs, listName); err != nil {
 		return err
 	}
-	if err := b.camp.awaitCover(ctx, listName); err != nil {
+	if err := b.camp.awaitView(ctx, listName); err != nil {
 		return err
 	}
 	mount := b.camp.state.Nodes[1].Mount

@@ -7,7 +7,7 @@ import (
 var localFigure = figure{
 	name: "local",
 	about: "open, read and close of the small files of a dataset that are whole on node 0, by two processes there, through the kernel view; beside the same files " +
-		"read from the disk's directory (native), through the cover below the view, and through a raw FUSE loopback with the settings of a cover: the kernel opens by " +
+		"read from the disk's directory (native), through the main mount below the view, and through a raw FUSE loopback with the settings of a cover: the kernel opens by " +
 		"itself, and reads through its page cache. Cold is that the mount has no names and inodes; the view's image has them still",
 	run: readLocal,
 }
@@ -15,7 +15,7 @@ var localFigure = figure{
 const (
 	armNative = "native"
 	armRaw    = "raw FUSE"
-	armCover  = "cover"
+	armMain   = "main mount"
 )
 
 // readLocal reads with the mount's caches empty and full; the disk's are full.
@@ -42,8 +42,8 @@ func readLocal(ctx context.Context, b *bench) error {
 		{armNative, "", objects, nil},
 		{armRaw, raw.dir, raw.paths(), []int{raw.cmd.Process.Pid}},
 	}
-	if d.cover != "" {
-		sides = append(sides, side{armCover, d.cover, d.allCovered(files), []int{node.PID}})
+	if d.below != "" {
+		sides = append(sides, side{armMain, d.below, d.allBelow(files), []int{node.PID}})
 	}
 	var arms []arm
 	for _, s := range sides {

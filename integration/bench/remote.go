@@ -17,7 +17,7 @@ var remoteFigure = figure{
 	name: "remote",
 	about: "open, read and close of the small files of a dataset that are whole on other nodes, by two processes on node 0, none of them in the caches of the " +
 		"mount; beside a bare client that asks a bare server for them over loopback, or the veth pairs that the daemons use (16-byte requests, bodies by sendfile), without FUSE. Cold is through the " +
-		"cover, whose names a remount takes away; the kernel view above it has them still, and lacks the pages alone",
+		"main mount, whose names a remount takes away; the kernel view above it has them still, and lacks the pages alone",
 	run: readRemote,
 }
 
@@ -39,8 +39,8 @@ func readRemote(ctx context.Context, b *bench) error {
 	mount := b.camp.state.Nodes[0].Mount
 	paths := through(mount, files)
 	cold, coldIn := paths, mount
-	if d.cover != "" {
-		cold, coldIn = d.allCovered(files), d.cover
+	if d.below != "" {
+		cold, coldIn = d.allBelow(files), d.below
 	}
 	daemons := b.camp.pids()
 	const rate, time = "files, caches of the mount cold", "processor time of a file, all sides"
@@ -53,7 +53,7 @@ func readRemote(ctx context.Context, b *bench) error {
 			c, err := charged(daemons, func() (usage, error) { return b.readAll(cold, 2) })
 			b.take(rate, "/s", armBivouac, c.rate(len(files)))
 			b.take(time, "us", armBivouac, c.micros(len(files)))
-			if err != nil || d.cover == "" {
+			if err != nil || d.below == "" {
 				return err
 			}
 			if err := forgetPages(paths); err != nil {
@@ -66,7 +66,7 @@ func readRemote(ctx context.Context, b *bench) error {
 		arm{armBare, func(context.Context, int) error {
 			c, err := b.bareReads(objects, 2)
 			b.take(rate, "/s", armBare, c.rate(len(files)))
-			if d.cover != "" {
+			if d.below != "" {
 				b.take(view, "/s", armBare, c.rate(len(files)))
 			}
 			b.take(time, "us", armBare, c.micros(len(files)))

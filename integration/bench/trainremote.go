@@ -54,7 +54,7 @@ func trainRemote(ctx context.Context, b *bench) (err error) {
 	if err := b.addDataset(ctx, src, setName); err != nil {
 		return err
 	}
-	if err := b.camp.awaitCover(ctx, setName); err != nil {
+	if err := b.camp.awaitView(ctx, setName); err != nil {
 		return err
 	}
 	remote, err := b.camp.elsewhere(ctx, set)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestReplicas: with replicas=all the kernel of every node reads every file by itself, through
-// views that are remade for that; locate and status show the replicas; and after the loss of a
+// its view; locate and status show the replicas; and after the loss of a
 // node every file can be read, although the source is gone.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
@@ -23,7 +23,7 @@ func TestReplicas(t *testing.T) {
 	}
 	c.fails([]string{"replicas=some", "all, spare or none"}, "stage-in", src+",replicas=some", "--dir", c.dir)
 	c.ok("stage-in", src+",replicas=all", "--dir", c.dir)
-	eventually(t, "each node has a view in which all files are local", func() bool { return c.said("local=40") >= 3 })
+	eventually(t, "the kernel of each node finds all files", func() bool { return c.linked() == 3*40 })
 	c.awaitViews("small", "3")
 	if err := os.RemoveAll(src); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,12 +31,10 @@ func (c *camp) deepTree(name string) string {
 	return src
 }
 
-// walkers walk trees again and again, each with nothing between its walks but the
-// gate, at which all of them can be held up.
+// walkers walk trees again and again.
 type walkers struct {
 	t    *testing.T
-	gate sync.RWMutex // held for reading by who walks
-	once sync.Once    // closes stop
+	once sync.Once // closes stop
 	stop chan struct{}
 	wg   sync.WaitGroup
 	all  []*walker
@@ -74,9 +73,7 @@ func (w *walkers) run(x *walker) {
 			return
 		default:
 		}
-		w.gate.RLock()
 		err := x.walk()
-		w.gate.RUnlock()
 		x.walks.Add(1)
 		if err != nil && x.fails.Add(1) < 4 {
 			w.t.Errorf("walk %d of %s: %v", x.walks.Load(), x.what, err)
@@ -173,120 +170,168 @@ func directories(fd int) ([]string, error) {
 	return names, err
 }
 
-// TestViewWalked: covers and views come under those who walk the trees all the time,
-// from above a dataset, and none of them meets another directory than it left; when
-// none walks the views are shown, and the walks go on in them.
+// TestViewWalked: programs walk the trees all the time, also from above a dataset before it is there,
+// and none of them meets another directory than it left: each dataset has its view before it is seen.
 func TestViewWalked(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	needViews(t)
 	c := pitch(t, "2")
-	// On node 0 somebody is in a tree at nearly all times, on node 1 only now and then.
 	all := []*walkers{walking(t, c.node("0", "data"), "find", "du", "climb"), walking(t, c.node("1", "data"), "find")}
 	for i := range 4 {
-		c.ok("stage-in", c.deepTree(fmt.Sprint("deep", i)), "--dir", c.dir)
+		name := fmt.Sprint("deep", i)
+		c.ok("stage-in", c.deepTree(name), "--dir", c.dir)
+		if n := c.views(name); n != 2 {
+			t.Errorf("%d views of %s when it is ready, want 2", n, name)
+		}
 		for _, w := range all {
 			w.more(4)
 		}
 	}
 	for _, w := range all {
-		w.gate.Lock()
-	}
-	for i := range 4 {
-		c.awaitViews(fmt.Sprint("deep", i), "2")
-	}
-	for _, w := range all {
-		w.gate.Unlock()
-		w.more(3)
 		w.end()
 	}
 	c.struck()
 }
 
-// filling stages a dataset in slowly, so that it can be used before its view is made,
-// and returns when that is so.
+// TestNeverUncovered: programs that wait for a dataset by its name find, at the first moment, the mount in which
+// it stays.
+func TestNeverUncovered(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	needViews(t)
+	for _, view := range []string{"auto", "off"} {
+		c := pitch(t, "2", "--kernel-view", view)
+		below, found := deviceOf(t, c.node("0", "data")), make(chan uint64)
+		for i := range 8 { // lookups of the name are in flight at any time, some of both nodes
+			go func() {
+				at, end := c.node(fmt.Sprint(i%2), "data", "set", "."), time.Now().Add(patience)
+				var st unix.Stat_t
+				for unix.Stat(at, &st) != nil && time.Now().Before(end) {
+					runtime.Gosched()
+				}
+				found <- st.Dev
+			}()
+		}
+		c.ok("stage-in", c.smallTree("set", 20, 3000), "--dir", c.dir)
+		var devs [8]uint64
+		for i := range devs {
+			devs[i] = <-found
+		}
+		for i, dev := range devs {
+			if dev == 0 || dev == below || dev != deviceOf(t, c.node("0", "data", "set")) && dev != deviceOf(t, c.node("1", "data", "set")) {
+				t.Errorf("with views %s program %d has found device %x, not that of the mount over the dataset", view, i, dev)
+			}
+		}
+		c.wantTree("set", 20, 3000)
+		c.struck()
+	}
+}
+
+func deviceOf(t *testing.T, path string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Dev
+}
+
+// filling stages a dataset in slowly, and returns when its view can be used.
 func filling(t *testing.T) *camp {
 	t.Helper()
 	needRoot(t)
 	needViews(t)
 	c := pitch(t, "2", "--rate", "1M")
 	c.ok("stage-in", c.smallTree("filled", 60, 99_999), "--dir", c.dir, "--background")
-	c.covered("filled")
+	c.awaitViews("filled", "2")
 	return c
 }
 
-// TestViewHeld: who has a directory of the dataset open keeps its view from being
-// shown, but not another's; when he has left it is shown. It does not keep the job
-// from ending, either.
-func TestViewHeld(t *testing.T) {
+// TestViewFills: through one view a file is fetched when it is read, and read by the kernel alone once
+// it is here: no file is open twice, and none is short.
+func TestViewFills(t *testing.T) {
 	t.Parallel()
-	for _, end := range []string{"", "down", "kill"} {
-		c := filling(t)
-		dir, err := os.Open(c.node("0", "data", "filled"))
-		if err != nil {
-			t.Fatal(err)
+	c := filling(t)
+	c.wantSome("filled", 0, 20)
+	c.ok("wait", "--dir", c.dir)
+	eventually(t, "the kernel finds all files", func() bool { return c.linked() == 60 })
+	reads := func(n string) float64 { return c.metric(n, `bivouac_fuse_request_seconds_count{op="read"}`) }
+	was := reads("0") + reads("1")
+	c.wantSome("filled", 20, 60)
+	if n := reads("0") + reads("1") - was; n < 40 || n > 40*1.5 { // each file is remote on one of both nodes
+		t.Errorf("40 files that are read on both nodes cost %v reads, want 40", n)
+	}
+	c.wantTree("filled", 60, 99_999)
+	c.ok("remove", "filled", "--dir", c.dir)
+	eventually(t, "the files and their links are gone", func() bool { return c.linked() == 0 })
+	c.struck()
+}
+
+// linked is the number of objects, on all nodes, that kernel views can find.
+func (c *camp) linked() int {
+	c.t.Helper()
+	links, err := filepath.Glob(filepath.Join(c.dir, ".bivouac/*/store/whole/*/*"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return len(links)
+}
+
+// wantSome reads files of wantTree on both nodes.
+func (c *camp) wantSome(name string, from, to int) {
+	c.t.Helper()
+	for i := from; i < to; i++ {
+		for _, n := range []string{"0", "1"} {
+			f := fmt.Sprintf("%03d", i)
+			wantFile(c.t, c.node(n, "data", name, f), strings.Repeat(f, 99_999/3))
 		}
-		user := exec.Command("sleep", "1000")
-		user.Stdin = dir
-		err = user.Start()
-		_ = dir.Close() // the user has his own
-		if err != nil {
-			t.Fatal(err)
-		}
-		leave := func() {
-			_ = user.Process.Kill()
-			_ = user.Wait() // it was killed
-		}
-		defer leave()
-		c.ok("wait", "--dir", c.dir)
-		eventually(t, "the views are made", func() bool { return c.said("kernel view made") == 2 })
-		c.ok("stage-in", c.smallTree("later", 20, 3000), "--dir", c.dir)
-		c.awaitViews("later", "2")
-		c.awaitViews("filled", "1") // that of the other node
-		if end == "" {
-			leave()
-			c.awaitViews("filled", "2")
-			c.wantTree("filled", 60, 99_999)
-		}
-		if end == "kill" {
-			c.killAll()
-		}
-		c.struck()
 	}
 }
 
-// TestViewFilesOpen: who has files open all the time keeps no view from being shown,
-// and goes on with his.
-func TestViewFilesOpen(t *testing.T) {
+// TestViewWorkedIn: programs that work in a dataset while it is staged, or have a directory or a file of it open,
+// go on in it, and do not keep the job from ending.
+func TestViewWorkedIn(t *testing.T) {
 	t.Parallel()
 	for _, kill := range []bool{false, true} {
 		c := filling(t)
 		const want = 99_999
-		f, err := os.Open(c.node("0", "data", "filled", "007"))
+		at := c.node("0", "data", "filled")
+		f, err := os.Open(filepath.Join(at, "007"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		c.ok("wait", "--dir", c.dir)
-		eventually(t, "the views are made", func() bool { return c.said("kernel view made") == 2 })
-		g, err := os.Open(c.node("0", "data", "filled", "008"))
+		user := exec.Command("sh", "-c", "read go; /bin/pwd -P; find . -type f | wc -l; du -a . >/dev/null; head -c 3 ../filled/008; read go")
+		user.Dir = at
+		var said strings.Builder
+		user.Stdout, user.Stderr = &said, &said
+		in, err := user.StdinPipe()
+		if err == nil {
+			err = user.Start()
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer g.Close()
-		c.awaitViews("filled", "2")
-		for name, f := range map[string]*os.File{"007": f, "008": g} {
-			b := make([]byte, want)
-			if _, err := f.ReadAt(b, 0); err != nil || string(b) != strings.Repeat(name, want/3) {
-				t.Errorf("an open file has other bytes than before, or none: %v", err)
-			}
+		c.ok("wait", "--dir", c.dir)
+		b := make([]byte, want)
+		if _, err := f.ReadAt(b, 0); err != nil || string(b) != strings.Repeat("007", want/3) {
+			t.Errorf("an open file has other bytes than before, or none: %v", err)
 		}
-		c.wantTree("filled", 60, want)
 		if kill {
 			c.killAll()
+		} else if _, err := in.Write([]byte("go\n")); err != nil {
+			t.Error(err)
+		} else {
+			eventually(t, "the script has read", func() bool { return strings.HasSuffix(said.String(), "008") })
+			if want := at + "\n60\n008"; said.String() != want {
+				t.Errorf("a script says %q, want %q", said.String(), want)
+			}
 		}
 		c.ok("down", "--dir", c.dir)
-		_, _ = f.Close(), g.Close() // read only
+		_ = f.Close()   // read only
+		_ = in.Close()  // ends the script
+		_ = user.Wait() // its working directory is gone
 		c.struck()
 	}
 }

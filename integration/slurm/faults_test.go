@@ -144,7 +144,7 @@ func TestTruncatedTar(t *testing.T) {
 // such mounts, and leaves none.
 func TestCovers(t *testing.T) {
 	c := begin(t)
-	j := c.submit(t, "alice", touchAll+hold+"cat $BIVOUAC_DATA/tree/tree/hello > $BIVOUAC_SCRATCH/copy", bivouac("alice", "2", "--nodelist=node[1-2]")...)
+	j := c.submit(t, "alice", touchAll+hold+"cat $BIVOUAC_DATA/tree/tree/hello > $BIVOUAC_SCRATCH/copy", bivouac("alice", "2", "--nodelist=node[1-2]", "--bivouac-opts=kernel-view=off")...)
 	j.holds(t, "0")
 	tree := "/mnt/bivouac/" + j.id + "/data/tree"
 	covered := "for i in $(seq 200); do cat " + tree + "/tree/hello > /dev/null 2>&1 && grep -q ' " + tree + " fuse.bivouac ro,' /proc/mounts && exit 0; sleep 0.1; done; cat /proc/mounts; exit 1"
@@ -156,7 +156,7 @@ func TestCovers(t *testing.T) {
 	j.ends(t, "COMPLETED")
 }
 
-// The dataset has its kernel view on every node, over its cover, and its user reads it; after its daemon was killed it has one again.
+// The dataset has its kernel view on every node, and its user reads it; after its daemon was killed it has one again.
 // Nothing of it is left with the job, no loop device either.
 func TestViews(t *testing.T) {
 	c := begin(t)

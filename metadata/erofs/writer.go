@@ -255,17 +255,3 @@ func (w *Writer) Finish() (int64, error) {
 	_, err := w.f.WriteAt(b[:], superOffset)
 	return w.blocks.off, err
 }
-
-// Deeper reports whether a directory is more than so many levels below the root. It may be called after Finish.
-func (w *Writer) Deeper(levels int) bool {
-	for dir := range w.parent {
-		d := uint32(dir)
-		for level := 0; d != 0; level++ {
-			if level == levels || d == unnamed {
-				return true
-			}
-			d = w.parent[d]
-		}
-	}
-	return false
-}

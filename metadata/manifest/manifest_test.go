@@ -214,23 +214,6 @@ func TestEmptyDataset(t *testing.T) {
 	}
 }
 
-// TestDepth: a manifest says how many levels of directories it has; files, and
-// directories that no part has, do not hide or add any.
-func TestDepth(t *testing.T) {
-	for want, rs := range [][]Record{
-		{rec("f", reg, "")},
-		{rec("d", dir, ""), rec("d/f", reg, ""), rec("e", dir, "")},
-		{rec("d/e/f", reg, ""), rec("x", dir, "")},
-		{rec("a/b/c", dir, ""), rec("z", dir, "")},
-		{rec("a/b", dir, ""), rec("a/b/c/d/f", reg, ""), rec("z/y/x", dir, "")},
-	} {
-		tab, sum := build(t, part(t, rs...))
-		if sum.Depth != want || tab.Summary().Depth != want {
-			t.Errorf("%d levels, in the table %d, want %d", sum.Depth, tab.Summary().Depth, want)
-		}
-	}
-}
-
 func TestOddNames(t *testing.T) {
 	names := []string{"new\nline", "bad\xff\xfeutf8", "a b", "\x01", "-rf", "…", "sp ", strings.Repeat("n", 255), "\xff"}
 	var rs []Record

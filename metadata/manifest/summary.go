@@ -3,7 +3,6 @@ package manifest
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -13,7 +12,6 @@ import (
 type Summary struct {
 	Files    int64                         `json:"files"` // regular files
 	Dirs     int64                         `json:"dirs"`  // directories below the root
-	Depth    int                           `json:"depth"` // levels of directories below the root
 	Symlinks int64                         `json:"symlinks"`
 	Links    int64                         `json:"links"`    // further names of files
 	Bytes    int64                         `json:"bytes"`    // of regular files
@@ -33,15 +31,11 @@ func (s NodeShare) plus(bytes int64) NodeShare {
 	return NodeShare{Files: s.Files + 1, Bytes: s.Bytes + bytes}
 }
 
-// Names is the number of names below the root.
-func (s *Summary) Names() int64 { return s.Files + s.Links + s.Symlinks + s.Dirs }
-
 // add counts a record of a manifest, with the first of its names.
 func (s *Summary) add(r *Record) {
 	if isDir(r.Attr.Mode) {
 		if r.Path != "" {
 			s.Dirs++
-			s.Depth = max(s.Depth, strings.Count(r.Path, "/")+1)
 		}
 		return
 	}

@@ -61,3 +61,6 @@ func (f *Fill) StartupQueue() int {
 	defer f.startup.mu.Unlock()
 	return len(f.startup.queue)
 }
+
+// NoneStriped has the fill know that no file is striped.
+func (f *Fill) NoneStriped() { f.striped = false }

@@ -46,7 +46,9 @@ type Config struct {
 	Copy func(ctx context.Context, p PieceID) (sum [16]byte, ok bool)
 	// Kept makes a file from what an earlier job has kept under a key, and returns its checksum;
 	// false if there is none. Nil: nothing is kept.
-	Kept      func(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool)
+	Kept func(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool)
+	// Stored is called when all of a file is here and recorded, in a dataset without striped files; nil: not needed.
+	Stored    func(ino metadata.Ino)
 	Peers     Peers           // nil: each node fetches its own files, a piece at a time
 	Journal   string          // path
 	Digest    string          // of the manifest, which the journal belongs to
@@ -182,6 +184,9 @@ func (f *Fill) markPresent(p PieceID, n int64) {
 		f.files.Add(1)
 	}
 	f.bad.forget(p.Ino)
+	if f.cfg.Stored != nil && !f.striped { // the only piece
+		f.cfg.Stored(p.Ino)
+	}
 }
 
 // Close cancels the work under way and waits for it.
