@@ -56,7 +56,11 @@ func (l *leased) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry
 	keys := append(l.inosOf(ctx, names...), append(names, attrKey(r.Dir), attrKey(r.NewDir))...)
 	l.revoke(ctx, began, keys...)
 	old, err := l.store.Rename(ctx, r)
-	if mayHaveChanged(err) {
+	if mayHaveChanged(err) { // since then the names may have been given to others
+		keys = append(keys, l.inosOf(ctx, names...)...)
+		if old != nil {
+			keys = append(keys, attrKey(old.Ino))
+		}
 		l.revoke(ctx, began, keys...)
 	}
 	return old, err

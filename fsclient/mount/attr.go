@@ -63,13 +63,10 @@ func (s *fsys) lease(a *metadata.Attr, left time.Duration) time.Duration {
 }
 
 // lookupLease is lease for an answer to a lookup. The kernel may not have the inode yet, and then a
-// recall does not reach an answer that is on its way: of a file it gets as much time as a stat takes.
+// recall does not reach an answer that is on its way: it gets as much time as a stat takes.
 func (s *fsys) lookupLease(a *metadata.Attr, left time.Duration) time.Duration {
 	left = s.lease(a, left)
-	if a.Mode&syscall.S_IFMT == syscall.S_IFDIR || left <= tickSlack {
-		return left
-	}
-	return dirFresh + tickSlack
+	return min(left, dirFresh+tickSlack)
 }
 
 func fillAttr(out *fuse.Attr, a *metadata.Attr) {

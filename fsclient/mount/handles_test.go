@@ -105,3 +105,15 @@ func TestReaderOfGrowingFile(t *testing.T) {
 		*now = now.Add(stillGrowing)
 	}
 }
+
+// TestLookupLease: an answer to a lookup may be on its way while its lease is recalled, and the kernel not know the inode
+// yet, so it counts only for the stat after it.
+func TestLookupLease(t *testing.T) {
+	s := &fsys{}
+	dir := metadata.Attr{Ino: 1000, Mode: syscall.S_IFDIR | 0o755}
+	for left, want := range map[time.Duration]time.Duration{0: 0, time.Millisecond: time.Millisecond, time.Second: dirFresh + tickSlack} {
+		if got := s.lookupLease(&dir, left); got != want {
+			t.Errorf("lookupLease(%v) = %v, want %v", left, got, want)
+		}
+	}
+}
