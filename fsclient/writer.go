@@ -114,8 +114,12 @@ func (w *Writer) Clean() bool {
 	return known && w.errs.Clean()
 }
 
-// Lost makes the next call of w report err: what its descriptor wrote before is lost.
-func (w *Writer) Lost(err error) { w.errs.Lost(err) }
+// Adopted notes that the descriptor of w was open in an earlier process of this node. The next call
+// of w returns lost, if that is not nil: what was written there is lost.
+func (w *Writer) Adopted(lost error) { w.errs.Adopted(lost) }
+
+// Repeat makes the next call of w return err too, which a write of its descriptor returns now.
+func (w *Writer) Repeat(err error) { w.errs.Repeat(err) }
 
 // Close flushes and closes the file.
 func (w *Writer) Close(ctx context.Context) error {

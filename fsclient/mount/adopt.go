@@ -33,9 +33,10 @@ import (
 //	not answered                 that is not repeatable is EIO: done or not done
 //	INIT                         answers what was recorded, over a socket in the place of the device
 //
-// What was lost with the daemon is EIO on its handle only: once, by the next write, fsync or close,
-// where writes may not have arrived; always, where locks were held, the inode is gone, or another
-// node has got the right to map the file.
+// What was lost with the daemon is EIO on its handle only. Where writes may not have arrived, the next
+// write, fsync or close returns it; if that is a write, the one after it does too, as the kernel drops
+// the error of the rest of a larger write. Where locks were held, the inode is gone, or another node
+// has got the right to map the file, all calls return it.
 
 // resent marks the number of a request that the kernel sends again (Linux 6.9).
 const resent = 1 << 63
@@ -245,9 +246,13 @@ func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle,
 		h.writer.ForWriting()
 		h.appends = o.Flags&syscall.O_APPEND != 0
 	}
-	if h.writer != nil && o.State&handover.Dirty != 0 {
-		t.s.log.WithField("inode", o.Ino.String()).Warn("writes to an open file may be lost with the daemon before this one: its next write, fsync or close fails")
-		h.writer.Lost(errEarlier)
+	if h.writer != nil {
+		var lost error
+		if o.State&handover.Dirty != 0 {
+			t.s.log.WithField("inode", o.Ino.String()).Warn("writes to an open file may be lost with the daemon before this one: its next write, fsync or close fails")
+			lost = errEarlier
+		}
+		h.writer.Adopted(lost)
 	}
 	return h, nil
 }

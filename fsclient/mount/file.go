@@ -268,6 +268,7 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 			}
 		}
 		if in.Unique&resent != 0 && in.Flags&syscall.O_APPEND != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
+			h.writer.Repeat(errResent)
 			return errResent
 		}
 		n, err := s.writeDurable(ctx, h, in, data)

@@ -60,6 +60,8 @@ const (
 	AtEnd = -1
 	// nowhere is what next is before the first write.
 	nowhere = -2
+	// anywhere stands for all offsets.
+	anywhere = -3
 )
 
 // Buffer returns an empty buffer of f.

@@ -162,6 +162,61 @@ func TestLossThatACloseReports(t *testing.T) {
 	}
 }
 
+// TestLossBeforeAdoption: the first write to an adopted descriptor may be the rest of a larger one, whose
+// error the kernel drops.
+func TestLossBeforeAdoption(t *testing.T) {
+	_, b, _ := newBuffer(t, plenty)
+	for _, at := range []int64{3 * bufferSize, AtEnd} {
+		r := b.Reporter()
+		r.Adopted(syscall.EIO)
+		for i, want := range []error{syscall.EIO, syscall.EIO, nil} {
+			if err := r.BeforeWrite(at, bufferSize); !errors.Is(err, want) {
+				t.Errorf("write %d at %d = %v, want %v", i, at, err, want)
+			}
+		}
+	}
+	r := b.Reporter()
+	r.Adopted(syscall.EIO)
+	if err := r.TakeAll(false); !errors.Is(err, syscall.EIO) {
+		t.Errorf("a sync = %v, want EIO", err)
+	}
+	if err := errors.Join(r.BeforeWrite(0, 1), r.Take(), r.TakeAll(true)); err != nil {
+		t.Errorf("the calls after the sync = %v", err)
+	}
+}
+
+// TestLossAfterAdoption: the same for a sync that fails in the first write.
+func TestLossAfterAdoption(t *testing.T) {
+	_, b, _ := newBuffer(t, plenty)
+	r := b.Reporter()
+	r.Adopted(nil)
+	if err := r.BeforeWrite(3*bufferSize, 4096); err != nil {
+		t.Fatal(err)
+	}
+	b.Lost(syscall.EIO)
+	if err := r.TakeAll(true); !errors.Is(err, syscall.EIO) {
+		t.Errorf("its sync = %v, want EIO", err)
+	}
+	for i, want := range []error{syscall.EIO, nil} {
+		if err := r.BeforeWrite(0, bufferSize); !errors.Is(err, want) {
+			t.Errorf("write %d after it = %v, want %v", i, err, want)
+		}
+	}
+}
+
+// TestRepeated: the error that a write returns is returned again, once, though nothing was known before.
+func TestRepeated(t *testing.T) {
+	_, b, _ := newBuffer(t, plenty)
+	r := b.Reporter()
+	r.Adopted(syscall.ENOSPC)
+	r.Repeat(syscall.EIO)
+	for i, want := range []error{syscall.EIO, nil} {
+		if err := r.BeforeWrite(AtEnd, bufferSize); !errors.Is(err, want) {
+			t.Errorf("write %d = %v, want %v", i, err, want)
+		}
+	}
+}
+
 // TestNoRoom: nothing is buffered for a node with little space.
 func TestNoRoom(t *testing.T) {
 	_, b, _ := newBuffer(t, spaceEach)

@@ -6,7 +6,7 @@ package writeback
 type Reporter struct {
 	b     *Buffer
 	err   error  // under b.mu: to be reported
-	part  int64  // under b.mu: where the rest of the last write begins, if it may have been the first part of a larger one; nowhere if not
+	part  int64  // under b.mu: where the rest of the last write begins, if it may have been the first part of a larger one; nowhere if not, anywhere if it is unknown
 	rest  bool   // under b.mu: the last write began there
 	shown error  // under b.mu: what Take has taken since the last TakeAll
 	known uint64 // under b.mu: how many losses were reported, or are err
@@ -29,7 +29,7 @@ const largePart = 64 << 10
 func (r *Reporter) BeforeWrite(off int64, n int) error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
-	err, rest := r.err, r.part == off
+	err, rest := r.err, r.part == off || r.part == anywhere
 	if err != nil && rest {
 		r.part = nowhere
 		return err
@@ -81,11 +81,20 @@ func (r *Reporter) Clean() bool {
 	return r.b.data == nil && len(r.b.sending) == 0 && r.err == nil && r.known == r.b.losses
 }
 
-// Lost makes the next call of the descriptor report err.
-func (r *Reporter) Lost(err error) {
+// Adopted notes that an earlier process had the descriptor: its next write may be the rest of one
+// whose first part that process has taken. lost is the error to report, if there is one.
+func (r *Reporter) Adopted(lost error) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
-	r.err = err
+	r.err, r.part = lost, anywhere
+}
+
+// Repeat makes the next call of the descriptor report err, which a write returns now: the kernel
+// drops it if that write is the rest of a larger one.
+func (r *Reporter) Repeat(err error) {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	r.err, r.part = err, nowhere
 }
 
 // Lost notes a loss that Sync reports to every descriptor.

@@ -3,6 +3,7 @@ package local
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -243,6 +244,57 @@ func TestOpenFilesSurvive(t *testing.T) {
 	want = []byte(text)
 	want[0], want[1], want[100], want[101] = 'B', 'A', 'B', 'A'
 	k.wantContent("mapped", string(want))
+}
+
+// TestKilledInLargeWrites: a daemon is killed during two large write(2). The kernel sends the part in
+// flight again, returns the length of the parts before and drops the error of that part: each write is
+// whole, or a later call has an error.
+func TestKilledInLargeWrites(t *testing.T) {
+	t.Parallel()
+	if !resends() {
+		t.Skip("needs Linux 6.9")
+	}
+	k := newKeptJob(t, keeper.Spec{})
+	p := make([]byte, 64<<20)
+	for i := range p {
+		p[i] = byte(i*7+i>>8*13+i>>16*31) | 1
+	}
+	var wg sync.WaitGroup
+	for name, flags := range map[string]int{"buffered": 0, "appended": os.O_APPEND | os.O_SYNC} {
+		f, err := os.OpenFile(k.scratch(name), os.O_CREATE|os.O_WRONLY|flags, 0o666)
+		k.must(err)
+		wg.Go(func() {
+			n, err := f.Write(p) // it goes on after a short write, as all writers do
+			if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+				t.Logf("%s: %d bytes written, %v", name, n, err)
+				return
+			}
+			if got, err := os.ReadFile(k.scratch(name)); err != nil || !bytes.Equal(got, p) {
+				t.Errorf("%s: write, fsync and close returned success, and the file has %d bytes, %v, want %d, or other ones", name, len(got), err, len(p))
+			}
+		})
+	}
+	k.written(6)
+	k.kill()
+	wg.Wait()
+}
+
+// written waits until the daemon has had n writes.
+func (k *keptJob) written(n int) {
+	k.t.Helper()
+	for late := time.Now().Add(patience); ; {
+		var stats struct {
+			Mount struct{ Calls map[string]int }
+		}
+		b, err := os.ReadFile(filepath.Join(k.dir, "mnt", keptID, ".bivouac/stats"))
+		k.must(errors.Join(err, json.Unmarshal(b, &stats)))
+		if stats.Mount.Calls["write"] >= n {
+			return
+		}
+		if time.Now().After(late) {
+			k.t.Fatalf("the daemon has had no %d writes: %s", n, b)
+		}
+	}
 }
 
 // TestOpenDatasetSurvives: so do open files of a dataset, also those that the kernel reads by
