@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/bivouacfs/bivouac/fsclient/stripe"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
@@ -33,20 +32,20 @@ type File struct {
 	app      appending
 	buffer   *writeback.Buffer
 
-	mu        sync.Mutex
-	attr      metadata.Attr                // under mu: as the home had it last
-	since     metadata.Time                // under mu: its st_ctime when it was opened here first
-	order     []metadata.NodeID            // under mu: of its stripe; nil until known
-	gen       uint64                       // under mu: counts the changes made here
-	dirty     bool                         // under mu: the home does not know of all writes
-	end       int64                        // under mu: how far those writes went
-	published time.Time                    // under mu: when the home heard last
-	atHome    bool                         // under mu: the home knows that it is open here
-	failed    bool                         // under mu: there may be bytes of which no home knows
-	drops     bool                         // under mu: writes drop setuid and setgid
-	reserved  int64                        // under mu: how far space was taken behind the end
-	unsynced  map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
-	maps      bool                         // under mu: this node, and no other, may map it shared and writable
+	mu       sync.Mutex
+	attr     metadata.Attr                // under mu: as the home had it last
+	since    metadata.Time                // under mu: its st_ctime when it was opened here first
+	order    []metadata.NodeID            // under mu: of its stripe; nil until known
+	gen      uint64                       // under mu: counts the changes made here
+	dirty    bool                         // under mu: the home does not know of all writes
+	end      int64                        // under mu: how far those writes went
+	later    int64                        // under mu: how far those went that began after the last call to the home
+	atHome   bool                         // under mu: the home knows that it is open here
+	failed   bool                         // under mu: there may be bytes of which no home knows
+	drops    bool                         // under mu: writes drop setuid and setgid
+	reserved int64                        // under mu: how far space was taken behind the end
+	unsynced map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
+	maps     bool                         // under mu: this node, and no other, may map it shared and writable
 	// alone: under mu: no other node had it open, as the home said last.
 	alone     bool
 	mapsAsked int // under mu: questions under way whether it may

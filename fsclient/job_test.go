@@ -153,3 +153,28 @@ func read(t *testing.T, c *fsclient.Client, ino metadata.Ino) []byte {
 	}
 	return p[:n]
 }
+
+// hookedHome calls a function, once, after a Setattr was done and before it is answered.
+type hookedHome struct {
+	*clienttest.Home
+	after atomic.Pointer[func(metadata.Change)]
+}
+
+func (h *hookedHome) afterSetattr(fn func(metadata.Change)) { h.after.Store(&fn) }
+
+func (h *hookedHome) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
+	a, err := h.Home.Setattr(ctx, ino, ch)
+	if fn := h.after.Swap(nil); fn != nil {
+		(*fn)(ch)
+	}
+	return a, err
+}
+
+// hooked returns a job whose first home, of the root and what is made there, is hooked, and its clients.
+func hooked(t *testing.T) (j *job, h *hookedHome, c0, c1 *fsclient.Client) {
+	t.Helper()
+	j = newJob(t, 2)
+	h = &hookedHome{Home: j.homes[0]}
+	j.meta[0] = h
+	return j, h, j.client(t, 0, nil), j.client(t, 1, nil)
+}

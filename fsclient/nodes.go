@@ -103,8 +103,7 @@ type bufferedFile struct{ f *File }
 func (b bufferedFile) Ino() metadata.Ino { return b.f.ino }
 
 func (b bufferedFile) WriteThrough(ctx context.Context, p []byte, off int64) (int, error) {
-	n, _, err := b.f.writeNow(ctx, p, off)
-	return n, err
+	return b.f.writeNow(ctx, p, off)
 }
 
 func (b bufferedFile) AppendThrough(ctx context.Context, p []byte) (int, error) {

@@ -31,10 +31,13 @@ func (c *Client) release(f *File) {
 		return
 	}
 	f.mu.Lock()
-	unsure := f.failed || f.dirty
+	unsure, changed := f.failed || f.dirty, f.gen > 0
 	f.mu.Unlock()
 	if !c.files.release(f, unsure, c.cfg.Now(), f.mayIdle) {
 		return
+	}
+	if changed { // it is not idle
+		f.buffer.Closed()
 	}
 	c.locks.FileClosed(f.ino)
 	if f.ino.Home() == c.cfg.Self {

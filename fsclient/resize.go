@@ -75,6 +75,7 @@ func (f *File) widen(a *metadata.Attr) (gen uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	a.Size = max(a.Size, f.end, f.reserved)
+	f.later = 0
 	return f.gen
 }
 

@@ -18,9 +18,7 @@ func (f *File) Allocate(ctx context.Context, off, n int64) error {
 	if err != nil {
 		done = 0
 	}
-	if f.wrote(nodes, done, off, err) {
-		_, _ = f.publish(ctx) // after an error the file stays dirty, and Flush reports it
-	}
+	f.wrote(nodes, done, off, err)
 	return err
 }
 
@@ -49,10 +47,7 @@ func (f *File) Punch(ctx context.Context, off, n int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.touch(nodes)
-	f.gen++
-	if !f.dirty { // the home must hear of the time of modification
-		f.dirty, f.published = true, f.c.cfg.Now()
-	}
+	f.changed() // the home must hear of the time of modification
 	return err
 }
 

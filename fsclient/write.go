@@ -7,14 +7,9 @@ import (
 	"maps"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
-
-// publishEvery is how old the size that the home knows may become while a writer
-// goes on writing.
-const publishEvery = time.Second
 
 // drain waits until all buffered writes of the file have arrived.
 func (f *File) drain(ctx context.Context) error { return f.buffer.Drain(ctx) }
@@ -28,16 +23,11 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (n int, err err
 	if err := f.drain(ctx); err != nil {
 		return 0, err
 	}
-	n, publish, err := f.writeNow(ctx, p, off)
-	if publish {
-		_, _ = f.publish(ctx) // after an error the file stays dirty, and Flush reports it
-	}
-	return n, err
+	return f.writeNow(ctx, p, off)
 }
 
-// writeNow is WriteAt without a drain of the buffer. It reports whether the home should
-// hear of the write.
-func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, publish bool, err error) {
+// writeNow is WriteAt without a drain of the buffer.
+func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, err error) {
 	f.mu.Lock()
 	a, order := f.attr, f.order
 	f.mu.Unlock()
@@ -45,7 +35,8 @@ func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, publis
 	if n == 0 && err != nil {
 		f.torn()
 	}
-	return n, f.wrote(nodes, n, off, err), err
+	f.wrote(nodes, n, off, err)
+	return n, err
 }
 
 // torn notes that bytes may have changed in a write that failed: the home gives the file a new
@@ -53,29 +44,26 @@ func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, publis
 func (f *File) torn() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.gen++
-	if !f.dirty {
-		f.dirty, f.published = true, f.c.cfg.Now()
-	}
+	f.changed()
 }
 
-// wrote notes a write, and reports whether the home should hear of it.
-func (f *File) wrote(nodes []metadata.NodeID, n int, off int64, err error) bool {
+// changed notes a change of which the home must hear soon; f.mu is held.
+func (f *File) changed() {
+	f.gen++
+	f.dirty = true
+	f.buffer.FlushSoon()
+}
+
+// wrote notes a write.
+func (f *File) wrote(nodes []metadata.NodeID, n int, off int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.failed = f.failed || err != nil
 	f.touch(nodes)
-	if n == 0 {
-		return false
+	if n > 0 {
+		f.end, f.later = max(f.end, off+int64(n)), max(f.later, off+int64(n))
+		f.changed()
 	}
-	f.gen++
-	now := f.c.cfg.Now()
-	if !f.dirty {
-		f.dirty = true
-		f.published = now
-	}
-	f.end = max(f.end, off+int64(n))
-	return now.Sub(f.published) > publishEvery
 }
 
 // touch notes that nodes have bytes that are not durable; f.mu is held.
@@ -213,6 +201,7 @@ func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Cha
 	}
 	f.mu.Lock()
 	gen, dirty, a := f.gen, f.dirty, f.known()
+	f.later = 0
 	if dirty {
 		ch.Set |= metadata.GrowSize
 		ch.Size = max(ch.Size, f.end)
@@ -253,9 +242,10 @@ func (f *File) settle(a metadata.Attr, gen uint64) {
 	if a.Ctime >= f.attr.Ctime {
 		f.attr = a
 	}
-	f.published = f.c.cfg.Now()
 	if f.gen == gen {
 		f.dirty, f.end = false, 0
 		f.gen++
+	} else { // what the home has heard may be cut off meanwhile
+		f.end = f.later
 	}
 }

@@ -114,9 +114,18 @@ func (w *Writer) Clean() bool {
 	return known && w.errs.Clean()
 }
 
+// Told reports whether the home knows of all changes to the file: it gives a file that has changed a
+// new version, by which other nodes drop its pages.
+func (w *Writer) Told() bool { return !w.f.isDirty() }
+
 // Adopted notes that the descriptor of w was open in an earlier process of this node. The next call
-// of w returns lost, if that is not nil: what was written there is lost.
-func (w *Writer) Adopted(lost error) { w.errs.Adopted(lost) }
+// of w returns lost, if that is not nil: what was written there is lost. told is what Told was there.
+func (w *Writer) Adopted(lost error, told bool) {
+	w.errs.Adopted(lost)
+	if !told {
+		w.f.torn()
+	}
+}
 
 // Repeat makes the next call of w return err too, which a write of its descriptor returns now.
 func (w *Writer) Repeat(err error) { w.errs.Repeat(err) }

@@ -56,6 +56,7 @@ const (
 	Direct State = 1 << iota // the kernel caches no pages
 	Dirty                    // acknowledged writes may not have arrived
 	Locked                   // locks may be held through it
+	Untold                   // the file's home may not know of changes
 )
 
 // Open is an open file.
@@ -196,14 +197,14 @@ func (s *Slot) Open() Open {
 	}
 }
 
-// Set sets a bit of the state, and Clear clears it.
+// Set sets bits of the state, and Clear clears them.
 func (s *Slot) Set(b State) {
-	if s != nil && State(s.r.state.Load())&b == 0 {
+	if s != nil && State(s.r.state.Load())&b != b {
 		s.r.state.Or(uint32(b))
 	}
 }
 
-// Clear clears a bit of the state.
+// Clear clears bits of the state.
 func (s *Slot) Clear(b State) {
 	if s != nil {
 		s.r.state.And(^uint32(b))

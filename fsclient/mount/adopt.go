@@ -252,7 +252,7 @@ func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle,
 			t.s.log.WithField("inode", o.Ino.String()).Warn("writes to an open file may be lost with the daemon before this one: its next write, fsync or close fails")
 			lost = errEarlier
 		}
-		h.writer.Adopted(lost)
+		h.writer.Adopted(lost, o.State&handover.Untold == 0)
 	}
 	return h, nil
 }
@@ -353,20 +353,33 @@ func (t *takeover) restoreFiles(ctx context.Context) {
 		Info("connection of the daemon before this one taken over: its open files go on")
 }
 
-// settle records whether writes by h may not have arrived; the next daemon must know. It is called
-// before each write is acknowledged, and when they may have arrived.
+// settle records whether writes by h may not have arrived, and whether the file's home does not know of
+// changes; the next daemon must know. It is called before each write is acknowledged, and later until
+// both are settled.
 func (h *handle) settle() (settled bool) {
 	if h.slot == nil || h.writer == nil {
 		return true
 	}
 	h.settling.Lock()
 	defer h.settling.Unlock()
-	if !h.writer.Clean() {
-		h.slot.Set(handover.Dirty)
-		return false
+	told := h.writer.Told() // asked first: what arrives meanwhile is not told
+	var state handover.State
+	if !told {
+		state |= handover.Untold
 	}
-	h.slot.Clear(handover.Dirty)
-	return true
+	if !h.writer.Clean() {
+		state |= handover.Dirty
+	}
+	h.slot.Set(state)
+	h.slot.Clear((handover.Dirty | handover.Untold) &^ state)
+	return state == 0
+}
+
+// settle settles h now, or later.
+func (t *takeover) settle(h *handle) {
+	if !h.settle() {
+		t.written.add(h)
+	}
 }
 
 func (w *writtenHandles) add(h *handle) {

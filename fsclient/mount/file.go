@@ -272,9 +272,7 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 			return errResent
 		}
 		n, err := s.writeDurable(ctx, h, in, data)
-		if !h.settle() {
-			s.takeover.written.add(h)
-		}
+		s.takeover.settle(h)
 		if n > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
 			err = nil // a short write; the next one returns the error
 		}

@@ -19,16 +19,17 @@ import (
 func (s *fsys) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	var err error
 	code := s.call(opFallocate, cancel, &in.InHeader, func(ctx context.Context) error {
-		var f *fsclient.File
-		if f, err = s.liveFile(ctx, in.Fh); err != nil {
+		var h *handle
+		if h, err = s.liveFile(ctx, in.Fh); err != nil {
 			return err
 		}
 		if in.Offset > 1<<63-1 || in.Length > 1<<63-1 {
 			return syscall.EFBIG
 		}
-		err = fallocate(ctx, f, in.Mode, int64(in.Offset), int64(in.Length))
+		err = fallocate(ctx, h.file, in.Mode, int64(in.Offset), int64(in.Length))
+		s.takeover.settle(h)
 		if err == nil && in.Uid != 0 { // the kernel has no flag for that
-			err = s.dropSetIDsOf(ctx, f)
+			err = s.dropSetIDsOf(ctx, h.file)
 		}
 		return stale(err)
 	})
@@ -59,8 +60,8 @@ func fallocate(ctx context.Context, f *fsclient.File, mode uint32, off, n int64)
 	return fmt.Errorf("fallocate mode %#x: %w", mode, syscall.EOPNOTSUPP)
 }
 
-// liveFile is the open file of a handle.
-func (s *fsys) liveFile(ctx context.Context, fh uint64) (*fsclient.File, error) {
+// liveFile is the handle of an open file.
+func (s *fsys) liveFile(ctx context.Context, fh uint64) (*handle, error) {
 	h, err := s.takeover.handle(ctx, fh)
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func (s *fsys) liveFile(ctx context.Context, fh uint64) (*fsclient.File, error) 
 	if h.file == nil {
 		return nil, syscall.EBADF
 	}
-	return h.file, nil
+	return h, nil
 }
 
 // Lseek finds data and holes; the kernel does all other seeks.

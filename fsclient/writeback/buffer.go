@@ -192,6 +192,9 @@ func behind(off int64, n int) int64 {
 	return off + int64(n)
 }
 
+// arrived reports whether nothing is buffered that has not arrived; b.mu is held.
+func (b *Buffer) arrived() bool { return b.data == nil && len(b.sending) == 0 }
+
 // pending is how many bytes have not arrived.
 func (b *Buffer) pending() int64 {
 	b.mu.Lock()

@@ -67,10 +67,17 @@ func (f *fakeFile) set(fail error, gate chan struct{}) {
 type fakeClient struct {
 	free    int64
 	flushed chan File
+	flush   func() // in a flush; may be nil
 }
 
-func (c *fakeClient) Flush(_ context.Context, f File) bool { c.flushed <- f; return false }
-func (c *fakeClient) Nodes() int                           { return 2 }
+func (c *fakeClient) Flush(_ context.Context, f File) bool {
+	if c.flush != nil {
+		c.flush()
+	}
+	c.flushed <- f
+	return false
+}
+func (c *fakeClient) Nodes() int { return 2 }
 func (c *fakeClient) Free(context.Context, metadata.NodeID) (int64, error) {
 	return c.free, nil
 }
@@ -285,4 +292,45 @@ func TestOldBuffers(t *testing.T) {
 	if got := <-p.client.(*fakeClient).flushed; got != File(f) {
 		t.Errorf("%v was flushed", got)
 	}
+}
+
+// TestFlushSoon: a file with a change that was not buffered is flushed, and once more if the next
+// change comes during the flush.
+func TestFlushSoon(t *testing.T) {
+	p, b, _ := newBuffer(t, plenty)
+	c := p.client.(*fakeClient)
+	changes := 3
+	c.flush = func() {
+		if changes--; changes > 0 {
+			b.FlushSoon()
+		}
+	}
+	b.FlushSoon()
+	for range 3 {
+		<-c.flushed
+	}
+	p.Close()
+	if len(c.flushed) > 0 || p.pending() {
+		t.Errorf("%d flushes more, %v more to come", len(c.flushed), p.pending())
+	}
+}
+
+// TestClosedIsNotFlushed: a file that is closed soon, as small files are, is not flushed in the
+// background. A batch on its way is still waited for.
+func TestClosedIsNotFlushed(t *testing.T) {
+	p, b, f := newBuffer(t, plenty)
+	b.FlushSoon()
+	b.Closed()
+	if p.pending() {
+		t.Error("the closed file is to be flushed")
+	}
+	b.WrittenThrough(0)
+	gate := make(chan struct{})
+	f.set(nil, gate)
+	write(t, b, b.Reporter(), []byte("data"), 0, 4)
+	b.Closed()
+	if !p.pending() {
+		t.Error("bytes that have not arrived are forgotten")
+	}
+	close(gate)
 }

@@ -55,16 +55,25 @@ type Pool struct {
 	buffered, batches atomic.Int64
 
 	mu     sync.Mutex
-	free   [][]byte         // under mu: for reuse
-	files  map[*Buffer]bool // under mu: all with bytes that have not arrived, and some whose home must hear of them; true is being flushed
-	closed bool             // under mu: everything is written through
+	free   [][]byte             // under mu: for reuse
+	files  map[*Buffer]flushing // under mu: all with bytes that have not arrived, or whose home must hear of a change
+	closed bool                 // under mu: everything is written through
 }
+
+// flushing is what becomes of a file of a Pool.
+type flushing int
+
+const (
+	waiting      flushing = iota // is flushed soon
+	flushed                      // is being flushed
+	flushedAgain                 // is being flushed, and changes meanwhile
+)
 
 // NewPool returns a Pool for client.
 func NewPool(client Client, log *logrus.Entry, now func() time.Time) *Pool {
 	p := &Pool{
 		client: client, log: log, now: now,
-		slots: make(chan struct{}, maxBuffers), changed: wait.NewSignal(), files: make(map[*Buffer]bool),
+		slots: make(chan struct{}, maxBuffers), changed: wait.NewSignal(), files: make(map[*Buffer]flushing),
 	}
 	p.space.init()
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -131,7 +140,7 @@ func (p *Pool) put(b []byte) {
 	<-p.slots
 }
 
-// add notes that b has buffered bytes; false if the Pool is closed. b.mu is held, so
+// add has b flushed soon; false if the Pool is closed. For buffered bytes b.mu is held, so
 // that whoever finds b here finds its bytes.
 func (p *Pool) add(b *Buffer) bool {
 	p.mu.Lock()
@@ -139,11 +148,28 @@ func (p *Pool) add(b *Buffer) bool {
 	if p.closed {
 		return false
 	}
-	if _, had := p.files[b]; !had {
-		p.files[b] = false
+	switch state, had := p.files[b]; {
+	case !had:
+		p.files[b] = waiting
 		p.changed.Set()
+	case state == flushed:
+		p.files[b] = flushedAgain
 	}
 	return true
+}
+
+// FlushSoon has the file flushed soon: its home must hear of a change that was not buffered.
+func (b *Buffer) FlushSoon() { b.pool.add(b) }
+
+// Closed ends FlushSoon: the last close has flushed the file, or nothing will.
+func (b *Buffer) Closed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pool.mu.Lock()
+	defer b.pool.mu.Unlock()
+	if b.arrived() && b.pool.files[b] == waiting {
+		delete(b.pool.files, b)
+	}
 }
 
 func (p *Pool) pending() bool {
@@ -163,7 +189,7 @@ func (p *Pool) list() []*Buffer {
 func (p *Pool) flushOld() {
 	wait.Batches(p.ctx, p.changed, maxAge, p.pending, func() time.Duration {
 		for _, b := range p.takeOld() {
-			p.wg.Go(func() { p.flushed(b, p.client.Flush(p.ctx, b.file)) })
+			p.wg.Go(func() { p.endFlush(b, p.client.Flush(p.ctx, b.file)) })
 		}
 		return maxAge
 	})
@@ -173,24 +199,24 @@ func (p *Pool) flushOld() {
 func (p *Pool) takeOld() (all []*Buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for b, flushing := range p.files {
-		if !flushing {
-			p.files[b] = true
+	for b, state := range p.files {
+		if state == waiting {
+			p.files[b] = flushed
 			all = append(all, b)
 		}
 	}
 	return all
 }
 
-// flushed removes b, unless it has bytes that have not arrived or has to be flushed
+// endFlush removes b, unless it has bytes that have not arrived or has to be flushed
 // again.
-func (p *Pool) flushed(b *Buffer, again bool) {
+func (p *Pool) endFlush(b *Buffer, again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	arrived := b.data == nil && len(b.sending) == 0
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.files[b] = false; arrived && !again {
+	again = again || p.files[b] == flushedAgain
+	if p.files[b] = waiting; b.arrived() && !again {
 		delete(p.files, b)
 	}
 }

@@ -78,7 +78,7 @@ func (r *Reporter) TakeAll(write bool) error {
 func (r *Reporter) Clean() bool {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
-	return r.b.data == nil && len(r.b.sending) == 0 && r.err == nil && r.known == r.b.losses
+	return r.b.arrived() && r.err == nil && r.known == r.b.losses
 }
 
 // Adopted notes that an earlier process had the descriptor: its next write may be the rest of one
