@@ -58,7 +58,7 @@ func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	a, order := f.attr, f.order
 	f.mu.Unlock()
 	n, nodes, err := f.c.data.Write(ctx, &a, order, p, off)
-	f.appended(nodes, n, err)
+	f.appended(nodes, n, err, len(f.c.data.Spans(&a, order, off, int64(len(p)))) == 1)
 	f.settleSoon(ctx)
 	return n, err
 }
@@ -115,13 +115,15 @@ func (f *File) written() int64 {
 	return 0
 }
 
-// appended ends an append of which n bytes were written at its place.
-func (f *File) appended(nodes []metadata.NodeID, n int, err error) {
+// appended ends an append of which n bytes were written at its place, in one call or in several: err is
+// that of one of them.
+func (f *File) appended(nodes []metadata.NodeID, n int, err error, one bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.touch(nodes)
 	f.failed = f.failed || err != nil
-	f.app.Written(n, n == 0 && neverWritten(err) && !f.attr.Layout.Copied(), f.known().Size) // one copy may have the bytes
+	unused := n == 0 && one && neverWritten(err) && !f.attr.Layout.Copied() // one copy may have the bytes
+	f.app.Written(n, unused, f.known().Size)
 	f.app.last = f.c.cfg.Now()
 	f.gen++
 }
