@@ -1,7 +1,6 @@
 package pitch
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -218,14 +217,21 @@ func daemonMetrics(ctx context.Context, socket string, uid uint32) ([]byte, erro
 }
 
 // sample is a line of the Prometheus text format without a time: its name, its labels and its value.
-var sample = regexp.MustCompile(`^(bivouac_[a-z0-9_]{1,100})(?:\{((?:[a-z][a-z_]{0,49}="(?:[^"\\]|\\[\\"n]){0,1000}",?)*)\})? (NaN|[+-]Inf|[-+0-9.e]{1,40})$`)
+var sample = regexp.MustCompile(`^(bivouac_[a-z0-9_]+)(?:\{((?:` + oneLabel + `(?:,` + oneLabel + `)*)?)\})? ([-+.0-9eINafn]+)$`)
 
 // label is a label of a sample.
-var label = regexp.MustCompile(`([a-z][a-z_]*)="(?:[^"\\]|\\.)*",?`)
+var label = regexp.MustCompile(oneLabel)
+
+const oneLabel = `([a-z][a-z_]*)="(?:[^"\\\x00]|\\[\\"n])*"`
+
+// own reports whether a sample of this name is the keeper's or the node's, not a daemon's.
+func own(name []byte) bool {
+	return bytes.HasPrefix(name, []byte("bivouac_daemon_")) || bytes.HasPrefix(name, []byte("bivouac_keeper_")) || string(name) == "bivouac_jobs"
+}
 
 // acceptable reports whether a reader of the text format takes the sample m, with a label jobid.
 func acceptable(m [][]byte) bool {
-	if m == nil || !utf8.Valid(m[0]) || bytes.HasPrefix(m[1], []byte("bivouac_daemon_")) {
+	if m == nil || !utf8.Valid(m[0]) || own(m[1]) {
 		return false
 	}
 	names := map[string]bool{"jobid": true}
@@ -235,27 +241,25 @@ func acceptable(m [][]byte) bool {
 		}
 		names[string(l[1])] = true
 	}
-	_, err := strconv.ParseFloat(string(m[3]), 64)
+	_, err := strconv.ParseFloat(string(m[len(m)-1]), 64)
 	return err == nil
 }
 
 // relabel writes the samples of text, each once, with the job as a further label. All other lines are left out.
 func relabel(w *bytes.Buffer, text []byte, job string) {
 	seen := make(map[string]bool)
-	in := bufio.NewScanner(bytes.NewReader(text))
-	in.Buffer(nil, maxMetrics)
-	for in.Scan() {
-		m := sample.FindSubmatch(in.Bytes())
+	for line := range bytes.Lines(text) {
+		m := sample.FindSubmatch(bytes.TrimSuffix(line, []byte("\n")))
 		if !acceptable(m) {
 			continue
 		}
 		series := fmt.Sprintf("%s{jobid=%q", m[1], job)
 		if len(m[2]) > 0 {
-			series += "," + string(bytes.TrimSuffix(m[2], []byte(",")))
+			series += "," + string(m[2])
 		}
 		if !seen[series] {
 			seen[series] = true
-			fmt.Fprintf(w, "%s} %s\n", series, m[3])
+			fmt.Fprintf(w, "%s} %s\n", series, m[len(m)-1])
 		}
 	}
 }

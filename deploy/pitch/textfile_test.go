@@ -39,6 +39,15 @@ bivouac_b{__name__="node_load1"} 1
 bivouac_b{z="1",z="2"} 1
 bivouac_a{w="jobid=\"8\""} 4
 bivouac_b 1e
+bivouac_b{x="1"y="2"} 1
+bivouac_b{x="1",} 1
+bivouac_b{,x="1"} 1
+bivouac_b{x="1",,y="2"} 1
+bivouac_b{x="` + "\x00" + `"} 1
+bivouac_keeper_up 0
+bivouac_keeper_x{x="1"} 0
+bivouac_jobs 9
+bivouac_jobs_x 5
 not a sample
 `
 	const want = `bivouac_a{jobid="7"} 1
@@ -47,6 +56,7 @@ bivouac_b{jobid="7",x="2",y="a\"b"} NaN
 bivouac_c_bucket{jobid="7",le="+Inf"} +Inf
 bivouac_b{jobid="7"} 3
 bivouac_a{jobid="7",w="jobid=\"8\""} 4
+bivouac_jobs_x{jobid="7"} 5
 `
 	var b bytes.Buffer
 	if relabel(&b, []byte(in), "7"); b.String() != want {
