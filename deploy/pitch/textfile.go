@@ -33,6 +33,7 @@ import (
 const (
 	metricsEvery = 15 * time.Second
 	metricsTime  = 5 * time.Second // for the daemon's answer
+	keeperTime   = 6 * time.Second // for the keeper's answer; the exporter waits for 8 s
 	maxMetrics   = 4 << 20         // bytes, of one job
 )
 
@@ -121,6 +122,7 @@ const maxNodeMetrics = 32 << 20
 const endOfMetrics = "# EOF\n"
 
 // Metrics returns the samples of all jobs on this node, one on each line, in the order of the job ids.
+// When the deadline of ctx passes, keepers that have not answered count as down.
 func Metrics(ctx context.Context, site Site) ([]byte, error) {
 	entries, err := os.ReadDir(site.Run)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -139,7 +141,10 @@ func Metrics(ctx context.Context, site Site) ([]byte, error) {
 		wg.Go(func() { answers[i] = jobMetrics(ctx, p, min(maxMetrics, maxNodeMetrics/len(jobs))) })
 	}
 	wg.Wait()
-	return append(fmt.Appendf(nil, "bivouac_jobs %d\n", len(jobs)), bytes.Join(answers, nil)...), ctx.Err()
+	if err := ctx.Err(); errors.Is(err, context.Canceled) {
+		return nil, err
+	}
+	return append(fmt.Appendf(nil, "bivouac_jobs %d\n", len(jobs)), bytes.Join(answers, nil)...), nil
 }
 
 // jobMetrics asks the keeper of a job. A keeper that does not answer is a sample, too.
@@ -154,13 +159,14 @@ func jobMetrics(ctx context.Context, p place, limit int) []byte {
 
 // askMetrics asks the keeper at path for the metrics of its job.
 func askMetrics(ctx context.Context, path string, limit int) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, keeperTime)
+	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	_ = conn.SetDeadline(time.Now().Add(metricsTime + requestTime)) // the read reports a failure
 	if _, err := fmt.Fprintf(conn, "metrics %d\n", limit); err != nil {
 		return nil, err
 	}
@@ -216,7 +222,13 @@ func daemonMetrics(ctx context.Context, socket string, uid uint32) ([]byte, erro
 	return b, err
 }
 
-// sample is a line of the Prometheus text format without a time: its name, its labels and its value.
+const (
+	maxSample = 4 << 10 // bytes of a line
+	maxLabels = 32
+)
+
+// sample is a line of the Prometheus text format without a time: its name, its labels and its value. Each
+// next character allows one way on, so that matching is fast whatever the line is.
 var sample = regexp.MustCompile(`^(bivouac_[a-z0-9_]+)(?:\{((?:` + oneLabel + `(?:,` + oneLabel + `)*)?)\})? ([-+.0-9eINafn]+)$`)
 
 // label is a label of a sample.
@@ -235,8 +247,8 @@ func acceptable(m [][]byte) bool {
 		return false
 	}
 	names := map[string]bool{"jobid": true}
-	for _, l := range label.FindAllSubmatch(m[2], -1) {
-		if names[string(l[1])] {
+	for _, l := range label.FindAllSubmatch(m[2], maxLabels) {
+		if names[string(l[1])] || len(names) == maxLabels {
 			return false
 		}
 		names[string(l[1])] = true
@@ -249,6 +261,9 @@ func acceptable(m [][]byte) bool {
 func relabel(w *bytes.Buffer, text []byte, job string) {
 	seen := make(map[string]bool)
 	for line := range bytes.Lines(text) {
+		if len(line) > maxSample {
+			continue
+		}
 		m := sample.FindSubmatch(bytes.TrimSuffix(line, []byte("\n")))
 		if !acceptable(m) {
 			continue

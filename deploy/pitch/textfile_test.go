@@ -2,8 +2,10 @@ package pitch
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -58,8 +60,13 @@ bivouac_b{jobid="7"} 3
 bivouac_a{jobid="7",w="jobid=\"8\""} 4
 bivouac_jobs_x{jobid="7"} 5
 `
+	long := `bivouac_a{x="` + strings.Repeat("x", maxSample) + "\"} 1\n"
+	var many strings.Builder
+	for i := range maxLabels {
+		fmt.Fprintf(&many, `,x%s="1"`, strings.Repeat("x", i))
+	}
 	var b bytes.Buffer
-	if relabel(&b, []byte(in), "7"); b.String() != want {
+	if relabel(&b, []byte(long+in+long+"bivouac_a{"+many.String()[1:]+"} 1\nbivouac_d 1e9"), "7"); b.String() != want+"bivouac_d{jobid=\"7\"} 1e9\n" {
 		t.Errorf("relabel = %s, want %s", b.String(), want)
 	}
 }
@@ -162,6 +169,35 @@ func TestTextfile(t *testing.T) {
 	}
 	if got, err := Metrics(t.Context(), n.site); err != nil || string(got) != "bivouac_jobs 0\n" {
 		t.Errorf("Metrics without a job = %s, %v", got, err)
+	}
+}
+
+// TestSilentKeeper: a keeper that does not answer in time is down, and hides no other one.
+func TestSilentKeeper(t *testing.T) {
+	dir, err := os.MkdirTemp("", "silent") // short: a socket is below
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	p := place{Site{Run: dir}, "7"}
+	if err := os.Mkdir(p.run(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", p.sock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	const want = "bivouac_jobs 1\nbivouac_keeper_up{jobid=\"7\"} 0\n"
+	if got, err := Metrics(ctx, p.site); err != nil || string(got) != want {
+		t.Errorf("Metrics = %q, %v, want %q", got, err, want)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Metrics(gone, p.site); !errors.Is(err, context.Canceled) {
+		t.Errorf("Metrics of a client that went away = %v", err)
 	}
 }
 
