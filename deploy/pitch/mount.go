@@ -61,9 +61,6 @@ func propagates(dir string) bool {
 	return best.Shared
 }
 
-// maxStacked bounds the stacked mounts that unmount removes.
-const maxStacked = 16
-
 // unmount aborts and detaches all mounts at path.
 func unmount(ctx context.Context, path string, limit time.Duration) error {
 	return unmountAbove(ctx, path, 0, limit)
@@ -71,20 +68,25 @@ func unmount(ctx context.Context, path string, limit time.Duration) error {
 
 // unmountAbove aborts and detaches the mounts at path except the lowest ones, of which it
 // keeps so many. MNT_FORCE aborts the FUSE connection, so that pending requests fail, also
-// those through a copy of the mount in another namespace.
+// those through a copy of the mount in another namespace. The user can have mounted there, too, 1,000
+// times with fusermount3.
 func unmountAbove(ctx context.Context, path string, keep int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for range maxStacked {
+	for {
 		at, err := mounts.At(path)
 		if err != nil || len(at) <= keep {
 			return err
 		}
-		if err := detach(ctx, path); err != nil {
-			return fmt.Errorf("unmount %s: %w", path, err)
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("unmount %s: %d mounts are left upon each other: %w", path, len(at)-keep, err)
+		}
+		for range (len(at) - keep + 1) / 2 { // not all: the user can unmount some meanwhile
+			if err := detach(ctx, path); err != nil {
+				return fmt.Errorf("unmount %s: %w", path, err)
+			}
 		}
 	}
-	return fmt.Errorf("unmount %s: more than %d mounts upon each other: %w", path, maxStacked, unix.EBUSY)
 }
 
 // detach waits for the kernel no longer than ctx. Its goroutine ends with the system call.
