@@ -4,7 +4,8 @@
 // (the keeper, the epilog, another job's prolog after a power failure) can remove all
 // of it without having seen it made.
 //
-// It never accesses the mount: a stat there can hang with the daemon. It follows no symbolic link below a directory that the user owns. From
+// It never accesses the mount: a stat there can hang with the daemon. It follows no symbolic link below a directory that the user owns,
+// and detaches what a user has mounted there before it opens a directory. From
 // the network it reads one bounded credential, when the job key is fetched;
 // from the user a bounded spec, checked twice; from the daemon, which runs as
 // the user, the notes on the heartbeat connection and metrics, if somebody wants them: bounded,

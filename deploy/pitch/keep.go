@@ -28,38 +28,38 @@ var keptName = regexp.MustCompile(`^\.kept\.([0-9]{1,10})\.([0-9]{1,18})\.([1-9]
 
 // keepSets renames what the daemons of a job have left in its stores for the next job. What is not
 // renamed goes with the store.
-func keepSets(p place) {
+func keepSets(ctx context.Context, p place) {
 	if p.site.Keep <= 0 {
 		return
 	}
 	until := time.Now().Add(time.Duration(p.site.Keep)).Unix()
 	for _, store := range p.allStores() {
-		_ = keepSet(store, until) // then the next job stages in as always
+		_ = keepSet(ctx, store, until) // then the next job stages in as always
 	}
 }
 
-func keepSet(store string, until int64) error {
+func keepSet(ctx context.Context, store string, until int64) error {
 	top, err := os.Open(filepath.Dir(store))
 	if err != nil {
 		return err
 	}
 	defer top.Close()
-	dir, err := openDir(int(top.Fd()), filepath.Base(store))
+	dir, err := openUncovered(ctx, int(top.Fd()), filepath.Base(store))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	var owner unix.Stat_t
-	if err := unix.Fstat(int(dir.Fd()), &owner); err != nil {
+	var owner, above unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(dir.Fd()), &owner), unix.Fstat(int(top.Fd()), &above)); err != nil {
 		return err
 	}
 	if owner.Uid == 0 { // root's, or taken before
 		return unix.EPERM
 	}
-	if _, err := take(dir, 0); err != nil { // from now on its user cannot exchange the set
+	if err := take(dir, uint64(above.Dev)); err != nil { // from now on its user cannot exchange the set
 		return err
 	}
-	set, err := openSet(dir, chunkstore.KeepDir, owner.Uid)
+	set, err := openSet(ctx, dir, chunkstore.KeepDir, owner.Uid)
 	if err != nil {
 		return err
 	}
@@ -71,9 +71,17 @@ func keepSet(store string, until int64) error {
 	return unix.Renameat2(int(dir.Fd()), chunkstore.KeepDir, int(top.Fd()), name, unix.RENAME_NOREPLACE)
 }
 
+// openUncovered opens a directory after it has detached what is mounted there.
+func openUncovered(ctx context.Context, parent int, name string) (*os.File, error) {
+	if _, err := uncover(ctx, parent, name); err != nil {
+		return nil, err
+	}
+	return openDir(parent, name)
+}
+
 // openSet opens a directory in dir, a directory of root, which must be the user's and on the same device.
-func openSet(dir *os.File, name string, uid uint32) (*os.File, error) {
-	set, err := openDir(int(dir.Fd()), name)
+func openSet(ctx context.Context, dir *os.File, name string, uid uint32) (*os.File, error) {
+	set, err := openUncovered(ctx, int(dir.Fd()), name)
 	if err != nil {
 		return nil, err
 	}
@@ -154,18 +162,18 @@ func (p *prolog) giveKept(ctx context.Context) {
 	defer cancel()
 	uid := strconv.FormatUint(uint64(p.job.uid), 10)
 	sweepKept(ctx, p.site, func(k keptSet) bool {
-		return k.uid == uid && giveSet(k, p.job.uid, fmt.Sprintf("%s.%d", p.place.job, p.job.restart)) == nil
+		return k.uid == uid && giveSet(ctx, k, p.job.uid, fmt.Sprintf("%s.%d", p.place.job, p.job.restart)) == nil
 	})
 }
 
 // giveSet moves a set into the directory store beside it.
-func giveSet(k keptSet, uid uint32, store string) error {
-	set, err := openSet(k.top, k.name, uid)
+func giveSet(ctx context.Context, k keptSet, uid uint32, store string) error {
+	set, err := openSet(ctx, k.top, k.name, uid)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
-	dir, err := openDir(int(k.top.Fd()), store)
+	dir, err := openUncovered(ctx, int(k.top.Fd()), store)
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func TestKeepAttacks(t *testing.T) {
 		keep := n.dir(keeperUID, "7.0", chunkstore.KeepDir)
 		n.do(c.make(n, keep))
 		p := place{n.site, "7"}
-		keepSets(p)
+		keepSets(t.Context(), p)
 		for _, err := range wipeAll(t.Context(), p.allStores()) {
 			n.do(err)
 		}
@@ -239,7 +239,7 @@ func TestKeepExchanged(t *testing.T) {
 			n.do(os.Mkdir(evil, 0o777), os.Chmod(evil, 0o777), os.Chown(evil, otherUID, otherUID))
 		}
 		end := asUser(t, "exchange", top)
-		keepSets(place{n.site, "7"})
+		keepSets(t.Context(), place{n.site, "7"})
 		end()
 		for _, name := range n.names(n.store) {
 			if !strings.HasPrefix(name, ".kept.") {

@@ -105,3 +105,38 @@ func detach(ctx context.Context, path string) error {
 		return ctx.Err()
 	}
 }
+
+// uncover detaches the mounts at name in the open directory dir, with all that is mounted in them, and returns how many there were. It
+// asks no filesystem. Below dir it follows no link, so that it detaches nothing elsewhere, whatever the user exchanges.
+func uncover(ctx context.Context, dir int, name string) (n int, err error) {
+	dir, err = unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0) // the caller may not wait for the goroutine
+	if err != nil {
+		return 0, err
+	}
+	type result struct {
+		n   int
+		err error
+	}
+	done := make(chan result, 1) // a late result needs no receiver
+	go func() {
+		defer unix.Close(dir)
+		var r result
+		path := fmt.Sprintf("/proc/self/fd/%d/%s", dir, name)
+		for r.err = ctx.Err(); r.err == nil; r.n++ {
+			if r.err = unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); r.err != nil {
+				break
+			}
+			r.err = ctx.Err()
+		}
+		done <- r
+	}()
+	select {
+	case r := <-done:
+		if errors.Is(r.err, unix.EINVAL) || errors.Is(r.err, unix.ENOENT) || errors.Is(r.err, unix.EPERM) { // not mounted, or not by root
+			r.err = nil
+		}
+		return r.n, r.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}

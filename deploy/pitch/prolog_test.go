@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
@@ -300,14 +302,13 @@ func TestReap(t *testing.T) {
 
 func TestLeftoverIsTold(t *testing.T) {
 	n := newNode(t, wellBehaved)
+	n.site.MetricsTextfile = t.TempDir()
 	socket, next := listenSyslog(t)
 	n.syslog = socket
 	n.pitched()
-	dir := n.place().stores(0)[0] + "/busy"
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+	soon(t, "the metrics are there", func() bool { return exists(n.place().textfile()) })
+	busy := filepath.Join(n.site.MetricsTextfile, "bivouac_17.prom.new")
+	if err := os.MkdirAll(busy+"/busy", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.epilog(); got != exitNodeFault {
@@ -315,8 +316,51 @@ func TestLeftoverIsTold(t *testing.T) {
 	}
 	contains(t, "what was said", n.said.String(), "could not remove")
 	contains(t, "syslog", next(), "job 17: could not remove: ")
-	if err := unix.Unmount(dir, 0); err != nil {
+	if err := os.RemoveAll(busy); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestUserMounts: FUSE filesystems that a user has mounted where he can, and whose server does not answer,
+// neither drain the node nor hold root up. What he keeps is kept.
+func TestUserMounts(t *testing.T) {
+	n := newNode(t, wellBehaved)
+	n.site.Keep = Seconds(time.Hour)
+	n.pitched()
+	store, keep := n.place().stores(0)[0], filepath.Join(n.place().stores(0)[1], chunkstore.KeepDir)
+	objects := filepath.Join(store, "objects")
+	for _, d := range []string{objects, keep, filepath.Join(keep, "set")} {
+		if err := errors.Join(os.Mkdir(d, 0o700), os.Chown(d, nobody, nobody)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, d := range []string{objects, objects, store, filepath.Join(keep, "set"), keep, n.place().ctl(), n.place().mount()} {
+		dev, err := mountFuse(d, nobody, nobody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hung := time.AfterFunc(time.Minute, func() { _ = dev.Close() }) // whoever asks fails then
+		defer func() {
+			hung.Stop()
+			_ = dev.Close() // the timer may have closed it
+		}()
+	}
+	if got := n.epilog(); got != exitOK {
+		t.Errorf("Epilog = %d, said %q", got, n.said.String())
+	}
+	if names, err := os.ReadDir(n.site.Store[1]); err != nil || len(names) != 1 || !strings.HasPrefix(names[0].Name(), ".kept.") {
+		t.Errorf("what is kept is %v, %v", names, err)
+	}
+	n.site.Keep = 0
+	expireKept(t.Context(), n.site)
+	under, err := mounts.Under(filepath.Dir(n.site.Mount))
+	if err != nil || len(under) > 0 {
+		t.Errorf("mounts are left: %v, %v", under, err)
+	}
+	for _, s := range n.site.Store {
+		if names, err := os.ReadDir(s); err != nil || len(names) > 0 {
+			t.Errorf("%s has %v, %v", s, names, err)
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ func teardown(ctx context.Context, p place) []string {
 	if at, err := mounts.At(p.mount()); err == nil && len(at) == 0 {
 		bad(removeMountpoint(p.mount()))
 	}
-	keepSets(p)
+	keepSets(ctx, p)
 	for _, err := range wipeAll(ctx, p.allStores()) {
 		bad(err)
 	}
@@ -81,10 +81,12 @@ func leftovers(p place) []string {
 	} else if exists(p.mount()) {
 		left = append(left, "directory "+p.mount())
 	}
-	for _, d := range append(p.allStores(), p.run()) {
-		if exists(d) {
-			left = append(left, "directory "+d)
-		}
+	dirs := p.allStores() // not asked: the user can have mounted there
+	if exists(p.run()) {
+		dirs = append(dirs, p.run())
+	}
+	for _, d := range dirs {
+		left = append(left, "directory "+d)
 	}
 	return left
 }

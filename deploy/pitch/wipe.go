@@ -25,8 +25,9 @@ const (
 // user's, whose processes may still change it: every step is relative to an
 // open directory, follows no symbolic link, and stays on the device of path. Each
 // directory is taken from the user before it is emptied, so that he cannot make
-// more as fast as it is removed.
-// What is above path must be root's. A missing path is no error.
+// more as fast as it is removed. What is mounted at path and below, which a user can do with fusermount3, is
+// detached before it is opened.
+// What is above path must be root's, and on its device. A missing path is no error.
 func wipe(ctx context.Context, path string) error {
 	parent, err := os.Open(filepath.Dir(path))
 	if errors.Is(err, unix.ENOENT) {
@@ -36,7 +37,11 @@ func wipe(ctx context.Context, path string) error {
 		return err
 	}
 	defer parent.Close()
-	w := &wiper{ctx: ctx}
+	var above unix.Stat_t
+	if err := unix.Fstat(int(parent.Fd()), &above); err != nil {
+		return fmt.Errorf("%s: %w", parent.Name(), err)
+	}
+	w := &wiper{ctx: ctx, dev: uint64(above.Dev)}
 	if err := w.top(int(parent.Fd()), filepath.Base(path)); err != nil {
 		return fmt.Errorf("remove %s: %w", path, err)
 	}
@@ -45,32 +50,28 @@ func wipe(ctx context.Context, path string) error {
 
 type wiper struct {
 	ctx   context.Context
+	dev   uint64 // of the tree
 	root  int    // the top directory
-	dev   uint64 // its device
 	moved int    // how many deep directories were moved up
 }
 
 func (w *wiper) top(parent int, name string) error {
-	d, err := openDir(parent, name)
+	d, err := w.enter(parent, name)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return unlinkat(parent, name, 0)
+		return w.unlink(parent, name, 0)
 	case err != nil:
 		return err
 	}
 	defer d.Close()
-	dev, err := take(d, 0)
-	if err != nil {
-		return err
-	}
-	w.root, w.dev = int(d.Fd()), dev
+	w.root = int(d.Fd())
 	for rounds := 0; ; rounds++ { // what was moved up, or made meanwhile, needs another round
 		if err := w.empty(d, 0); err != nil {
 			return err
 		}
-		err := unlinkat(parent, name, unix.AT_REMOVEDIR)
+		err := w.unlink(parent, name, unix.AT_REMOVEDIR)
 		if !errors.Is(err, unix.ENOTEMPTY) {
 			return err
 		}
@@ -86,6 +87,35 @@ func openDir(parent int, name string) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), name), nil
+}
+
+// enter opens a directory and takes it.
+func (w *wiper) enter(parent int, name string) (*os.File, error) {
+	_, err := uncover(w.ctx, parent, name)
+	for err == nil {
+		var d *os.File
+		if d, err = openDir(parent, name); err == nil {
+			if err = take(d, w.dev); err == nil {
+				return d, nil
+			}
+			_ = d.Close() // nothing was written
+		}
+		if n, e := uncover(w.ctx, parent, name); n > 0 { // mounted meanwhile
+			err = e
+		}
+	}
+	return nil, err
+}
+
+// unlink is unlinkat, also of what something is mounted over.
+func (w *wiper) unlink(dir int, name string, flags int) error {
+	err := unlinkat(dir, name, flags)
+	if errors.Is(err, unix.EBUSY) {
+		if n, _ := uncover(w.ctx, dir, name); n > 0 { // else EBUSY tells enough
+			err = unlinkat(dir, name, flags)
+		}
+	}
+	return err
 }
 
 // unlinkat takes a missing name for success.
@@ -122,14 +152,14 @@ func (w *wiper) empty(d *os.File, depth int) error {
 }
 
 func (w *wiper) remove(d *os.File, name string, depth int) error {
-	err := unlinkat(int(d.Fd()), name, 0)
+	err := w.unlink(int(d.Fd()), name, 0)
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
 	if depth >= maxDepth {
 		return w.moveUp(d, name)
 	}
-	sub, err := openDir(int(d.Fd()), name)
+	sub, err := w.enter(int(d.Fd()), name)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOENT) {
 		return nil // it is something else by now: the next round sees it
 	}
@@ -137,13 +167,10 @@ func (w *wiper) remove(d *os.File, name string, depth int) error {
 		return err
 	}
 	defer sub.Close()
-	if _, err := take(sub, w.dev); err != nil {
-		return err
-	}
 	if err := w.empty(sub, depth+1); err != nil {
 		return err
 	}
-	err = unlinkat(int(d.Fd()), name, unix.AT_REMOVEDIR)
+	err = w.unlink(int(d.Fd()), name, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 		return nil // changed meanwhile: the next round
 	}
@@ -151,24 +178,20 @@ func (w *wiper) remove(d *os.File, name string, depth int) error {
 }
 
 // take makes the caller the owner of a directory with sole access, even against processes that
-// have it open. It returns the device, which must equal on unless on is 0. Without root a
-// caller can only remove its own files.
-func take(d *os.File, on uint64) (dev uint64, err error) {
+// have it open. It must be on the device on. Without root a caller can only remove its own files.
+func take(d *os.File, on uint64) error {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
-		return 0, err
+	err := unix.Fstat(int(d.Fd()), &st)
+	if err == nil && uint64(st.Dev) != on {
+		err = fmt.Errorf("something is mounted there: %w", unix.EXDEV)
 	}
-	dev = uint64(st.Dev)
-	if on != 0 && on != dev {
-		return dev, fmt.Errorf("something is mounted there: %w", unix.EXDEV)
-	}
-	if me := uint32(os.Geteuid()); st.Uid != me {
+	if me := uint32(os.Geteuid()); err == nil && st.Uid != me {
 		err = unix.Fchown(int(d.Fd()), int(me), -1)
 	}
 	if err == nil && st.Mode&0o777 != 0o700 {
 		err = unix.Fchmod(int(d.Fd()), 0o700)
 	}
-	return dev, err
+	return err
 }
 
 func (w *wiper) moveUp(d *os.File, name string) error {
@@ -176,6 +199,11 @@ func (w *wiper) moveUp(d *os.File, name string) error {
 		w.moved++
 		to := ".deep-" + strconv.Itoa(w.moved)
 		err := unix.Renameat2(int(d.Fd()), name, w.root, to, unix.RENAME_NOREPLACE)
+		if errors.Is(err, unix.EBUSY) {
+			if n, _ := uncover(w.ctx, int(d.Fd()), name); n > 0 { // else EBUSY tells enough
+				continue
+			}
+		}
 		if !errors.Is(err, unix.EEXIST) {
 			return err
 		}

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 func TestWipe(t *testing.T) {
@@ -139,24 +142,67 @@ func TestWipeStops(t *testing.T) {
 	}
 }
 
-func TestWipeStaysOnItsDevice(t *testing.T) {
+// TestWipeDetaches: what is mounted in a tree is detached, however often, and stays as it is.
+func TestWipeDetaches(t *testing.T) {
 	needRoot(t)
-	top := filepath.Join(t.TempDir(), "top")
-	if err := os.MkdirAll(top+"/m", 0o755); err != nil {
+	dir := t.TempDir()
+	outside, top := filepath.Join(dir, "outside"), filepath.Join(dir, "top")
+	keep := filepath.Join(outside, "keep")
+	deep := strings.Repeat("/d", maxDepth+1)
+	if err := errors.Join(os.Mkdir(outside, 0o755), os.WriteFile(keep, nil, 0o644), os.MkdirAll(top+"/a/same", 0o755),
+		os.Mkdir(top+"/a/stack", 0o755), os.MkdirAll(top+deep, 0o755), os.WriteFile(top+"/a/file", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", top+"/m", "tmpfs", 0, ""); err != nil {
-		t.Skip("needs to mount: ", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(top+"/m", unix.MNT_DETACH); err != nil {
-			t.Error(err)
+	bind := func(from, to string) {
+		t.Helper()
+		if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
+			t.Skip("needs to mount: ", err)
 		}
-	})
-	if err := os.WriteFile(top+"/m/keep", nil, 0o600); err != nil {
+		t.Cleanup(func() { _ = unix.Unmount(to, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }) // if it is still there
+	}
+	bind(outside, top+"/a/same") // of the same device
+	bind(keep, top+"/a/file")
+	bind(outside, top+deep)
+	stack(t, top+"/a/stack", 20)
+	if err := os.Mkdir(top+"/a/stack/in", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := wipe(t.Context(), top); !errors.Is(err, unix.EXDEV) || !exists(top+"/m/keep") {
-		t.Errorf("wipe = %v, want EXDEV and the other device as it was", err)
+	bind(outside, top+"/a/stack/in")
+	bind(outside, top)
+	bind(outside, top)
+	if err := wipe(t.Context(), top); err != nil || exists(top) {
+		t.Errorf("wipe = %v", err)
+	}
+	if under, err := mounts.Under(top); err != nil || len(under) > 0 {
+		t.Errorf("%d mounts are left, %v", len(under), err)
+	}
+	if st, err := os.Stat(keep); err != nil || st.Mode().Perm() != 0o644 {
+		t.Errorf("what was mounted is now %v, %v", st, err)
+	}
+	if st, err := os.Stat(outside); err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("the directory that was mounted is now %v, %v", st, err)
+	}
+}
+
+// TestUncoverFollowsNothing: a link in place of a mountpoint, to another one, leaves that mounted.
+func TestUncoverFollowsNothing(t *testing.T) {
+	dir := t.TempDir()
+	mounted := filepath.Join(dir, "mounted")
+	if err := errors.Join(os.Mkdir(mounted, 0o755), os.Symlink(mounted, filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	stack(t, mounted, 1)
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for _, name := range []string{"link", "none"} {
+		if n, err := uncover(t.Context(), int(d.Fd()), name); n != 0 || err != nil {
+			t.Errorf("uncover %s = %d, %v", name, n, err)
+		}
+	}
+	if at, err := mounts.At(mounted); err != nil || len(at) != 1 {
+		t.Errorf("%d mounts are left, %v, want 1", len(at), err)
 	}
 }
