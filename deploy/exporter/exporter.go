@@ -29,6 +29,7 @@ const (
 	collectTime = 8 * time.Second  // Prometheus waits for 10 s by default
 	maxScrapes  = 2                // at once: two Prometheus servers
 	maxClients  = 64               // connections at once
+	maxOfHost   = 8                // of them from one address
 	minToken    = 16               // characters
 	maxToken    = 4 << 10
 )
@@ -64,7 +65,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		defer close(ended)
 		_ = s.Close()
 	})
-	l := &limited{Listener: cfg.Listener, free: make(chan struct{}, maxClients), closed: ctx.Done()}
+	l := &limited{Listener: cfg.Listener, free: make(chan struct{}, maxClients), closed: ctx.Done(), ofHost: make(map[string]int)}
 	var err error
 	if cfg.TLSCert != "" {
 		err = s.ServeTLS(l, cfg.TLSCert, cfg.TLSKey)

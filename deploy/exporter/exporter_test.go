@@ -260,7 +260,7 @@ func TestClientsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed := make(chan struct{})
-	l := &limited{Listener: inner, free: make(chan struct{}, 1), closed: closed}
+	l := &limited{Listener: inner, free: make(chan struct{}, 1), closed: closed, ofHost: make(map[string]int)}
 	accepted := make(chan net.Conn)
 	go func() {
 		defer close(accepted)
@@ -295,6 +295,51 @@ func TestClientsAreBounded(t *testing.T) {
 	if err := errors.Join(second.Close(), inner.Close()); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestHostsAreBounded: the connections of one host do not keep another one out.
+func TestHostsAreBounded(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close()
+	l := &limited{Listener: inner, free: make(chan struct{}, maxClients), ofHost: make(map[string]int)}
+	dial := func(host byte) {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, host)}}
+		conn, err := d.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	accept := func(want string) net.Conn {
+		t.Helper()
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if got, _, _ := net.SplitHostPort(conn.RemoteAddr().String()); got != want {
+			t.Errorf("a connection of %s is accepted, want one of %s", got, want)
+		}
+		return conn
+	}
+	for range maxOfHost + 3 {
+		dial(2)
+	}
+	dial(1)
+	first := accept("127.0.0.2")
+	for range maxOfHost - 1 {
+		accept("127.0.0.2")
+	}
+	accept("127.0.0.1")
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	dial(2)
+	accept("127.0.0.2")
 }
 
 // TestTLS: with a certificate, the token goes through TLS alone.

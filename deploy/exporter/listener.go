@@ -5,11 +5,15 @@ import (
 	"sync"
 )
 
-// limited accepts a connection when fewer than maxClients are open.
+// limited accepts a connection when fewer than maxClients are open. It closes one of a host that has maxOfHost open, so that
+// no single host can keep the others out.
 type limited struct {
 	net.Listener
 	free   chan struct{} // one for each open connection
 	closed <-chan struct{}
+
+	mu     sync.Mutex
+	ofHost map[string]int // guarded by mu; open connections
 }
 
 // Accept waits for its turn first.
@@ -19,12 +23,38 @@ func (l *limited) Accept() (net.Conn, error) {
 	case <-l.closed:
 		return nil, net.ErrClosed
 	}
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		<-l.free
-		return nil, err
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			<-l.free
+			return nil, err
+		}
+		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // without a port, all count as one host
+		if l.enter(host) {
+			return &counted{Conn: conn, release: func() { l.leave(host) }}, nil
+		}
+		_ = conn.Close() // nothing was written
 	}
-	return &counted{Conn: conn, release: func() { <-l.free }}, nil
+}
+
+// enter reports whether host may have one more connection.
+func (l *limited) enter(host string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ofHost[host] >= maxOfHost {
+		return false
+	}
+	l.ofHost[host]++
+	return true
+}
+
+func (l *limited) leave(host string) {
+	l.mu.Lock()
+	if l.ofHost[host]--; l.ofHost[host] == 0 {
+		delete(l.ofHost, host)
+	}
+	l.mu.Unlock()
+	<-l.free
 }
 
 // counted is a connection that makes room when it is closed.
