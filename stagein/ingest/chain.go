@@ -45,17 +45,20 @@ func (c *chain) stage(seam *Boundary) error {
 	return c.end(c.begin(seam))
 }
 
-// end waits until all is stored that a chain put, which has ended with err.
+// end waits until all is stored that a chain put, which has ended with err. With OnErrorSkip, the members before damage
+// stay, so that their puts go on.
 func (c *chain) end(err error) error {
 	c.t.Close()
-	if err != nil && !errors.Is(err, errStopped) {
+	skip := c.spec == nil && c.r.cfg.Plan.OnError == stagein.OnErrorSkip && err != nil && skippable(err)
+	stays := skip || err == nil || errors.Is(err, errStopped)
+	if !stays {
 		c.push.cancel()
 	}
-	if e := c.push.wait(); e != nil && (err == nil || errors.Is(err, errStopped) || errors.Is(err, context.Canceled)) {
+	if e := c.push.wait(); e != nil && (stays || errors.Is(err, context.Canceled)) {
 		return e
 	}
-	if c.partial != nil && c.r.cfg.Plan.OnError == stagein.OnErrorSkip && skippable(err) {
-		return errors.Join(err, c.r.takeBack(c.r.ctx, c.partial)) // the members before it stay
+	if skip && c.partial != nil {
+		return errors.Join(err, c.r.takeBack(c.r.ctx, c.partial))
 	}
 	return err
 }

@@ -244,3 +244,26 @@ func TestCheckpointsOfSome(t *testing.T) {
 		})
 	}
 }
+
+// TestSkipKeepsMembersBefore: with on-error=skip, the members before the damage of an archive stay in the dataset, and
+// their bytes are stored, also those that were not sent yet when the damage was found.
+func TestSkipKeepsMembersBefore(t *testing.T) {
+	for _, name := range []string{"b.tar", "b.tar.gz", "b.tar.zst"} {
+		t.Run(name, func(t *testing.T) {
+			s := jobtest.NewRack(t, 3, "/src/*", stagein.Options{OnError: stagein.OnErrorSkip})
+			s.Archive("a.tar.gz", "a", 10, "")
+			s.Archive(name, "b", 60, "")
+			n := s.FS.Nodes["/src/"+name]
+			s.FS.Add("/src/"+name, n.Info.Mode, n.Data[:len(n.Data)*2/3])
+			got := s.Files() // fails if bytes are missing
+			if kept := len(got) - 10; kept == 0 || kept == 60 || len(s.Skips) != 1 {
+				t.Errorf("%d of 60 members are there, left out: %+v; want some, and the archive", kept, s.Skips)
+			}
+			for path, data := range got {
+				if data != s.Want[path] {
+					t.Errorf("%s has other bytes than in its archive", path)
+				}
+			}
+		})
+	}
+}

@@ -43,10 +43,13 @@ type ObjectKey struct {
 	Ino  metadata.Ino
 }
 
-// Put stores a piece of a file on a node.
+// Put stores a piece of a file on a node, unless ctx has ended.
 func (m *MemTarget) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
 	if len(p) == 0 || len(p) > wire.MaxData || off < 0 {
 		return fmt.Errorf("put of %d bytes at %d: %w", len(p), off, syscall.EINVAL)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	if m.OnPut != nil {
 		if err := m.OnPut(node, ino, len(p)); err != nil {
@@ -93,8 +96,11 @@ func (m *MemTarget) PutAll(ctx context.Context, node metadata.NodeID, ps []datap
 	return errs, nil
 }
 
-// Remove drops a file from a node.
+// Remove drops a file from a node, unless ctx has ended.
 func (m *MemTarget) Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	delete(m.Objects, ObjectKey{node, ino})
