@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -112,10 +113,14 @@ func (s *Share) archive(ctx context.Context, a *stagein.Archive) error {
 	if err := sub.checkpointsOf(s); err != nil {
 		return fmt.Errorf("%s: %w", a.Path, err)
 	}
-	if err := sub.run(ctx); err != nil {
-		return fmt.Errorf("%s: %w", a.Path, err)
+	err = sub.run(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case s.cfg.Plan.OnError == stagein.OnErrorSkip && errors.Is(err, syscall.ESTALE): // members may be of either version
+		return fmt.Errorf("%s: %w: %w", a.Path, err, errPartly)
 	}
-	return nil
+	return fmt.Errorf("%s: %w", a.Path, err)
 }
 
 // checkpointsOf allows checkpoints inside the archive, and resuming from one, if it is the only archive of the part.

@@ -49,10 +49,7 @@ func (s *Share) runPacked(ctx context.Context) error {
 	if m := s.cfg.Resume; m != nil {
 		stage = func() error { return c.again(m) }
 	}
-	if err := stage(); err != nil {
-		return k.explain(err)
-	}
-	return archive.CheckUnchanged(f, string(p.Source), was)
+	return s.unchanged(f, k.explain(stage()))
 }
 
 // again unpacks what lies before a checkpoint once more, and stages what follows it.
@@ -95,7 +92,7 @@ func (k *packed) explain(err error) error {
 	var damage *unpack.DamageError
 	isDamage := errors.As(err, &damage)
 	switch {
-	case !isDamage && !errors.Is(err, syscall.EBADMSG) && !errors.Is(err, syscall.EINVAL) && !stagein.IsFull(err):
+	case err == nil, !isDamage && !errors.Is(err, syscall.EBADMSG) && !errors.Is(err, syscall.EINVAL) && !stagein.IsFull(err):
 		return err
 	case isDamage && !k.some:
 		return fmt.Errorf("%w; not even its first member could be read", err)

@@ -185,6 +185,19 @@ func (s *Share) open(path string, was source.Info) (source.File, error) {
 	return archive.CountReads(f, &s.count.source), nil
 }
 
+// unchanged returns why reading the archive f has ended with err: ESTALE if f is no longer what was planned.
+func (s *Share) unchanged(f source.File, err error) error {
+	if err != nil && !skippable(err) {
+		return err
+	}
+	p := s.cfg.Plan
+	e := archive.CheckUnchanged(f, string(p.Source), source.Info{Size: p.Size, Mtime: p.Mtime})
+	if err == nil || errors.Is(e, syscall.ESTALE) {
+		return e
+	}
+	return err
+}
+
 // counters is Progress while it changes.
 type counters struct {
 	source, bytes, files, again, skipped atomic.Int64

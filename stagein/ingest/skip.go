@@ -34,13 +34,16 @@ func skippable(err error) bool {
 	if errors.As(err, &put) {
 		return false
 	}
-	for _, job := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EHOSTDOWN, syscall.ESHUTDOWN, syscall.ECANCELED, syscall.EPROTO, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
+	for _, job := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EHOSTDOWN, syscall.ESHUTDOWN, syscall.ECANCELED, syscall.EPROTO, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, errPartly} {
 		if errors.Is(err, job) {
 			return false
 		}
 	}
 	return true
 }
+
+// errPartly says that an archive that has changed cannot be left out.
+var errPartly = errors.New("members of it may be staged already, so that on-error=skip cannot leave it out: stage in a copy that is not written to")
 
 // putError is a failure to store.
 type putError struct {

@@ -51,10 +51,7 @@ func (s *Share) runTar(ctx context.Context) error {
 	}
 	cancel()
 	wg.Wait()
-	if err != nil {
-		return err
-	}
-	return archive.CheckUnchanged(f, string(p.Source), was)
+	return s.unchanged(f, err)
 }
 
 // await waits for the boundary of the region before.

@@ -48,10 +48,7 @@ func (s *Share) runZip(ctx context.Context) error {
 	if e := z.push.wait(); e != nil && (err == nil || isCanceled(err)) {
 		err = e
 	}
-	if err != nil {
-		return err
-	}
-	return archive.CheckUnchanged(f, string(p.Source), was)
+	return s.unchanged(f, err)
 }
 
 func (z *zipReader) run() error {
