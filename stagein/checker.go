@@ -24,6 +24,9 @@ func CRCSum(crc uint32) (sum [16]byte) {
 	return sum
 }
 
+// IsCRC reports whether a Sum is a CRC-32C.
+func IsCRC(sum [16]byte) bool { return string(sum[:len(crcMark)]) == crcMark }
+
 // Checker compares the bytes that are written to it with a file's Sum.
 type Checker struct {
 	want [16]byte
@@ -35,7 +38,7 @@ type Checker struct {
 // NewChecker makes the checker of a file of size bytes that has the sum want.
 func NewChecker(want [16]byte, size int64) *Checker {
 	c := &Checker{want: want, left: size}
-	if string(want[:len(crcMark)]) == crcMark {
+	if IsCRC(want) {
 		c.crc = crc32.New(archive.Castagnoli)
 	} else {
 		c.xxh = xxh3.New128()

@@ -77,6 +77,7 @@ type Fill struct {
 	overflow    *overflow
 	demandSlots chan struct{} // one for each piece that is fetched on demand
 	slots       semaphore     // one for each other piece that is being read: Workers
+	dropped     dropped
 	limiter     *limiter
 	startup     *limiter // of a directory's files, at the beginning
 	incarnation uint64   // tells this fill from earlier ones of this node
@@ -348,9 +349,13 @@ func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
 	sum := xxh3.New128()
 	of, over := f.admit(fl)
 	src.Src = of(src.Src)
+	want := f.dropped.checker(p, n)
 	all := archive.HoleFiller{End: pos + n}
 	err = src.Read(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
 		_, _ = sum.Write(b) // cannot fail
+		if want != nil {
+			_, _ = want.Write(b) // cannot fail
+		}
 		if all.Idle(b, at) {
 			return nil
 		}
@@ -358,6 +363,9 @@ func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
 	})
 	over()
 	err = src.Close(err)
+	if err == nil {
+		err = f.dropped.fromSource(p, sum.Sum128().Bytes(), want)
+	}
 	if err == nil {
 		err = f.journal.add(p, sum.Sum128().Bytes())
 	}

@@ -46,10 +46,11 @@ var errWithdrawn = errors.New("offer withdrawn")
 // offerTimeout bounds the wait for a piece that another node has offered to fetch. Then it is fetched here.
 const offerTimeout = 2 * time.Minute
 
-// Accept grants those of the pieces that are neither here nor on their way, have not overflowed, and have room.
+// Accept grants those of the pieces that are neither here nor on their way, have not overflowed, and have room. Pieces that
+// were dropped are fetched here, where they are compared with what they were.
 func (f *Fill) Accept(c Offer) []bool {
 	fits := f.fits(c.Pieces)
-	return f.flights.grant(c, func(i int) bool { return !f.overflow.has(c.Pieces[i]) && fits(i) })
+	return f.flights.grant(c, func(i int) bool { return !f.overflow.has(c.Pieces[i]) && !f.dropped.has(c.Pieces[i]) && fits(i) })
 }
 
 // Complete records the result of an Offer.

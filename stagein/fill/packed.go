@@ -32,6 +32,8 @@ func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
 		return nil
 	case err != nil:
 		return err
+	case f.dropped.changed(p):
+		return errChanged(p)
 	}
 	return fmt.Errorf("inode %v: was not unpacked: %w", p.Ino, syscall.EAGAIN)
 }
@@ -126,12 +128,15 @@ func (u unpacking) commit(x *item) error {
 	if u.present.has(x.PieceID) {
 		return nil
 	}
-	if err := u.journal.add(x.PieceID, x.sum.Sum128()); err != nil {
-		return err
+	changed := u.dropped.fromSource(x.PieceID, x.sum.Sum128(), nil)
+	if changed == nil {
+		if err := u.journal.add(x.PieceID, x.sum.Sum128()); err != nil {
+			return err
+		}
+		u.markPresent(x.PieceID, x.n)
 	}
-	u.markPresent(x.PieceID, x.n)
 	if fl := u.flights.of(x.PieceID); fl != nil {
-		u.finish(x.PieceID, fl, nil)
+		u.finish(x.PieceID, fl, u.outcome(x.PieceID, changed))
 	}
 	return nil
 }

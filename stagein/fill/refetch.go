@@ -3,17 +3,19 @@ package fill
 import (
 	"context"
 	"fmt"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // Refetch fetches this node's pieces of damaged files again and stores them over the old ones. Readers wait meanwhile. It
 // returns the errors by file; a file that failed is no longer here, and its next read fetches it or fails. ESTALE means that
-// the source has changed.
+// the source has other bytes than when it was staged: they are not served.
 func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error) {
 	was, err := f.sums()
 	if err != nil {
@@ -22,7 +24,7 @@ func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.I
 	failed := make(map[metadata.Ino]error)
 	var all []PieceID
 	for _, ino := range inos {
-		ps, err := f.forget(ino)
+		ps, err := f.forget(ino, was)
 		if err != nil {
 			failed[ino] = err
 		}
@@ -37,22 +39,107 @@ func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.I
 				return failed, ctx.Err()
 			}
 			failed[p.Ino] = err
-		}
-	}
-	now, err := f.sums()
-	if err != nil {
-		return failed, err
-	}
-	for _, p := range all {
-		if old, ok := was[p]; ok && failed[p.Ino] == nil && now[p] != old {
-			failed[p.Ino] = fmt.Errorf("inode %v: the source has other bytes than when it was staged: %w", p.Ino, syscall.ESTALE)
+			if f.dropped.changed(p) {
+				failed[p.Ino] = errChanged(p)
+			}
 		}
 	}
 	return failed, nil
 }
 
-// forget drops this node's pieces of a file from the set of those present, and returns them.
-func (f *Fill) forget(ino metadata.Ino) ([]PieceID, error) {
+// dropped is the pieces that Refetch has dropped, also when they are here again. They have to be what they were, whoever
+// brings them.
+type dropped struct {
+	mu     sync.Mutex
+	pieces map[PieceID]*droppedPiece // guarded by mu
+}
+
+type droppedPiece struct {
+	sum     [16]byte // zeros: not known
+	changed bool     // the source has had another one since
+}
+
+func errChanged(p PieceID) error {
+	return fmt.Errorf("inode %v: the source has other bytes than when it was staged: %w", p.Ino, syscall.ESTALE)
+}
+
+func (d *dropped) add(p PieceID, sum [16]byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pieces == nil {
+		d.pieces = make(map[PieceID]*droppedPiece)
+	}
+	d.pieces[p] = &droppedPiece{sum: sum}
+}
+
+// checker makes the checker of a piece of n bytes of which only the CRC-32C is known; nil for others.
+func (d *dropped) checker(p PieceID, n int64) *stagein.Checker {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if x := d.pieces[p]; x != nil && stagein.IsCRC(x.sum) {
+		return stagein.NewChecker(x.sum, n)
+	}
+	return nil
+}
+
+// accepts reports whether a piece is what it was. c, if not nil, is its checker.
+func (d *dropped) accepts(p PieceID, sum [16]byte, c *stagein.Checker) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.pieces[p]
+	switch {
+	case x == nil || x.sum == [16]byte{}:
+		return true
+	case stagein.IsCRC(x.sum):
+		return c == nil || c.Check() == nil
+	}
+	return x.sum == sum
+}
+
+// fromSource is accepts for bytes of the source: ESTALE if they are others.
+func (d *dropped) fromSource(p PieceID, sum [16]byte, c *stagein.Checker) error {
+	if d.accepts(p, sum, c) {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pieces[p].changed = true
+	return errChanged(p)
+}
+
+// changed reports whether the source has other bytes of a piece than when it was staged.
+func (d *dropped) changed(p PieceID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.pieces[p]
+	return x != nil && x.changed
+}
+
+// has reports whether a piece was dropped.
+func (d *dropped) has(p PieceID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pieces[p] != nil
+}
+
+// lastSum returns the checksum of a piece of the file a: journaled, or that of the manifest if it is zeros.
+func lastSum(f *Fill, p PieceID, a *metadata.Attr, journaled [16]byte) ([16]byte, error) {
+	if journaled != ([16]byte{}) {
+		return journaled, nil
+	}
+	if files, ok := f.cfg.Files.(FileSums); ok && a.Layout.Kind == metadata.Local {
+		sum, _, err := files.Record(p.Ino)
+		return sum, err
+	}
+	crcs, err := f.chunks(a)
+	if err != nil || int(p.Chunk) >= crcs.Len() {
+		return [16]byte{}, err
+	}
+	return stagein.CRCSum(crcs.At(int(p.Chunk))), nil
+}
+
+// forget drops this node's pieces of a file, with the checksums was, from the set of those present, and returns them.
+func (f *Fill) forget(ino metadata.Ino, was map[PieceID][16]byte) ([]PieceID, error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
 		return nil, err
@@ -68,6 +155,11 @@ func (f *Fill) forget(ino metadata.Ino) ([]PieceID, error) {
 		if f.overflow.has(p) {
 			continue // it is not here
 		}
+		sum, err := lastSum(f, p, &a, was[p])
+		if err != nil {
+			return mine, err
+		}
+		f.dropped.add(p, sum)
 		mine = append(mine, p)
 		if !f.present.remove(p) {
 			continue
@@ -99,7 +191,7 @@ func copied(f *Fill, p PieceID) bool {
 	if !ok && f.cfg.Copy != nil {
 		sum, ok = f.cfg.Copy(f.ctx, p)
 	}
-	if !ok || f.journal.add(p, sum) != nil {
+	if !ok || !f.dropped.accepts(p, sum, nil) || f.journal.add(p, sum) != nil {
 		return false
 	}
 	n := a.Size
