@@ -349,14 +349,14 @@ func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
 	sum := xxh3.New128()
 	of, over := f.admit(fl)
 	src.Src = of(src.Src)
-	want := f.dropped.checker(p, n)
+	want, zeros := f.dropped.checker(p, n), f.dropped.has(p)
 	all := archive.HoleFiller{End: pos + n}
 	err = src.Read(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
 		_, _ = sum.Write(b) // cannot fail
 		if want != nil {
 			_, _ = want.Write(b) // cannot fail
 		}
-		if all.Idle(b, at) {
+		if !zeros && all.Idle(b, at) {
 			return nil
 		}
 		return f.put(f.ctx, p.Ino, b, off+at-pos)

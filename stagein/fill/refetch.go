@@ -115,7 +115,7 @@ func (d *dropped) changed(p PieceID) bool {
 	return x != nil && x.changed
 }
 
-// has reports whether a piece was dropped.
+// has reports whether a piece was dropped. Other bytes may be stored where it has holes, so that their zeros must be, too.
 func (d *dropped) has(p PieceID) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -59,6 +59,40 @@ func TestRefetchOfChangedSource(t *testing.T) {
 	}
 }
 
+// TestRefetchOfHole: a file of a sparse member is damaged in its holes, too. The refetch brings the zeros.
+func TestRefetchOfHole(t *testing.T) {
+	stageintest.SparseTar(t, stageintest.HoleyFiles(stageintest.Rand(t)), func(t *testing.T, archive []byte) {
+		for name, j := range map[string]*jobtest.Job{
+			"tar": jobtest.TarJob(archive, 1), "tar.gz": jobtest.PackedJob(stageintest.PackGzip(t, archive), 1<<30),
+		} {
+			j.Nodes = 1
+			_, err := j.Run(t.Context())
+			stageintest.NoError(t, err)
+			files, err := stageintest.FilesOfParts(j.Records, j.Sums)
+			stageintest.NoError(t, err)
+			f, err := j.Filler(stageintest.ClusterMap(1), 0, &scan.Scanned{Origins: j.Plan.Origins}, files, t.TempDir())
+			stageintest.NoError(t, err)
+			defer f.Close()
+			var inos []metadata.Ino
+			was := make(map[stageintest.ObjectKey][]byte)
+			for k, b := range j.Target.Objects {
+				inos, was[k] = append(inos, k.Ino), bytes.Clone(b)
+				for i := 7; i < len(b); i += 4096 {
+					b[i] ^= 0xee
+				}
+			}
+			if failed, err := f.Refetch(t.Context(), inos); err != nil || len(failed) > 0 {
+				t.Errorf("%s: Refetch = %v, %v", name, failed, err)
+			}
+			for k, b := range j.Target.Objects {
+				if !bytes.Equal(b, was[k]) {
+					t.Errorf("%s: inode %v has other bytes than before", name, k.Ino)
+				}
+			}
+		}
+	})
+}
+
 // changeContent packs the members of an archive with other bytes of the same length.
 func changeContent(t *testing.T, name string, packed []byte) []byte {
 	t.Helper()

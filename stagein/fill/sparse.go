@@ -28,10 +28,11 @@ func (u unpacking) keepSparse(x *item, p *source.Piece) (bool, error) {
 			return false, err
 		}
 		x.holes = &holes{m: m}
+		zeros := u.dropped.has(x.PieceID)
 		x.holes.from, x.holes.to = m.Within(x.pos, x.pos+x.n)
 		x.holes.fill = archive.NewHoleFiller(x.pos, x.pos+x.n, func(b []byte, pos int64) error {
 			x.sum.Write(b)
-			if x.holes.fill.Idle(b, pos) {
+			if !zeros && x.holes.fill.Idle(b, pos) {
 				return nil
 			}
 			return u.put(u.ctx, x.Ino, b, x.off+pos-x.pos)
