@@ -61,7 +61,7 @@ type Replicas struct {
 	on     atomic.Bool   // there is a dataset with replicas
 	notify atomic.Pointer[func(ds metadata.DatasetID, gone []metadata.Ino)]
 
-	giving sync.Mutex
+	removing sync.Mutex // held while the objects of replicas that are leaving are removed
 
 	mu    sync.RWMutex
 	sets  map[metadata.DatasetID]*set                     // guarded by mu

@@ -22,6 +22,7 @@ type state uint8
 const (
 	absent  state = iota // to be made
 	present              // a replica is here
+	leaving              // its object is being removed: nothing may be stored there meanwhile
 	gone                 // given back, or taken over by this node: not made again
 	kept                 // this node has the file as its own, from a time when the owner was away
 )
@@ -226,7 +227,7 @@ func (s *set) inherit(was *set) {
 		switch x := s.find(f.PieceID); {
 		case x != nil:
 			x.sum, x.state, x.verified = f.sum, f.state, f.verified
-		case f.state == present:
+		case f.state == present || f.state == leaving:
 			more = append(more, f)
 		}
 	}

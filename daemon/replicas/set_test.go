@@ -95,7 +95,7 @@ func TestPickLast(t *testing.T) {
 			t.Fatalf("a file at %x is in state %d below the mark %x", f.pos, f.state, m.Below)
 		}
 	}
-	if large.find(ps[0]).state != gone {
+	if large.find(ps[0]).state != leaving {
 		t.Error("a replica that was given back is scheduled again")
 	}
 	for x.Bytes() > 0 {

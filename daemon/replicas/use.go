@@ -27,9 +27,10 @@ func (r *Replicas) Verify(ctx context.Context, p fill.PieceID) error {
 		return bad
 	}
 	r.cfg.Node.Log().WithError(bad).WithField("inode", p.Ino.String()).Warn("replica differs from what was staged: removed; readers get another copy")
-	if s := r.set(p.Ino); r.release(p) {
-		r.remove(s.object(p))
-		r.changed(s.id, s.wholes(p))
+	r.removing.Lock()
+	defer r.removing.Unlock()
+	if s := r.set(p.Ino); r.move(p, leaving, present) == present {
+		r.discard(s, p)
 	}
 	return fmt.Errorf("%v: %w", bad, ErrNotHere)
 }
@@ -66,18 +67,35 @@ func (r *Replicas) remove(object metadata.Ino) {
 	}
 }
 
-// release takes a piece out of the replicas, so that it is not made again, and leaves its object. It reports whether it
-// was one.
-func (r *Replicas) release(p fill.PieceID) bool {
+// move sets the state of a piece, if it is one of from, and returns the state that it had.
+func (r *Replicas) move(p fill.PieceID, to state, from ...state) (was state) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sets[p.Ino.Dataset()]
 	f := s.find(p)
-	if f == nil || f.state != present {
-		return false
+	if f == nil {
+		return gone
 	}
-	r.bytes.Add(s.put(f, gone))
-	return true
+	was = f.state
+	if slices.Contains(from, was) {
+		r.bytes.Add(s.put(f, to))
+	}
+	return was
+}
+
+// discard removes the objects of replicas that are leaving. The caller holds removing.
+func (r *Replicas) discard(s *set, ps ...fill.PieceID) {
+	for _, p := range ps {
+		r.remove(s.object(p))
+		r.move(p, gone, leaving)
+	}
+	r.changed(s.id, s.wholes(ps...))
+}
+
+// awaitRemoval returns when the replicas that were leaving are removed.
+func (r *Replicas) awaitRemoval() {
+	r.removing.Lock()
+	defer r.removing.Unlock()
 }
 
 // Adopt makes a piece that falls to this node from a replica, and returns its checksum: from
@@ -96,14 +114,18 @@ func (r *Replicas) Adopt(ctx context.Context, p fill.PieceID) (sum [16]byte, ok 
 	if f.state == present && r.Verify(ctx, p) == nil {
 		object := s.object(p)
 		if object == p.Ino {
-			return f.sum, r.release(p)
-		}
-		if sum, err := r.copyOwn(ctx, object, size, f.sum, put); err == nil {
-			if r.release(p) {
+			if r.move(p, gone, present) == present {
+				return f.sum, true
+			}
+		} else if sum, err := r.copyOwn(ctx, object, size, f.sum, put); err == nil {
+			if r.move(p, gone, present) == present {
 				r.remove(object)
 			}
 			return sum, true
 		}
+	}
+	for s.object(p) == p.Ino && r.move(p, gone, absent, present) == leaving {
+		r.awaitRemoval() // it would hit the bytes that are stored here next
 	}
 	want := f.sum
 	if want == ([16]byte{}) {
@@ -159,25 +181,22 @@ const (
 // GiveBack implements chunkstore.Spare: the last replicas in the order of making go first,
 // those of the largest set.
 func (r *Replicas) GiveBack(n int64) bool {
-	r.giving.Lock()
-	defer r.giving.Unlock()
+	r.removing.Lock()
+	defer r.removing.Unlock()
 	if free, err := r.cfg.Store.FreeNow(); err == nil && free >= n {
 		return true // another call has freed it
 	}
 	sp, _ := r.cfg.Store.Space(context.Background()) // local; on an error the zero space gives back n bytes
 	s, ps := r.pickLast(max(n, min(sp.Capacity/giveUnit, mostGiven)))
-	for _, p := range ps {
-		r.remove(s.object(p))
-	}
 	if len(ps) == 0 {
 		return false
 	}
+	r.discard(s, ps...)
 	r.cfg.Node.Log().WithField("dataset", s.id).WithField("pieces", len(ps)).Info("replicas given back: other files need the room")
-	r.changed(s.id, s.wholes(ps...))
 	return true
 }
 
-// pickLast removes the last replicas from the largest set, n bytes or more.
+// pickLast picks the last replicas of the largest set, n bytes or more, to leave.
 func (r *Replicas) pickLast(n int64) (s *set, ps []fill.PieceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +214,7 @@ func (r *Replicas) pickLast(n int64) (s *set, ps []fill.PieceID) {
 		s.ceiling = min(s.ceiling, f.pos)
 		if f.state == present {
 			ps, freed = append(ps, f.PieceID), freed+f.size
-			r.bytes.Add(s.put(f, gone))
+			r.bytes.Add(s.put(f, leaving))
 		}
 	}
 	s.given += freed
