@@ -16,7 +16,8 @@
 //   - A replica appears whole or not at all (chunkstore.Store.Rename), after its bytes were
 //     compared with the checksum that the owner recorded when it staged them.
 //   - Replicas take only free room, and leave 1/keepFree of the node's room free.
-//   - A whole replica's object is also that of the node's own file. A removal is over before the node stores its own there.
+//   - A whole replica's object is also that of the node's own file. A removal is over before the node stores its own there,
+//     and nothing removes that: where a replica is, Adopt takes it over, and others do not store the file (Claim).
 //   - A replica that was given back is not made again: a reader may still have the old copy
 //     open, and scratch that grew once grows again.
 //
@@ -29,5 +30,5 @@
 // # Locks
 //
 //	removing   one removal of objects of replicas at a time, by GiveBack or Verify
-//	  mu       taken last, and not held across I/O
+//	  mu       taken last, but for those of Config.Stored, and not held across I/O
 package replicas

@@ -3,10 +3,12 @@ package replicas
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
@@ -42,6 +44,9 @@ func (h holder) ReadIfPresent(_ context.Context, _ metadata.Ino, p []byte, off i
 	return copy(p, h.body[off:]), nil
 }
 
+// nothing is the pieces that a node has as its own.
+func nothing(fill.PieceID) bool { return false }
+
 // presentReplicas is those of a node with replicas of n files with body, of which another node has replicas, too.
 func presentReplicas(t *testing.T, n int, body []byte, fsys chunkstore.FS) (*Replicas, *set) {
 	t.Helper()
@@ -53,7 +58,7 @@ func presentReplicas(t *testing.T, n int, body []byte, fsys chunkstore.FS) (*Rep
 	here := nodetest.New(t, 1, 3)
 	r := New(Config{
 		Node: here, Store: store, Put: store.WriteAt, Of: func(metadata.NodeID) datapath.Store { return holder{body: body} },
-		Compare: func(context.Context, fill.PieceSum) error { return nil },
+		Stored: nothing, Compare: func(context.Context, fill.PieceSum) error { return nil },
 	})
 	s := &set{id: 1, m: here.View().Map, n: 2, ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes)}
 	sum := stagein.NewSummer()
@@ -79,6 +84,17 @@ func presentReplicas(t *testing.T, n int, body []byte, fsys chunkstore.FS) (*Rep
 	return r, s
 }
 
+// holds reports whether the object of ino has the bytes of body.
+func (r *Replicas) holds(t *testing.T, ino metadata.Ino, body []byte) bool {
+	t.Helper()
+	got := make([]byte, len(body)+1)
+	n, err := r.cfg.Store.ReadAt(t.Context(), ino, got, 0)
+	if err != nil {
+		t.Errorf("%v: %v", ino, err)
+	}
+	return bytes.Equal(got[:n], body)
+}
+
 // TestAdoptDuringGiveBack: replicas are given back, and before they are removed, a node is lost and their files fall to
 // this one. What Adopt stores stays.
 func TestAdoptDuringGiveBack(t *testing.T) {
@@ -100,10 +116,8 @@ func TestAdoptDuringGiveBack(t *testing.T) {
 	}
 	healers.Wait()
 	for i, ok := range adopted {
-		ino, got := metadata.SealedIno(1, 0, uint32(i+1)), make([]byte, len(body))
-		n, err := r.cfg.Store.ReadAt(t.Context(), ino, got, 0)
-		if !ok || err != nil || !bytes.Equal(got[:n], body) {
-			t.Errorf("%v: adopted %v, and then %d of %d bytes are here, %v", ino, ok, n, len(body), err)
+		if ino := metadata.SealedIno(1, 0, uint32(i+1)); !ok || !r.holds(t, ino, body) {
+			t.Errorf("%v: adopted %v, and then its bytes are not all here", ino, ok)
 		}
 	}
 	if r.Bytes() != 0 || s.spare != 0 || s.have != (amount{}) {
@@ -128,5 +142,65 @@ func TestLeavingIsInherited(t *testing.T) {
 	}
 	if s.have != (amount{}) || s.spare != 0 {
 		t.Errorf("%+v are here, %d bytes to give back", s.have, s.spare)
+	}
+}
+
+// TestOwnIsNotRemoved: a file that this node has stored as its own, and of which it had a replica, stays here: neither
+// GiveBack nor Verify removes it. If a set has nothing else, another one gives back.
+func TestOwnIsNotRemoved(t *testing.T) {
+	body := []byte("replica")
+	r, s := presentReplicas(t, 10, body, chunkstore.Machine)
+	r.cfg.Stored = func(p fill.PieceID) bool { return p.Ino.Seq()%2 == 0 }
+	r.cfg.Compare = func(context.Context, fill.PieceSum) error { return syscall.EIO }
+	verified := fill.PieceID{Ino: metadata.SealedIno(1, 0, 2)}
+	if err := r.Verify(t.Context(), verified); !errors.Is(err, ErrNotHere) || s.find(verified).state != kept {
+		t.Errorf("Verify = %v, %+v", err, s.find(verified))
+	}
+	if !r.GiveBack(math.MaxInt64/4) || r.GiveBack(math.MaxInt64/4) || r.Bytes() != 0 || s.have.files != 5 {
+		t.Errorf("%d bytes can be given back, %+v are here", r.Bytes(), s.have)
+	}
+	for seq := range uint32(10) {
+		ino := metadata.SealedIno(1, 0, seq+1)
+		if own := ino.Seq()%2 == 0; r.holds(t, ino, body) != own {
+			t.Errorf("%v is here: %v", ino, !own)
+		}
+	}
+
+	small, large := testSet(5), testSet(50)
+	small.id = 2
+	x := New(Config{Stored: func(fill.PieceID) bool { return true }})
+	small.striped = map[metadata.Ino]*stripes{}
+	for i := range small.files {
+		small.striped[small.files[i].Ino] = &stripes{size: 1, chunk: 1} // the replica of a chunk has an object of its own
+	}
+	x.sets[2], x.sets[1] = small, large
+	for _, s := range x.sets {
+		for i := range s.files {
+			x.bytes.Add(s.put(&s.files[i], present))
+		}
+	}
+	if of, ps := x.pickLast(math.MaxInt64); of != small || len(ps) != 5 || x.Bytes() != 0 || large.have.files != 50 {
+		t.Errorf("%d files go, %d bytes are left, %+v", len(ps), x.Bytes(), large.have)
+	}
+}
+
+// TestPieceIsClaimed: where a replica is, or is being removed, a piece is not stored by others than Adopt; elsewhere none is
+// made any more.
+func TestPieceIsClaimed(t *testing.T) {
+	s := testSet(5)
+	x := New(Config{Stored: nothing})
+	x.sets[1] = s
+	for i, c := range []struct {
+		was, is state
+		ok      bool
+	}{{absent, gone, true}, {present, present, false}, {leaving, leaving, false}, {gone, gone, true}, {kept, kept, true}} {
+		f := &s.files[i]
+		x.bytes.Add(s.put(f, c.was))
+		if ok := x.Claim(f.PieceID); ok != c.ok || f.state != c.is {
+			t.Errorf("Claim in state %d = %v, state %d, want %v, %d", c.was, ok, f.state, c.ok, c.is)
+		}
+	}
+	if p := (fill.PieceID{Ino: metadata.SealedIno(1, 0, 6)}); !x.Claim(p) {
+		t.Errorf("%v, of which no replica is asked for, is not claimed", p)
 	}
 }

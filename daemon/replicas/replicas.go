@@ -30,7 +30,8 @@ type Config struct {
 	Of func(id metadata.NodeID) datapath.Store
 	// Manifest is the manifest of a dataset, if it is here.
 	Manifest func(ds cluster.Dataset) (*manifest.Table, bool)
-	// Stored reports whether this node has a piece as its own, because it fell to it.
+	// Stored reports whether this node has a piece as its own, because it fell to it. It must not call
+	// Replicas, whose lock is held.
 	Stored func(p fill.PieceID) bool
 	// Sums calls see with the checksum of each piece of a dataset that a node has staged.
 	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error

@@ -71,7 +71,7 @@ func TestMark(t *testing.T) {
 func TestPickLast(t *testing.T) {
 	small, large := testSet(50), testSet(500)
 	small.id = 2
-	x := New(Config{})
+	x := New(Config{Stored: nothing})
 	x.sets[2], x.sets[1] = small, large
 	for _, s := range x.sets {
 		for i := range s.files {
@@ -111,7 +111,7 @@ func TestPickLast(t *testing.T) {
 // TestKept: a file that this node has as its own counts as present, and cannot be given back.
 func TestKept(t *testing.T) {
 	s := testSet(10)
-	x := New(Config{})
+	x := New(Config{Stored: nothing})
 	x.sets[1] = s
 	for i := range s.files {
 		x.bytes.Add(s.put(&s.files[i], []state{present, kept}[i%2]))
@@ -137,7 +137,7 @@ func TestClaim(t *testing.T) {
 	if m := s.mark(0); m.Below != math.MaxUint64 {
 		t.Errorf("mark %x after a change of the map", m.Below)
 	}
-	x := New(Config{})
+	x := New(Config{Stored: nothing})
 	x.sets[1] = s
 	x.pickLast(1)
 	if m := s.mark(0); m.Below != s.ceiling || s.ceiling == math.MaxUint64 {

@@ -29,7 +29,7 @@ func (r *Replicas) Verify(ctx context.Context, p fill.PieceID) error {
 	r.cfg.Node.Log().WithError(bad).WithField("inode", p.Ino.String()).Warn("replica differs from what was staged: removed; readers get another copy")
 	r.removing.Lock()
 	defer r.removing.Unlock()
-	if s := r.set(p.Ino); r.move(p, leaving, present) == present {
+	if s := r.pick(p); s != nil {
 		r.discard(s, p)
 	}
 	return fmt.Errorf("%v: %w", bad, ErrNotHere)
@@ -67,6 +67,13 @@ func (r *Replicas) remove(object metadata.Ino) {
 	}
 }
 
+// Claim reports whether a piece that falls to this node may be stored without Adopt, and then no replica of it will be made
+// here. False: there is a replica, which Adopt takes over, or which is being removed.
+func (r *Replicas) Claim(p fill.PieceID) bool {
+	was := r.move(p, gone, absent)
+	return was != present && was != leaving
+}
+
 // move sets the state of a piece, if it is one of from, and returns the state that it had.
 func (r *Replicas) move(p fill.PieceID, to state, from ...state) (was state) {
 	r.mu.Lock()
@@ -81,6 +88,27 @@ func (r *Replicas) move(p fill.PieceID, to state, from ...state) (was state) {
 		r.bytes.Add(s.put(f, to))
 	}
 	return was
+}
+
+// pick picks a replica to leave, and returns its set; nil: there is none to be removed.
+func (r *Replicas) pick(p fill.PieceID) *set {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sets[p.Ino.Dataset()]
+	if f := s.find(p); f == nil || f.state != present || !r.leave(s, f) {
+		return nil
+	}
+	return s
+}
+
+// leave has a replica leave, unless its object has become this node's own file: that is kept. The caller holds mu.
+func (r *Replicas) leave(s *set, f *file) bool {
+	to := leaving
+	if s.object(f.PieceID) == f.Ino && r.cfg.Stored(f.PieceID) {
+		to = kept
+	}
+	r.bytes.Add(s.put(f, to))
+	return to == leaving
 }
 
 // discard removes the objects of replicas that are leaving. The caller holds removing.
@@ -200,24 +228,26 @@ func (r *Replicas) GiveBack(n int64) bool {
 func (r *Replicas) pickLast(n int64) (s *set, ps []fill.PieceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, x := range r.sets {
-		if s == nil || x.spare > s.spare {
-			s = x
+	for len(ps) == 0 {
+		s = nil
+		for _, x := range r.sets {
+			if x.spare > 0 && (s == nil || x.spare > s.spare) {
+				s = x
+			}
 		}
-	}
-	if s == nil {
-		return nil, nil
-	}
-	freed := int64(0)
-	for i := len(s.files) - 1; i >= 0 && freed < n; i-- {
-		f := &s.files[i]
-		s.ceiling = min(s.ceiling, f.pos)
-		if f.state == present {
-			ps, freed = append(ps, f.PieceID), freed+f.size
-			r.bytes.Add(s.put(f, leaving))
+		if s == nil {
+			return nil, nil
 		}
+		freed := int64(0)
+		for i := len(s.files) - 1; i >= 0 && freed < n; i-- {
+			f := &s.files[i]
+			s.ceiling = min(s.ceiling, f.pos)
+			if f.state == present && r.leave(s, f) {
+				ps, freed = append(ps, f.PieceID), freed+f.size
+			}
+		}
+		s.given += freed
 	}
-	s.given += freed
 	return s, ps
 }
 

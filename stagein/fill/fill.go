@@ -44,6 +44,9 @@ type Config struct {
 	// Copy stores a piece here, from a replica, and returns its checksum; false if there is none. Nil: there are no
 	// replicas.
 	Copy func(ctx context.Context, p PieceID) (sum [16]byte, ok bool)
+	// Claim is asked before a piece is stored without Copy, because another node offers it or it comes with others: false
+	// leaves it to Copy, which has a replica here. Nil: there are no replicas.
+	Claim func(p PieceID) bool
 	// Kept makes a file from what an earlier job has kept under a key, and returns its checksum;
 	// false if there is none. Nil: nothing is kept.
 	Kept func(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool)

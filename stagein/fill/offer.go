@@ -46,12 +46,18 @@ var errWithdrawn = errors.New("offer withdrawn")
 // offerTimeout bounds the wait for a piece that another node has offered to fetch. Then it is fetched here.
 const offerTimeout = 2 * time.Minute
 
-// Accept grants those of the pieces that are neither here nor on their way, have not overflowed, and have room. Pieces that
-// were dropped are fetched here, where they are compared with what they were.
+// Accept grants those of the pieces that are neither here, as a replica either, nor on their way, have not overflowed, and
+// have room. Pieces that were dropped are fetched here, where they are compared with what they were.
 func (f *Fill) Accept(c Offer) []bool {
 	fits := f.fits(c.Pieces)
-	return f.flights.grant(c, func(i int) bool { return !f.overflow.has(c.Pieces[i]) && !f.dropped.has(c.Pieces[i]) && fits(i) })
+	return f.flights.grant(c, func(i int) bool {
+		p := c.Pieces[i]
+		return !f.overflow.has(p) && !f.dropped.has(p) && fits(i) && f.claim(p)
+	})
 }
+
+// claim reports whether a piece may be stored here without Copy.
+func (f *Fill) claim(p PieceID) bool { return f.cfg.Claim == nil || f.cfg.Claim(p) }
 
 // Complete records the result of an Offer.
 func (f *Fill) Complete(l Completion) error {

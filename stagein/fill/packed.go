@@ -45,15 +45,15 @@ type unpacking struct {
 	n uint32 // of the source
 }
 
-// all fetches the files of a compressed tar that this node lacks and has room for.
-func (u unpacking) all(p PieceID) error {
+// all fetches wanted, and the other files of its compressed tar that this node lacks, has no replica of, and has room for.
+func (u unpacking) all(wanted PieceID) error {
 	var parts []*item
 	err := u.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
 		if from.Source != u.n {
 			return true
 		}
 		partsOf(u.m, from, a, func(p part) {
-			if p.node == u.cfg.Self && !u.present.has(p.PieceID) {
+			if p.node == u.cfg.Self && !u.present.has(p.PieceID) && (p.PieceID == wanted || u.claim(p.PieceID)) {
 				parts = append(parts, &item{part: p, sum: archive.Hasher{Size: p.n}})
 			}
 		})
@@ -63,7 +63,7 @@ func (u unpacking) all(p PieceID) error {
 		return err
 	}
 	slices.SortFunc(parts, func(a, b *item) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.Chunk, b.Chunk)) })
-	parts = u.fitting(parts, p)
+	parts = u.fitting(parts, wanted)
 	src, err := u.src.OpenArchive(u.n)
 	if err != nil {
 		return err

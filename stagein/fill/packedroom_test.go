@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 	"github.com/bivouacfs/bivouac/stagein/jobtest"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
@@ -22,5 +24,30 @@ func TestPackedDoesNotFit(t *testing.T) {
 				t.Errorf("%v, want a refusal", err)
 			}
 		})
+	}
+}
+
+// TestUnpackingLeavesReplicas: a file of a compressed tar that is fetched brings the others along, but for those of which this
+// node has a replica.
+func TestUnpackingLeavesReplicas(t *testing.T) {
+	r := stageintest.Rand(t)
+	f, files := overflowing(t, stageintest.PackGzip(t, stageintest.ManySmall(t, r, 20, 12_000)), new(flipFS), stageintest.QuietLog())
+	replica := func(ino metadata.Ino) bool { return ino.Seq()%2 == 0 }
+	wanted := files[len(files)-1].Attr.Ino // it is behind all others
+	cfg := f.Config()
+	cfg.Room = nil
+	cfg.Claim = func(p fill.PieceID) bool { return !replica(p.Ino) }
+	cfg.Put = func(_ context.Context, ino metadata.Ino, _ []byte, _ int64) error {
+		if replica(ino) && ino != wanted {
+			t.Errorf("%v is stored over its replica", ino)
+		}
+		return nil
+	}
+	stageintest.NoError(t, f.Need(t.Context(), wanted, 0, 1))
+	for _, rec := range files {
+		ino := rec.Attr.Ino
+		if want := ino == wanted || !replica(ino); f.Stored(ino) != want {
+			t.Errorf("%v is stored: %v, want %v", ino, !want, want)
+		}
 	}
 }

@@ -222,6 +222,24 @@ func all(granted []bool, want bool) bool {
 	return true
 }
 
+// TestReplicaIsNotOffered: a piece of which this node has a replica is not granted, and then copied from it.
+func TestReplicaIsNotOffered(t *testing.T) {
+	_, f, mine := oneFill(t, large(t, 40))
+	a, b := mine[0], mine[1]
+	var copies atomic.Int64
+	f.Config().Claim = func(p fill.PieceID) bool { return p != a }
+	f.Config().Copy = func(_ context.Context, p fill.PieceID) (sum [16]byte, ok bool) {
+		copies.Add(1)
+		return [16]byte{1}, p == a
+	}
+	if g := f.Accept(offerOf(1, 7, a, b)); g[0] || !g[1] {
+		t.Fatalf("granted %v, want only the piece without a replica", g)
+	}
+	if err := f.Await(t.Context(), a); err != nil || copies.Load() != 1 || !f.Present(a) {
+		t.Errorf("%d copies, present %v, %v", copies.Load(), f.Present(a), err)
+	}
+}
+
 // TestClaim: a piece is granted once; who is born again has claimed nothing; and
 // what was not brought is fetched.
 func TestClaim(t *testing.T) {
