@@ -91,6 +91,10 @@ func newReplicas(cfg Config, stores *Stores, tables *Tables, fills *Fills) *repl
 			x, _ := fills.get(p.Ino.Dataset())
 			return x != nil && x.HasPiece(p)
 		},
+		Coming: func(p fill.PieceID) bool {
+			x, _ := fills.get(p.Ino.Dataset())
+			return x != nil && x.Fetching(p)
+		},
 		Sums: files.pieceSums, Compare: fills.compare,
 	})
 	fills.replicas = r

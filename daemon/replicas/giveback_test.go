@@ -58,7 +58,7 @@ func presentReplicas(t *testing.T, n int, body []byte, fsys chunkstore.FS) (*Rep
 	here := nodetest.New(t, 1, 3)
 	r := New(Config{
 		Node: here, Store: store, Put: store.WriteAt, Of: func(metadata.NodeID) datapath.Store { return holder{body: body} },
-		Stored: nothing, Compare: func(context.Context, fill.PieceSum) error { return nil },
+		Stored: nothing, Coming: nothing, Compare: func(context.Context, fill.PieceSum) error { return nil },
 	})
 	s := &set{id: 1, m: here.View().Map, n: 2, ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes)}
 	sum := stagein.NewSummer()
@@ -202,5 +202,22 @@ func TestPieceIsClaimed(t *testing.T) {
 	}
 	if p := (fill.PieceID{Ino: metadata.SealedIno(1, 0, 6)}); !x.Claim(p) {
 		t.Errorf("%v, of which no replica is asked for, is not claimed", p)
+	}
+}
+
+// TestHalfStoredIsNotRemoved: a file that fell to this node, and which it is still storing when the owner is back, is not
+// taken for a bad replica that an earlier daemon has left.
+func TestHalfStoredIsNotRemoved(t *testing.T) {
+	body := []byte("replica")
+	r, s := presentReplicas(t, 2, body, chunkstore.Machine)
+	r.cfg.Compare = func(context.Context, fill.PieceSum) error { return syscall.EIO }
+	coming := s.files[0].PieceID
+	r.cfg.Coming = func(p fill.PieceID) bool { return p == coming }
+	for _, f := range s.files {
+		r.bytes.Add(s.put(s.find(f.PieceID), absent))
+		_, _, err := r.left(t.Context(), s, f, f.sum)
+		if own := f.PieceID == coming; r.holds(t, f.Ino, body) != own || errors.Is(err, syscall.EEXIST) != own {
+			t.Errorf("%v, which this node is storing: %v, is here: %v, %v", f.Ino, own, !own, err)
+		}
 	}
 }

@@ -285,10 +285,14 @@ func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, 
 var errKept = errors.New("the file is here already")
 
 // left adopts a replica that an earlier run of the daemon has left if it matches its checksum, and
-// removes it otherwise.
+// removes it otherwise. What this node is storing as its own, because the owner was away until now, is none.
 func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum [16]byte, ok bool, err error) {
+	coming := r.cfg.Coming(f.PieceID) // before it is stored
 	if r.cfg.Stored(f.PieceID) {
 		return sum, false, errKept
+	}
+	if m := r.cfg.Node.View().Map; coming || m.Holder(f.Ino, f.owner) == r.cfg.Node.Self() {
+		return sum, false, fmt.Errorf("inode %v falls to this node: %w", f.Ino, syscall.EEXIST)
 	}
 	object := s.object(f.PieceID)
 	o, err := r.cfg.Store.Open(object)
@@ -296,9 +300,6 @@ func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum
 		return sum, false, nil
 	}
 	_ = o.Close() // opened only to see that it exists
-	if m := r.cfg.Node.View().Map; m.Holder(f.Ino, f.owner) == r.cfg.Node.Self() {
-		return sum, false, fmt.Errorf("inode %v falls to this node: %w", f.Ino, syscall.EEXIST)
-	}
 	if want != [16]byte{} && r.cfg.Compare(ctx, fill.PieceSum{Ino: object, Len: f.size, Whole: true, Sum: want}) == nil {
 		return want, true, nil
 	}

@@ -33,6 +33,8 @@ type Config struct {
 	// Stored reports whether this node has a piece as its own, because it fell to it. It must not call
 	// Replicas, whose lock is held.
 	Stored func(p fill.PieceID) bool
+	// Coming reports whether this node is fetching a piece as its own.
+	Coming func(p fill.PieceID) bool
 	// Sums calls see with the checksum of each piece of a dataset that a node has staged.
 	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error
 	// Compare reads an object of this node from its drive and compares it with its checksum.

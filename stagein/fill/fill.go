@@ -231,6 +231,9 @@ func (f *Fill) Stored(ino metadata.Ino) bool { return f.HasPiece(PieceID{Ino: in
 // HasPiece reports whether a piece is here.
 func (f *Fill) HasPiece(p PieceID) bool { return f.present.has(p) }
 
+// Fetching reports whether a piece is on its way here.
+func (f *Fill) Fetching(p PieceID) bool { return f.flights.of(p) != nil }
+
 // Need returns when [off, off+n) of this node's object of ino can be read: missing
 // pieces are fetched before all else. A fetch goes on if the caller stops waiting. A piece
 // that cannot be fetched is EIO. ErrOverflow says that a piece does not fit on this node:
