@@ -126,6 +126,7 @@ func (f *File) appended(nodes []metadata.NodeID, n int, err error, one bool) {
 	f.app.Written(n, unused, f.known().Size)
 	f.app.last = f.c.cfg.Now()
 	f.gen++
+	f.buffer.FlushSoon() // until the stored size covers it
 }
 
 // neverWritten reports whether err means that nothing was written, nor will be.
@@ -153,10 +154,7 @@ func (f *File) AwaitVisible(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
 	for {
-		f.mu.Lock()
-		invisible := f.app.Invisible()
-		f.mu.Unlock()
-		if !invisible {
+		if !f.invisible() {
 			return nil
 		}
 		q, pl, err := f.settled(ctx, true)
@@ -167,6 +165,22 @@ func (f *File) AwaitVisible(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// settleInvisible tells the home which appends of this node are complete, without a wait for those of
+// other nodes that come before, and reports whether the stored size still does not cover them.
+func (f *File) settleInvisible(ctx context.Context) (invisible bool, err error) {
+	if !f.invisible() {
+		return false, nil
+	}
+	_, _, err = f.settled(ctx, false)
+	return f.invisible(), err
+}
+
+func (f *File) invisible() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.app.Invisible()
 }
 
 // settled tells the home which appends are complete, and takes its answer; with wait

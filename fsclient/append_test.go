@@ -2,10 +2,13 @@ package fsclient_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"github.com/bivouacfs/bivouac/fsclient/clienttest"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -50,4 +53,56 @@ func TestPlaceOfLateAppendIsNotReused(t *testing.T) {
 		}
 	}
 	closed(t, f)
+}
+
+// settledHome counts the requests about complete appends.
+type settledHome struct {
+	*clienttest.Home
+	n atomic.Int64
+}
+
+func (h *settledHome) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
+	if q.Len == 0 {
+		h.n.Add(1)
+	}
+	return h.Home.Append(ctx, by, q)
+}
+
+// TestInvisibleAppendIsNotClean: an append that the stored size does not cover, because one of another node
+// before it is in flight, would lose its place with this process, which is the home. The home is asked until
+// it is covered, without a later call.
+func TestInvisibleAppendIsNotClean(t *testing.T) {
+	t.Parallel()
+	j, ms, _ := metered(t, 2)
+	h := &settledHome{Home: j.homes[0]}
+	j.meta[0] = h
+	c := j.client(t, 0, nil)
+	f := onNode(t, c, "log", 1)
+	if f.Ino().Home() != 0 {
+		t.Fatalf("the home is node %d", f.Ino().Home())
+	}
+	g := open(t, j.client(t, 1, nil), f.Ino())
+	gate, done := make(chan struct{}), make(chan error, 1)
+	ms[1].set(nil, gate)
+	before := ms[1].writes.Load()
+	go func() { _, err := g.Append(ctx, pattern(100)); done <- err }()
+	eventually(t, "an append is in flight", func() bool { return ms[1].writes.Load() > before })
+	ms[1].set(nil, nil)
+	w := f.Writer()
+	must(t, 100)(w.Append(ctx, pattern(100)))
+	asked := h.n.Load()
+	eventually(t, "the home is asked repeatedly", func() bool { return h.n.Load() >= asked+2 })
+	if w.Clean() {
+		t.Error("clean although the stored size does not cover the append")
+	}
+	close(gate)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the stored size covers the append", w.Clean)
+	if a, err := j.homes[0].Store.Getattr(ctx, f.Ino()); err != nil || a.Size != 200 {
+		t.Errorf("the stored size is %d, %v, want 200", a.Size, err)
+	}
+	closed(t, f)
+	closed(t, g)
 }

@@ -84,10 +84,14 @@ func (b bufferedClient) Flush(ctx context.Context, wf writeback.File) (again boo
 	}
 	defer b.c.release(f)
 	err := f.Flush(ctx)
+	var invisible bool
+	if err == nil {
+		invisible, err = f.settleInvisible(ctx)
+	}
 	if err != nil { // the file stays dirty, and its close reports the error
 		b.c.cfg.Log.WithError(err).WithField("inode", f.ino.String()).Debug("size of a written file not delivered to its home")
 	}
-	return b.c.mayReturn(f.ino.Home(), err)
+	return err == nil && invisible || b.c.mayReturn(f.ino.Home(), err)
 }
 
 func (b bufferedClient) Free(ctx context.Context, id metadata.NodeID) (int64, error) {

@@ -106,10 +106,10 @@ func (w *Writer) sync(ctx context.Context, write bool) error {
 }
 
 // Clean reports whether nothing would be lost if this process ended now: what was written has
-// arrived, the home knows how far, and there is no error to report.
+// arrived, the stored size covers it, and there is no error to report.
 func (w *Writer) Clean() bool {
 	w.f.mu.Lock()
-	known := (!w.f.dirty || w.f.end <= w.f.attr.Size) && !w.f.app.Unsettled()
+	known := (!w.f.dirty || w.f.end <= w.f.attr.Size) && !w.f.app.Invisible()
 	w.f.mu.Unlock()
 	return known && w.errs.Clean()
 }

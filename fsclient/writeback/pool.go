@@ -31,7 +31,8 @@ const Memory = maxBuffers * bufferSize
 // Client is what a Pool needs of the client whose files it buffers.
 type Client interface {
 	// Flush drains a file's buffer and tells its home the size. It reports whether
-	// that has to be done again, because the home is away for a moment.
+	// that has to be done again: the home is away for a moment, or another node's
+	// append in flight hides one of this node.
 	Flush(ctx context.Context, f File) (again bool)
 	// Free is how many bytes a node has free.
 	Free(ctx context.Context, id metadata.NodeID) (int64, error)
