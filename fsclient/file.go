@@ -45,6 +45,7 @@ type File struct {
 	drops    bool                         // under mu: writes drop setuid and setgid
 	reserved int64                        // under mu: how far space was taken behind the end
 	unsynced map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
+	existed  bool                         // under mu: as it was opened here, not created; no Sync since has made durable what was written before
 	maps     bool                         // under mu: this node, and no other, may map it shared and writable
 	// alone: under mu: no other node had it open, as the home said last.
 	alone     bool

@@ -3,6 +3,7 @@ package fsclient_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -202,6 +203,53 @@ func TestConcurrentSyncs(t *testing.T) {
 		t.Errorf("%d syncs, %v, want 1", synced, err)
 	}
 	closed(t, f)
+}
+
+// TestSyncAfterReopen: fsync by a process that opens the file after its writer, here or on another node, has
+// closed it syncs the nodes that have its bytes, until it has succeeded once. Others may be down.
+func TestSyncAfterReopen(t *testing.T) {
+	_, ms, cs := metered(t, 3)
+	f, a, err := cs[0].CreateOpen(ctx, metadata.RootIno, "f", metadata.New{
+		Mode: syscall.S_IFREG | 0o644, Layout: metadata.Layout{Kind: metadata.Striped, Width: 3},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	order, n := f.Order(), int(a.Layout.Chunk())+1 // on two nodes
+	must(t, n)(f.WriteAt(ctx, pattern(n), 0))
+	closed(t, f)
+	for _, c := range cs {
+		synced := make([]atomic.Int64, 3)
+		var fail atomic.Bool
+		fail.Store(true)
+		for k, id := range order {
+			ms[id].onSync(func(context.Context) error {
+				synced[k].Add(1)
+				if k == 2 || fail.Load() {
+					return syscall.EHOSTDOWN
+				}
+				return nil
+			})
+		}
+		g := open(t, c, a.Ino)
+		w := g.Writer()
+		if err := w.Sync(ctx); !errors.Is(err, syscall.EHOSTDOWN) {
+			t.Errorf("fsync with nodes that do not answer = %v", err)
+		}
+		fail.Store(false)
+		for k := range synced {
+			synced[k].Store(0)
+		}
+		for range 2 {
+			if err := w.Sync(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := [3]int64{synced[0].Load(), synced[1].Load(), synced[2].Load()}; n != [3]int64{1, 1, 0} {
+			t.Errorf("the nodes with the first, the second and no bytes got %v syncs, want one, one and none", n)
+		}
+		closed(t, g)
+	}
 }
 
 // onSync makes fn answer syncs in place of the disk; nil is the disk.

@@ -51,6 +51,7 @@ func (t *fileTable) ref(c *Client, ino metadata.Ino, ticket metadata.Ticket) *Fi
 		f = newFile(c, ino)
 		f.ticket = max(ticket, was[ino].Ticket)
 		f.unsure = was[ino].Unsure
+		f.existed = ticket == 0
 		if f.ticket == 0 {
 			t.ticket++
 			f.ticket = t.ticket

@@ -126,8 +126,8 @@ func (c *Client) flushOpen(ctx context.Context, ino metadata.Ino) error {
 	return f.Flush(ctx)
 }
 
-// Sync makes what was written from this node durable, and flushes. A Writer also
-// reports what was lost before.
+// Sync makes durable what was written from this node, and, once, what any node wrote before the
+// file was opened here, and flushes. A Writer also reports what was lost before.
 func (f *File) Sync(ctx context.Context) error {
 	if err := f.drain(ctx); err != nil {
 		return err
@@ -148,9 +148,13 @@ func (f *File) syncNodes(ctx context.Context) error {
 	}
 	defer f.syncTurn.Unlock()
 	f.mu.Lock()
+	a, order := f.known(), f.order
+	if f.existed {
+		chunk := a.Layout.Chunk()
+		f.touch(order[:min(int64(len(order)), (a.Size+chunk-1)/chunk)]) // those that have a chunk
+	}
 	nodes := slices.Collect(maps.Keys(f.unsynced))
-	f.unsynced = nil
-	a, order := f.attr, f.order
+	f.unsynced, f.existed = nil, false
 	f.mu.Unlock()
 	err := f.c.data.Sync(ctx, &a, order, nodes)
 	if err == nil {
