@@ -59,10 +59,12 @@ type sums struct {
 // while it has checksums.
 type objectSums struct {
 	ino  metadata.Ino
-	size int64       // under sums.mu: as it counts in sums.size
-	used atomic.Bool // since evict looked at it last
+	size int64        // under sums.mu: as it counts in sums.size
+	cost atomic.Int64 // as it is to count; changed under mu
+	used atomic.Bool  // since evict looked at it last
 
-	// mu is held while bytes and their checksums are changed, in that order.
+	// mu is held while bytes and their checksums are changed, in that order: as long as a drive hangs. So nothing
+	// waits for it under sums.mu.
 	mu    sync.RWMutex
 	bytes int64              // under mu: that parts takes
 	parts map[int64][]uint32 // under mu: of partBlocks blocks each; shorter ones have no checksum behind
@@ -98,12 +100,7 @@ func (t *sums) of(ino metadata.Ino) *objectSums {
 func (t *sums) settle(o *objectSums) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o.mu.RLock()
-	size := sumsCost + o.bytes
-	if len(o.parts) == 0 {
-		size = 0
-	}
-	o.mu.RUnlock()
+	size := o.cost.Load()
 	t.size += size - o.size
 	o.size = size
 	switch {
@@ -127,9 +124,19 @@ func (t *sums) evict() {
 	}
 	clear(o.parts)
 	o.bytes = 0
+	o.count()
 	o.mu.Unlock()
 	t.size -= o.size
 	o.size = 0
+}
+
+// count notes what the checksums of o take, for settle; o.mu is held.
+func (o *objectSums) count() {
+	if len(o.parts) == 0 {
+		o.cost.Store(0)
+		return
+	}
+	o.cost.Store(sumsCost + o.bytes)
 }
 
 // use notes a use, for evict.
@@ -361,6 +368,7 @@ func (s *Store) update(t *objectSums, fn func(*objectSums) error) error {
 	was := t.bytes
 	err := fn(t)
 	grown := t.bytes != was
+	t.count()
 	t.mu.Unlock()
 	if grown {
 		s.sums.settle(t)

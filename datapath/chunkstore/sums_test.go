@@ -229,6 +229,28 @@ func TestSumsOfOpenObjects(t *testing.T) {
 	}
 }
 
+// TestSumsWaitForNoDrive: while a write of an object hangs in its drive, and another one has ended, the sums of all
+// other objects are found.
+func TestSumsWaitForNoDrive(t *testing.T) {
+	s := open(t, Config{Dirs: []string{t.TempDir()}})
+	write(t, s, ino, block, 0)
+	o := s.sums.of(ino)
+	o.mu.Lock() // as the write that hangs
+	counted := make(chan struct{})
+	go func() {
+		defer close(counted)
+		s.sums.settle(o)
+		s.sums.of(ino + 1)
+	}()
+	select {
+	case <-counted:
+	case <-time.After(time.Minute):
+		t.Error("the sums of all objects wait for one write")
+	}
+	o.mu.Unlock()
+	<-counted
+}
+
 // TestSumsAreBounded: sums of other objects are forgotten, and then not compared.
 func TestSumsAreBounded(t *testing.T) {
 	dir := t.TempDir()
