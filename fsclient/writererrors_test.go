@@ -15,8 +15,8 @@ import (
 // once, from its next call; no other one does.
 func TestBufferedWriteFails(t *testing.T) {
 	for name, next := range map[string]func(w *fsclient.Writer) error{
-		"write":   func(w *fsclient.Writer) error { _, err := w.WriteAt(ctx, []byte("x"), 1000); return err },
-		"through": func(w *fsclient.Writer) error { _, err := w.WriteThrough(ctx, []byte("x"), 1000); return err },
+		"write":   func(w *fsclient.Writer) error { _, err := w.WriteAt(ctx, []byte("x"), 2000); return err },
+		"through": func(w *fsclient.Writer) error { _, err := w.WriteThrough(ctx, []byte("x"), 2000); return err },
 		"append":  func(w *fsclient.Writer) error { _, err := w.Append(ctx, []byte("x")); return err },
 		"flush":   func(w *fsclient.Writer) error { return w.Flush(ctx) },
 		"sync":    func(w *fsclient.Writer) error { return w.Sync(ctx) },

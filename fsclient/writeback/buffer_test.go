@@ -211,6 +211,30 @@ func TestLossAfterAdoption(t *testing.T) {
 	}
 }
 
+// TestLossInAShortPart: the kernel cuts a writev(2) of many short segments into short parts, and drops the error of
+// each part but the first.
+func TestLossInAShortPart(t *testing.T) {
+	_, b, _ := newBuffer(t, plenty)
+	for _, at := range []int64{0, AtEnd} {
+		r := b.Reporter()
+		for range 2 {
+			if err := r.BeforeWrite(at, 100); err != nil {
+				t.Fatal(err)
+			}
+			at = behind(at, 100)
+		}
+		b.Lost(syscall.EIO)
+		if err := r.TakeAll(true); !errors.Is(err, syscall.EIO) {
+			t.Errorf("the sync of the second part = %v, want EIO", err)
+		}
+		for i, want := range []error{syscall.EIO, nil} {
+			if err := r.BeforeWrite(at, 100); !errors.Is(err, want) {
+				t.Errorf("write %d after it, at %d = %v, want %v", i, at, err, want)
+			}
+		}
+	}
+}
+
 // TestRepeated: the error that a write returns is returned again, once, though nothing was known before.
 func TestRepeated(t *testing.T) {
 	_, b, _ := newBuffer(t, plenty)

@@ -19,13 +19,10 @@ func (b *Buffer) Reporter() *Reporter {
 	return &Reporter{b: b, part: nowhere, known: b.losses}
 }
 
-// largePart is the least length of a write that may be the first part of a larger
-// one: the kernel cuts large writes into parts of the greatest possible length.
-const largePart = 64 << 10
-
 // BeforeWrite takes the error to report before a write of n bytes at off. If that
 // write may be the rest of one whose first part was written, the kernel returns the
 // length of the first part and drops the error: the error is then reported again.
+// A first part can be short: the kernel cuts a writev(2) after about 128 segments.
 func (r *Reporter) BeforeWrite(off int64, n int) error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
@@ -35,7 +32,7 @@ func (r *Reporter) BeforeWrite(off int64, n int) error {
 		return err
 	}
 	r.err, r.part, r.rest = nil, nowhere, rest
-	if err == nil && n >= largePart {
+	if err == nil {
 		r.part = behind(off, n)
 	}
 	return err
