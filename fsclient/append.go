@@ -26,6 +26,8 @@ type appending struct {
 	turn           wait.Mutex // of the append or truncate in flight
 	appends.Client            // under File.mu
 	last           time.Time  // under File.mu: when the last one was complete
+	alone          time.Time  // under File.mu: until then they may be buffered
+	recalls        uint64     // under File.mu: how often a home has ended that
 }
 
 // Append writes p at the end of the file, wherever that is: no other append, on any
@@ -92,11 +94,17 @@ func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
 	}
 }
 
-// isAlone reports whether no other node had the file open, as the home said last.
+// isAlone reports whether no other node has the file open, or its home will recall it before that happens.
 func (f *File) isAlone() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.app.Alone()
+	return f.c.cfg.Now().Before(f.app.alone)
+}
+
+// endAlone notes that another node may have the file open, whatever earlier requests are answered; f.mu is held.
+func (f *File) endAlone() {
+	f.app.alone = time.Time{}
+	f.app.recalls++
 }
 
 // learn takes attributes from an answer, unless a later answer has overtaken it: that
@@ -221,6 +229,9 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 	if err != nil {
 		return pl, err
 	}
+	f.mu.Lock()
+	asked, recalls := f.c.cfg.Now(), f.app.recalls
+	f.mu.Unlock()
 	o, err := opensOf(s)
 	if err == nil {
 		pl, err = o.Append(ctx, f.c.holder(), q)
@@ -229,6 +240,9 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 	if err == nil {
 		f.mu.Lock()
 		f.alone = pl.Alone
+		if f.app.alone = (time.Time{}); pl.Alone && recalls == f.app.recalls {
+			f.app.alone = asked.Add(appends.AloneTerm)
+		}
 		f.mu.Unlock()
 	}
 	return pl, f.missed(err)

@@ -106,3 +106,55 @@ func TestInvisibleAppendIsNotClean(t *testing.T) {
 	closed(t, f)
 	closed(t, g)
 }
+
+// TestRecallEndsBufferedAppends: when a home recalls a file, what was appended before is in the file before anything that
+// other nodes append, and later appends are not buffered, although a request of before the recall is answered after it.
+func TestRecallEndsBufferedAppends(t *testing.T) {
+	j := newJob(t, 2)
+	h := &appendHome{Home: j.homes[0]}
+	j.meta[0] = h
+	c, other := j.client(t, 1, nil), j.client(t, 0, nil)
+	a := create(t, c, metadata.RootIno, "log", 0)
+	f := open(t, c, a.Ino)
+	w := f.Writer()
+	h.append(func() { // another node opens the file before this answer arrives
+		c.Recall(metadata.Recall{Home: a.Ino.Home(), Only: []metadata.Ino{a.Ino}})
+	})
+	must(t, 1)(w.Append(ctx, []byte("1")))
+	must(t, 1)(w.Append(ctx, []byte("2")))
+	if n := h.places.Load(); n != 2 {
+		t.Errorf("the home was asked for %d places, want 2: an append was buffered after a recall", n)
+	}
+	must(t, 1)(w.Append(ctx, []byte("3")))
+	must(t, 1)(w.Append(ctx, []byte("4")))
+	g := open(t, other, a.Ino)
+	c.Recall(metadata.Recall{Home: a.Ino.Home(), Only: []metadata.Ino{a.Ino}}) // as the home does before an open returns
+	must(t, 1)(g.Append(ctx, []byte("B")))
+	must(t, 1)(w.Append(ctx, []byte("5")))
+	must(t, 1)(g.Append(ctx, []byte("C")))
+	closed(t, f)
+	closed(t, g)
+	if got := read(t, other, a.Ino); string(got) != "1234B5C" {
+		t.Errorf("the file is %q, want %q", got, "1234B5C")
+	}
+}
+
+// appendHome calls a function, once, before an Append is answered, and counts the places that were asked for.
+type appendHome struct {
+	*clienttest.Home
+	before atomic.Pointer[func()]
+	places atomic.Int64
+}
+
+func (h *appendHome) append(fn func()) { h.before.Store(&fn) }
+
+func (h *appendHome) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
+	if q.Len > 0 {
+		h.places.Add(1)
+	}
+	p, err := h.Home.Append(ctx, by, q)
+	if fn := h.before.Swap(nil); fn != nil {
+		(*fn)()
+	}
+	return p, err
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
 const (
@@ -97,6 +98,19 @@ func (r closeReporter) report(ctx context.Context, home metadata.NodeID, files [
 
 // Recall is metadata.Recaller.
 func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
+	r := recalled(c, q)
+	ctx, cancel := context.WithTimeout(c.ctx, appends.AloneTerm) // the home waits no longer
+	defer cancel()
+	for _, ino := range q.Only {
+		if f := c.files.get(ino); f != nil {
+			_ = f.buffer.DrainBegun(ctx) // the Writers report what was lost
+		}
+	}
+	return r
+}
+
+// recalled is the answer to q: from now on c is not alone in having these files open.
+func recalled(c *Client, q metadata.Recall) metadata.Recalled {
 	t := &c.files
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +118,12 @@ func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
 	add := func(ino metadata.Ino) {
 		if f := t.open[ino]; f != nil {
 			f.mu.Lock()
-			flight, placed := f.app.Report()
+			f.endAlone()
+			var flight metadata.Reservation
+			var placed []metadata.Extent
+			if len(q.Only) == 0 { // else the home knows its appends
+				flight, placed = f.app.Report()
+			}
 			r.Files = append(r.Files, metadata.Opened{
 				Ino: ino, Ticket: f.ticket, Unsure: f.unsure, Outstanding: flight, Written: placed,
 				Locks: c.locks.Held(ino), Maps: f.maps || f.mapsAsked > 0,

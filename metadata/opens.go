@@ -90,7 +90,8 @@ type Place struct {
 	Off  int64
 	Tail int64 // end of all reserved places
 	Attr Attr
-	// Alone: no other node has the file open.
+	// Alone: no other node has the file open. The client may buffer appends for a while (appends.AloneTerm) after it
+	// asked, until a Recall names the file.
 	Alone bool
 }
 
@@ -112,7 +113,8 @@ type Opens interface {
 	Append(ctx context.Context, by Holder, q Append) (Place, error)
 }
 
-// Recall asks a client which files of one home it has open.
+// Recall asks a client which files of one home it has open. Of those that it names the client first sends what it has
+// buffered, and it buffers no more appends to them until a later Place says that it is alone.
 type Recall struct {
 	Home  NodeID // the caller; not sent
 	Run   Run    // of the client on the home's own node

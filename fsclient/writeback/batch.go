@@ -70,6 +70,15 @@ func (b *Buffer) Drain(ctx context.Context) error {
 	return nil
 }
 
+// DrainBegun is Drain that waits also for the write that is being buffered now.
+func (b *Buffer) DrainBegun(ctx context.Context) error {
+	if err := b.writer.Lock(ctx); err != nil {
+		return fmt.Errorf("inode %v: buffered writes: %w", b.file.Ino(), err)
+	}
+	b.writer.Unlock()
+	return b.Drain(ctx)
+}
+
 // awaitSending waits until fewer than n batches are in flight.
 func (b *Buffer) awaitSending(ctx context.Context, n int) error {
 	for {

@@ -31,7 +31,7 @@ type File interface {
 	WriteThrough(ctx context.Context, p []byte, off int64) (n int, err error)
 	// AppendThrough writes p at the end of the file, wherever that is.
 	AppendThrough(ctx context.Context, p []byte) (n int, err error)
-	// Alone reports whether no other node had the file open, as the home said last.
+	// Alone reports whether no other node has the file open. Whoever ends that calls DrainBegun.
 	Alone() bool
 	// Spans returns where n bytes go that are written at offset off, or, with
 	// AtEnd, appended behind the pending bytes that have not arrived.

@@ -25,7 +25,7 @@
 //     writes through.
 //
 // Appends have one place for a whole batch. They are buffered only while no other
-// node has the file open (File.Alone).
+// node has the file open (File.Alone): before an open there succeeds, they are sent.
 //
 // The package does not know where the bytes of a file are kept, nor the file's home:
 // it writes through File, and has files flushed through Client.

@@ -17,7 +17,6 @@ type Client struct {
 	written     []metadata.Extent    // appended here and not yet below the size that everybody sees
 	unsettled   bool                 // the home does not know that the last append is complete
 	reports     uint64               // how often a home has asked for a report
-	alone       bool                 // no other node had the file open at the home's last word
 	seen        int64                // end of the appends that this node may read
 }
 
@@ -103,7 +102,7 @@ func Covered(q metadata.Append, p metadata.Place) bool {
 // heard takes the answer of a home that knows of all appends but the one that is
 // about to begin.
 func (c *Client) heard(p metadata.Place) {
-	c.unsettled, c.unused, c.seen, c.alone = false, 0, 0, p.Alone
+	c.unsettled, c.unused, c.seen = false, 0, 0
 	c.written = slices.DeleteFunc(c.written, func(e metadata.Extent) bool {
 		return e.End() <= p.Attr.Size || e.End() > p.Tail // everybody sees it, or it was cut off
 	})
@@ -133,9 +132,6 @@ func (c *Client) Unsettled() bool { return c.unsettled }
 // Invisible reports whether some appends of this node may not be seen by
 // everybody yet.
 func (c *Client) Invisible() bool { return c.unsettled || len(c.written) > 0 }
-
-// Alone reports whether no other node had the file open at the home's last word.
-func (c *Client) Alone() bool { return c.alone }
 
 // Seen is the end of the appends that this node may read; 0 if the home's word
 // is newer.

@@ -14,6 +14,10 @@ import (
 // announced and did not come.
 const FreezeTime = 10 * time.Second
 
+// AloneTerm is how long a node that was told that no other has the file open may buffer appends. In that time
+// it buffers none after the home has asked it for the file because another node opens it.
+const AloneTerm = time.Second
+
 // Home orders the appends of one file at its home. The caller's lock guards it.
 type Home struct {
 	tail        int64 // end of all places that were given away

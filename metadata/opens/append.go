@@ -8,11 +8,15 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
 // waitTime bounds how long one answer waits for the appends of other nodes. The client
 // asks again if it needs to wait longer.
 const waitTime = 5 * time.Second
+
+// aloneSlack is how much longer than appends.AloneTerm the home waits for a node that does not answer.
+const aloneSlack = 100 * time.Millisecond
 
 // Append is metadata.Opens.
 func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
@@ -77,6 +81,23 @@ func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metada
 		return a, nil
 	}
 	return f.cfg.Store.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.GrowSize | metadata.MtimeNow, Size: end})
+}
+
+// endAlone returns when no other node buffers appends to ino, which by has just opened: the node that was told that no other
+// has it open has sent what it has buffered, or its time is over.
+func (f *Files) endAlone(ctx context.Context, by metadata.Holder, ino metadata.Ino) {
+	told, seq := f.toldAlone(ino, by.Node)
+	if seq == 0 || f.cfg.Recall == nil {
+		return
+	}
+	term, cancel := context.WithTimeout(ctx, appends.AloneTerm+aloneSlack)
+	defer cancel()
+	if _, err := f.cfg.Recall(term, told, metadata.Recall{Run: f.cfg.Run, Only: []metadata.Ino{ino}}); err != nil {
+		<-term.Done()
+	}
+	if ctx.Err() == nil {
+		f.notAlone(ino, seq)
+	}
 }
 
 // await returns when c is closed, the limit passes (if it is positive), or ctx ends.

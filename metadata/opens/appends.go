@@ -104,8 +104,46 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 		r.renew(q.Ino, f)
 	}
 	p.Tail = f.appends.Tail()
-	p.Alone = f.alone(by.Node)
+	p.Alone = r.tellAlone(f, by.Node)
 	return p, f.appends.End(), err
+}
+
+// tellAlone reports whether no other node has f open, and notes that node id, which has, hears of that.
+func (r *Registry) tellAlone(f *file, id metadata.NodeID) bool {
+	i, has := f.holder(id)
+	if !has || !f.alone(id) {
+		return false
+	}
+	r.seq++
+	f.holders[i].alone = r.seq
+	return true
+}
+
+// toldAlone returns the node that was told that it alone has ino open, if that is not node id, and when.
+func (r *Registry) toldAlone(ino metadata.Ino, id metadata.NodeID) (told metadata.NodeID, seq uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.files[ino]; f != nil {
+		for _, h := range f.holders {
+			if h.node != id && h.alone > 0 {
+				return h.node, h.alone
+			}
+		}
+	}
+	return 0, 0
+}
+
+// notAlone notes that a node knows that what it was told is over.
+func (r *Registry) notAlone(ino metadata.Ino, seq uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.files[ino]; f != nil {
+		for i := range f.holders {
+			if f.holders[i].alone == seq {
+				f.holders[i].alone = 0
+			}
+		}
+	}
 }
 
 // holder returns where the node is, or would be, among the holders.

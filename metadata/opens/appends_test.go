@@ -321,3 +321,55 @@ func TestAppendsAgainstBytes(t *testing.T) {
 		return len(f.files) == 0
 	})
 }
+
+// TestOpenEndsAlone: an open waits until the node that was told that it alone has the file open has been asked for it, as do
+// further opens meanwhile; later ones ask nobody.
+func TestOpenEndsAlone(t *testing.T) {
+	w := newWorld()
+	asked, answer := make(chan metadata.NodeID, 10), make(chan error)
+	f := serveWith(t, Config{
+		Store: w, Places: w.places, Remove: w.remove,
+		Recall: func(_ context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error) {
+			if len(q.Only) != 1 || q.Only[0] != 1000 {
+				t.Errorf("node %d was asked for %v", id, q.Only)
+			}
+			asked <- id
+			return metadata.Recalled{}, <-answer
+		},
+	})
+	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
+	opened := make(chan error, 10)
+	open := func(id metadata.NodeID, tick metadata.Ticket) {
+		_, err := f.Open(t.Context(), on(id), 1000, metadata.Opening{Ticket: tick})
+		opened <- err
+	}
+	a := &appender{by: on(1)}
+	open(1, 1)
+	if p := place(t, f, a.by, a.next(10)); !p.Alone {
+		t.Error("node 1 is not alone")
+	}
+	open(1, 2)
+	go open(2, 3)
+	first := <-asked
+	go open(3, 4)
+	if second := <-asked; first != 1 || second != 1 {
+		t.Errorf("nodes %d and %d were asked, want node 1 twice", first, second)
+	}
+	if p := place(t, f, a.by, a.next(10)); p.Alone {
+		t.Error("node 1 is alone while others open the file")
+	}
+	if n := len(opened); n != 2 {
+		t.Errorf("%d opens have returned, want the 2 of node 1", n)
+	}
+	close(answer)
+	eventually(t, "both opens", func() bool { return len(opened) == 4 })
+	open(4, 5)
+	if len(asked) > 0 {
+		t.Error("node 1 was asked again")
+	}
+	for range 5 {
+		if err := <-opened; err != nil {
+			t.Error(err)
+		}
+	}
+}

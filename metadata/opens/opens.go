@@ -39,6 +39,9 @@
 // (Recover); a node that returns to a running home reports only its open files
 // (Await).
 //
+// A node that alone has a file open may buffer appends. The home notes whom it has told so, and an open by another node
+// waits until that node has answered a Recall of the file, or for appends.AloneTerm.
+//
 // # Versions
 //
 // Clients keep pages of a file as long as its st_ctime is the same. Its home gives it a new one, and recalls its
@@ -96,8 +99,8 @@ type Config struct {
 	Places func(ctx context.Context, a metadata.Attr, all bool) ([]Place, error)
 	// Remove removes objects on a node. A missing object is no error.
 	Remove func(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error
-	// Recall asks a node which of its files it has open. nil: closes that are on their way
-	// count when they arrive.
+	// Recall asks a node which of its files it has open, and to send what it has buffered of the files that it asks
+	// for. nil: closes that are on their way count when they arrive, and no node buffers appends.
 	Recall func(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error)
 	// Changed hears of a file whose size or version has changed without a request, as by the death of a node. nil:
 	// nothing does.
@@ -149,6 +152,7 @@ func (f *Files) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, 
 	if err != nil {
 		return metadata.Holding{Attr: a}, err
 	}
+	f.endAlone(ctx, by, ino)
 	return f.holding(ctx, by, a, o), nil
 }
 

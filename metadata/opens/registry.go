@@ -48,6 +48,7 @@ type holder struct {
 	node   metadata.NodeID
 	ticket metadata.Ticket
 	maps   uint64 // it may map the file shared and writable: the seq of that; 0 if it may not
+	alone  uint64 // it was told that no other node has the file open: the seq of that; 0 if not, or told otherwise
 }
 
 // node is the state of a client.
