@@ -177,8 +177,9 @@ func (s *Store) create1Locked(dir metadata.Ino, name string, n metadata.New) (me
 		d.Nlink++
 		c.parent, c.text = dir, name
 	}
-	t.put(c)
 	t.enter(d, name, entry{c.Ino, c.Mode})
+	c.Ctime = d.Ctime
+	t.put(c)
 	t.put(d)
 	return c.Attr, t.commit()
 }
@@ -264,9 +265,11 @@ func (s *Store) Unlink(ctx context.Context, dir metadata.Ino, name string) (meta
 		if err != nil {
 			return err
 		}
+		t.leave(d, name)
+		t.now = d.Ctime
 		t.unlink(n)
 		gone = metadata.Entry{Name: name, Ino: e.ino, Mode: n.Mode, Attr: &n.Attr}
-		t.leave(d, name)
+		d.Mtime, d.Ctime = n.Ctime, n.Ctime
 		t.put(d)
 		return nil
 	})

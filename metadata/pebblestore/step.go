@@ -240,7 +240,14 @@ func (t *step) putShardMap(dir metadata.Ino, d *shardedDir) {
 func (t *step) enter(dir *inode, name string, e entry) {
 	t.note(t.b.Set(entryKey(dir.Ino, name), e.append(make([]byte, 0, 12)), nil))
 	t.count(dir.Ino, name, 1)
-	dir.Mtime, dir.Ctime = t.now, t.now
+	t.entriesChanged(dir)
+}
+
+// entriesChanged sets the times of dir. They never go back, even if the clock does: clients that have made a change here
+// know dir by its latest time.
+func (t *step) entriesChanged(dir *inode) {
+	t.changed(dir)
+	dir.Mtime = dir.Ctime
 }
 
 // count counts a created or removed entry.
@@ -254,7 +261,7 @@ func (t *step) count(dir metadata.Ino, name string, delta int) {
 func (t *step) leave(dir *inode, name string) {
 	t.note(t.b.Delete(entryKey(dir.Ino, name), nil))
 	t.count(dir.Ino, name, -1)
-	dir.Mtime, dir.Ctime = t.now, t.now
+	t.entriesChanged(dir)
 }
 
 // unlink removes a link of a file and writes it.

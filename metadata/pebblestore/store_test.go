@@ -297,6 +297,41 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
+// TestDirectoryWhenClockIsSetBack: each change of the entries of a directory has later times than the one before. A file that
+// is made or removed has the same st_ctime, by which its client knows those of the directory.
+func TestDirectoryWhenClockIsSetBack(t *testing.T) {
+	at := time.Unix(1000, 0)
+	s := open(t, Config{Now: func() time.Time { return at }})
+	was, err := s.Getattr(ctx, metadata.RootIno)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, file *metadata.Attr, err error) {
+		t.Helper()
+		d, derr := s.Getattr(ctx, metadata.RootIno)
+		if err != nil || derr != nil || d.Mtime <= was.Mtime || d.Ctime <= was.Ctime || d.Mtime != d.Ctime || file.Ctime != d.Ctime {
+			t.Errorf("%s: times %v and %v, %v, %v, want later than %v, and st_ctime of the file as well: %v", what, d.Mtime, d.Ctime, err, derr, was.Mtime, file.Ctime)
+		}
+		was = d
+	}
+	for _, back := range []time.Duration{0, time.Hour, time.Hour} {
+		at = at.Add(-back)
+		a, err := s.Create(ctx, metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
+		check("create", &a, err)
+		if back == 0 { // the file has a later time than the directory
+			_, err := s.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.SetMode, Mode: 0o600})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		e, err := s.Unlink(ctx, metadata.RootIno, "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("unlink", e.Attr, err)
+	}
+}
+
 // TestClockThatStands: each change of an inode has a later time than the one before, also of writes
 // between which the clock stands.
 func TestClockThatStands(t *testing.T) {
