@@ -107,7 +107,7 @@ type Client struct {
 
 	files    fileTable
 	leases   *leases.Cache
-	onRevoke atomic.Pointer[func([]metadata.Ino)]
+	onRevoke atomic.Pointer[forgetting]
 
 	published atomic.Int64
 

@@ -27,22 +27,31 @@ func (c *Client) Revoke(keys []metadata.LeaseKey) {
 	inos := c.leases.Revoke(keys...)
 	c.closeIdle(inos)
 	if f := c.onRevoke.Load(); f != nil {
-		(*f)(inos)
+		f.recalled(inos)
 	}
 }
 
-// OnRevoke calls f with inodes whose attributes must not be cached any longer. f
-// must not wait for an operation of this client.
-func (c *Client) OnRevoke(f func(inos []metadata.Ino)) { c.onRevoke.Store(&f) }
+// forgetting is what hears of inodes whose attributes must not be cached any longer.
+type forgetting struct{ recalled, changed func(inos []metadata.Ino) }
+
+// OnRevoke calls recalled with inodes whose attributes must not be cached any longer, and changed with those that this node
+// has changed, before the change returns. Neither may wait for an operation of this client.
+func (c *Client) OnRevoke(recalled, changed func(inos []metadata.Ino)) {
+	c.onRevoke.Store(&forgetting{recalled, changed})
+}
 
 // changedHere drops what is cached of keys, of which this node has changed what they name, or may have: err is that
 // of the call. Their home recalls leases from other nodes only. With some errors the change may still happen.
 func (c *Client) changedHere(err error, keys ...metadata.LeaseKey) {
+	forget := c.leases.Revoke
 	if mayHappen(err) {
-		c.closeIdle(c.leases.Doubt(keys...))
-		return
+		forget = c.leases.Doubt
 	}
-	c.closeIdle(c.leases.Revoke(keys...))
+	inos := forget(keys...)
+	c.closeIdle(inos)
+	if f := c.onRevoke.Load(); f != nil {
+		f.changed(inos)
+	}
 }
 
 // mayHappen reports whether a change whose call failed with err may take effect later.
@@ -242,16 +251,19 @@ func entryKey(dir metadata.Ino, name string) metadata.LeaseKey {
 // dir if they have one home. at may be nil.
 func (c *Client) entryChanged(dir metadata.Ino, at *metadata.Attr) {
 	if at == nil || at.Ino.Home() != dir.Home() {
-		c.leases.Revoke(attrKey(dir))
+		c.changedHere(nil, attrKey(dir))
 		return
 	}
 	c.leases.Touch(dir, at.Ctime)
+	if f := c.onRevoke.Load(); f != nil {
+		f.changed([]metadata.Ino{dir})
+	}
 }
 
 // entryNotChanged is called with the error of a change of the entry name of dir.
 func (c *Client) entryNotChanged(err error, dir metadata.Ino, name string) {
 	if mayHappen(err) {
-		c.leases.Doubt(attrKey(dir), entryKey(dir, name))
+		c.changedHere(err, attrKey(dir), entryKey(dir, name))
 	}
 }
 

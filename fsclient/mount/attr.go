@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
 const (
@@ -208,6 +210,38 @@ func (s *fsys) forget(inos []metadata.Ino) {
 	}
 }
 
+// givenDirs is the directories whose leased attributes the kernel has been given lately. Such an answer may reach it after that
+// to a later change by this node.
+type givenDirs struct {
+	mu   sync.Mutex
+	dirs [2]map[metadata.Ino]struct{} // under mu: newer ones first
+	at   time.Time                    // under mu: since when they are noted in the first
+}
+
+// add notes a directory, before its attributes are read.
+func (g *givenDirs) add(dir metadata.Ino, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now.Sub(g.at) >= leases.Term {
+		g.dirs, g.at = [2]map[metadata.Ino]struct{}{{}, g.dirs[0]}, now
+	}
+	g.dirs[0][dir] = struct{}{}
+}
+
+// among returns those of inos, which this node has changed, that were noted in the last term. The kernel must forget them:
+// then it refuses answers to what it has asked before.
+func (g *givenDirs) among(inos []metadata.Ino) (given []metadata.Ino) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, ino := range inos {
+		_, now := g.dirs[0][ino]
+		if _, before := g.dirs[1][ino]; now || before {
+			given = append(given, ino)
+		}
+	}
+	return given
+}
+
 // dropPages makes the kernel drop cached pages of files.
 func (s *fsys) dropPages(files []metadata.Ino) {
 	s.drops.Add(1)
@@ -241,6 +275,10 @@ func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 			return nil
 		}
 		a, left, err := s.attr(ctx, ino)
+		if err == nil && left > 0 && a.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+			s.given.add(ino, time.Now())
+			a, left, err = s.attr(ctx, ino) // a change since then makes the kernel forget
+		}
 		if errors.Is(err, syscall.ENOENT) {
 			if was, ok := s.client.Removed(ino); ok { // it is still open, or a working directory
 				fillAttrOut(out, &was, 0)

@@ -39,7 +39,8 @@ type fsys struct {
 	takeover    takeover
 	drops       atomic.Int64                  // how often pages were dropped
 	trace       atomic.Pointer[func(Request)] // nil is no trace
-	warned      atomic.Int64                  // when the last error was logged as a warning, Unix seconds
+	given       givenDirs
+	warned      atomic.Int64 // when the last error was logged as a warning, Unix seconds
 }
 
 func newFS(cfg Config, now time.Time) *fsys {
@@ -64,7 +65,7 @@ func (s *fsys) String() string { return fsName }
 func (s *fsys) Init(server *fuse.Server) {
 	s.server.Store(server)
 	s.pages.Store(&pages{s: s, server: server, direct: true}) // as by passthrough
-	s.client.OnRevoke(s.forget)
+	s.client.OnRevoke(s.forget, func(inos []metadata.Ino) { s.forget(s.given.among(inos)) })
 	k := server.KernelSettings()
 	has := func(c uint64) bool { return k.Flags64()&c != 0 }
 	s.dropsDirect = has(fuse.CAP_DIRECT_IO_ALLOW_MMAP) // the same kernels

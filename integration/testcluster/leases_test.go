@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -345,4 +349,45 @@ func TestListedFilesCostNoCall(t *testing.T) {
 		}
 		return n.Client.Stats().MetaRemote == asked
 	})
+}
+
+// TestOwnMkdirBesideStat: the answer to a stat of a directory, from the lease, reaches the kernel after a mkdir in it on the
+// same node has returned. The kernel does not take it.
+func TestOwnMkdirBesideStat(t *testing.T) {
+	c := Start(t, Config{})
+	m := c.Mount(t, 2)[0]
+	d := filepath.Join(m.Scratch, "d")
+	if err := os.Mkdir(d, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	keep(t, c.Nodes[2], d)
+	var armed atomic.Bool
+	armed.Store(true)
+	held, release := make(chan struct{}), make(chan struct{})
+	m.Trace(func(r mount.Request) {
+		if r.Op == "getattr" && armed.CompareAndSwap(true, false) {
+			close(held)
+			<-release
+		}
+	})
+	stated := make(chan error, 1)
+	go func() {
+		var st unix.Statx_t
+		stated <- unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
+	}()
+	<-held
+	merr := unix.Mkdirat(int(f.Fd()), "sub", 0o755) // a path would make the kernel look d up first
+	close(release)
+	if err := errors.Join(merr, <-stated); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Nlink != 3 {
+		t.Errorf("after a mkdir the directory has %d links, %v, want 3", st.Nlink, err)
+	}
 }
