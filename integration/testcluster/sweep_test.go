@@ -65,7 +65,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlink(t, c.Nodes[3], "open")
-	strange := metadata.LiveIno(3, 1<<40) // which node 3 has never had
+	strange := metadata.LiveIno(3, 1<<38) // which node 3 has never had
 	before := objects(c.Nodes[2])
 	c.leak(t, 2, append(gone, strange)...)
 	c.leak(t, 1, gone...)
