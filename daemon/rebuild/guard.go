@@ -83,11 +83,15 @@ func (g *Guard) raise(e metadata.Epoch) {
 	g.fence.Raise(e)
 	for kind := range g.ranges {
 		for i := range g.ranges[kind] {
-			mu := &g.ranges[kind][i]
-			mu.Lock()
-			defer mu.Unlock()
+			drain(&g.ranges[kind][i])
 		}
 	}
+}
+
+// drain waits until all that hold mu for reading now have released it.
+func drain(mu *sync.RWMutex) {
+	mu.Lock()
+	defer mu.Unlock()
 }
 
 // alone calls fn while no write of the object is under way.

@@ -224,6 +224,9 @@ func (r *Rebuilder) target(ctx context.Context, ino metadata.Ino) (to destinatio
 		return to, false, err
 	}
 	m, self := r.cfg.Node.View().Map, r.cfg.Node.Self()
+	if m.Changed() != r.by { // the guard still admits writers that do not know of a copy by this map
+		return to, false, fmt.Errorf("the map has changed: %w", syscall.ESTALE)
+	}
 	for _, p := range cluster.Parts(a.Ino, a.Layout, m.Order(a.Ino, a.Layout)) {
 		if p.Object(self) != ino {
 			continue
