@@ -5,10 +5,18 @@ import (
 	"errors"
 	"net"
 	"os"
+	"time"
 
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+const (
+	// helperTime bounds the work of a helper; it is longer than the keeper gives it.
+	helperTime = 150 * time.Second
+	// helperEnd bounds the wait until a helper that has failed has gone.
+	helperEnd = 10 * time.Second
 )
 
 // begin starts a helper with by, serves its connection with the Cover that adopt makes, tells the helper
@@ -21,6 +29,7 @@ func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string, *os.
 	}
 	defer near.Close()                                            // which ends a helper that still listens
 	defer context.AfterFunc(c.ctx, func() { _ = near.Close() })() // it may be closed already
+	_ = near.SetDeadline(time.Now().Add(helperTime))              // a helper that cannot be killed hides the dataset no longer
 	dev, end, err := by(c.ctx, ds.Name, far)
 	_ = far.Close() // the helper has its own
 	if err != nil {
@@ -42,7 +51,10 @@ func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string, *os.
 	}
 	if e := mounts.AwaitMounted(near); e != nil {
 		_ = near.Close()
-		<-m.Served()
+		select {
+		case <-m.Served():
+		case <-time.After(helperEnd): // the helper hangs in a drive, and holds the mount
+		}
 		return nil, errors.Join(e, err)
 	}
 	return m, nil

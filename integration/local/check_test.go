@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,7 +47,7 @@ func TestCheck(t *testing.T) {
 	}
 	gone := metadata.LiveIno(1, 1<<38)
 	part := filepath.Join(c.dir, ".bivouac/node2/store/objects/00")
-	write(t, filepath.Join(mkdir(t, part), "0001010000000000"), []byte("leaked"))
+	write(t, filepath.Join(mkdir(t, part), fmt.Sprintf("%016x", uint64(gone))), []byte("leaked"))
 	out := c.run("check", "--dir", c.dir)
 	if want := "node2 has an object of inode " + gone.String() + ", which does not exist\n"; out.status != 1 || !strings.HasPrefix(out.out, want) ||
 		!strings.Contains(out.err, "scratch has 1 problems") {
