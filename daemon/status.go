@@ -84,8 +84,7 @@ type Status struct {
 	Scrub dataset.ScrubStats `json:"scrub"`
 	// Corrupt is how many blocks of scratch data on this node's drives differed from their checksums.
 	Corrupt int64 `json:"corrupt_blocks,omitempty"`
-	// OneCopy is what is left to copy after the loss of a node, on all nodes; nil if all files with copies have as many
-	// as they should have.
+	// OneCopy counts the files and bytes of all nodes that have lost a copy with a node; nil if there are none.
 	OneCopy *OneCopy `json:"one_copy,omitempty"`
 	// StageOut is how far this node is with its part of each stage-out.
 	StageOut []stageout.Status `json:"stage_out,omitempty"`

@@ -42,7 +42,7 @@ func TestLinkWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, err := linkOf(s, whole); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("an object that nobody calls whole is linked: %q, %v", b, err)
+		t.Fatalf("an incomplete object is linked: %q, %v", b, err)
 	}
 	for range 2 {
 		linked(t, s, whole)

@@ -28,16 +28,16 @@ type attack struct {
 
 const (
 	theSecret = "only root may read this"
-	hisOwn    = "the user may read this"
+	userText  = "the user may read this"
 )
 
 // attacks are done by root, so they include more than the user can do.
 var attacks = []attack{
-	{"nothing", func(string, string) error { return nil }, hisOwn},
+	{"nothing", func(string, string) error { return nil }, userText},
 	{"another file of his", func(o, _ string) error {
 		return errors.Join(os.Remove(o), os.WriteFile(o, []byte("another"), 0o600), os.Chown(o, nobody, nobody))
 	}, "another"},
-	{"a short file", func(o, _ string) error { return os.Truncate(o, 4) }, hisOwn[:4]},
+	{"a short file", func(o, _ string) error { return os.Truncate(o, 4) }, userText[:4]},
 	{"a symbolic link", func(o, secrets string) error {
 		return errors.Join(os.Remove(o), os.Symlink(filepath.Join(secrets, "file"), o))
 	}, ""},
@@ -87,7 +87,7 @@ func attacked(t *testing.T, i int, a attack, known bool) {
 	hidden := filepath.Join(secrets, "dir", filepath.Base(at))
 	for _, err := range []error{
 		os.Chmod(dir, 0o755), os.MkdirAll(filepath.Dir(at), 0o700), os.MkdirAll(filepath.Dir(hidden), 0o700),
-		os.WriteFile(at, []byte(hisOwn), 0o600), os.WriteFile(hidden, []byte(theSecret), 0o600), os.WriteFile(filepath.Join(secrets, "file"), []byte(theSecret), 0o600),
+		os.WriteFile(at, []byte(userText), 0o600), os.WriteFile(hidden, []byte(theSecret), 0o600), os.WriteFile(filepath.Join(secrets, "file"), []byte(theSecret), 0o600),
 		own(store),
 	} {
 		if err != nil {
@@ -105,7 +105,7 @@ func attacked(t *testing.T, i int, a attack, known bool) {
 		}
 		defer unix.Close(view)
 		if known {
-			if got, err := readAt(view); err != nil || got != hisOwn {
+			if got, err := readAt(view); err != nil || got != userText {
 				t.Errorf("before the attack: %q, %v", got, err)
 			}
 		}
@@ -139,7 +139,7 @@ func viewOf(ino metadata.Ino, stores ...string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	err = w.Add(Named{Name: "file", Attr: metadata.Attr{Ino: ino, Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: nobody, GID: nobody, Size: int64(len(hisOwn))}})
+	err = w.Add(Named{Name: "file", Attr: metadata.Attr{Ino: ino, Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: nobody, GID: nobody, Size: int64(len(userText))}})
 	if err = errors.Join(err, w.End()); err != nil {
 		return -1, err
 	}
@@ -190,7 +190,7 @@ func wantReads(t *testing.T, view int, a attack, known bool) {
 		switch {
 		case strings.Contains(got, theSecret):
 			t.Errorf("%s, read before: %v: user %d reads what is root's", a.name, known, uid)
-		case known && err == nil && got == hisOwn: // still in the page cache
+		case known && err == nil && got == userText: // still in the page cache
 		case a.want != "" && (err != nil || got != a.want):
 			t.Errorf("%s, read before: %v: user %d reads %q, %v, want %q", a.name, known, uid, got, err, a.want)
 		case a.want == "" && err == nil:
@@ -215,7 +215,7 @@ func TestViewStores(t *testing.T) {
 		}
 	}
 	at := filepath.Join(stores[63], chunkstore.WholeDir, ObjectPath(object(1)))
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(filepath.Dir(at), 0o700), os.WriteFile(at, []byte(hisOwn), 0o600), own(dir)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(filepath.Dir(at), 0o700), os.WriteFile(at, []byte(userText), 0o600), own(dir)); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
@@ -228,7 +228,7 @@ func TestViewStores(t *testing.T) {
 			return
 		}
 		defer unix.Close(view)
-		if got, err := readAt(view); err != nil || got != hisOwn {
+		if got, err := readAt(view); err != nil || got != userText {
 			t.Errorf("the object in the last of 64 store directories is read as %q, %v", got, err)
 		}
 	}()

@@ -89,7 +89,7 @@ func TestAwaitMounted(t *testing.T) {
 	}
 }
 
-// TestTellRoot: a helper hears the root that it is told, and the end of the talk.
+// TestTellRoot: a helper receives the inode number of the root, and the end of the connection.
 func TestTellRoot(t *testing.T) {
 	near, far, err := Talk()
 	if err != nil {

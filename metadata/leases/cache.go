@@ -29,8 +29,8 @@ const (
 // idle is how long an unused session is renewed.
 const idle = 5 * Term
 
-// renewBelow is what is left of a session when it is renewed: a little more than half, for holders that look for due
-// sessions twice in that time, not quite regularly.
+// renewBelow is the remaining term below which a session is renewed. It is a little more than half of a term, because
+// holders check for due sessions four times a term, at slightly irregular times.
 const renewBelow = Term * 9 / 16
 
 // Cache is the leased answers of one node.

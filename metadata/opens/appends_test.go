@@ -322,8 +322,8 @@ func TestAppendsAgainstBytes(t *testing.T) {
 	})
 }
 
-// TestOpenEndsAlone: an open waits until the node that was told that it alone has the file open has been asked for it, as do
-// further opens meanwhile; later ones ask nobody.
+// TestOpenEndsAlone: an open, and any open at the same time, waits until the only node that had the file open has answered
+// a recall. Later opens send no recall.
 func TestOpenEndsAlone(t *testing.T) {
 	w := newWorld()
 	asked, answer := make(chan metadata.NodeID, 10), make(chan error)
