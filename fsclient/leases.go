@@ -24,7 +24,7 @@ const (
 // Revoke drops cached attributes and entries, because another node is changing them,
 // here and in the kernel.
 func (c *Client) Revoke(keys []metadata.LeaseKey) {
-	inos := c.leases.Revoke(keys...)
+	inos := c.leases.Recalled(keys...)
 	c.closeIdle(inos)
 	if f := c.onRevoke.Load(); f != nil {
 		f.recalled(inos)

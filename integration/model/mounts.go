@@ -127,7 +127,11 @@ func (m *Mounts) copyrange(src real, o Op) Result {
 		return failed(syscall.EXDEV)
 	}
 	// The kernel takes the size that it heard last, and its pages as they are. A program
-	// that copies has just opened the file; who has it open for long reads first.
+	// that copies stats the file first; who has it open for long also reads first.
+	var st unix.Stat_t
+	if err := unix.Fstat(src.fd, &st); err != nil {
+		return of(0, err)
+	}
 	if _, err := unix.Pread(src.fd, make([]byte, 1), 0); err != nil && err != unix.EBADF {
 		return of(0, err)
 	}

@@ -72,6 +72,35 @@ func seekHoles(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
+// copyRange: what was written there is copied here once its size is known here.
+func copyRange(t *testing.T, _ *camp, here, there string) {
+	check(t, os.WriteFile(there+"/f", nil, 0o644))
+	w, err := os.OpenFile(there+"/f", os.O_RDWR, 0)
+	check(t, err)
+	r, err := os.OpenFile(here+"/f", os.O_RDWR, 0)
+	check(t, err)
+	to, err := os.Create(here + "/g")
+	check(t, err)
+	defer func() { check(t, errors.Join(w.Close(), r.Close(), to.Close())) }()
+	for size := 3; size < 3<<12; size <<= 4 {
+		_, err = w.WriteAt(pattern(size), 0)
+		check(t, err)
+		check(t, w.Sync())
+		if st, err := r.Stat(); err != nil || st.Size() != int64(size) {
+			t.Fatalf("fstat = %v, %v, want %d", st, err, size)
+		}
+		var from, at int64
+		n, err := unix.CopyFileRange(int(r.Fd()), &from, int(to.Fd()), &at, 1<<20, 0)
+		if n != size || err != nil {
+			t.Errorf("copy_file_range of %d = %d, %v", size, n, err)
+		}
+	}
+	check(t, to.Sync())
+	if got, err := os.ReadFile(there + "/g"); err != nil || !bytes.Equal(got, pattern(3<<8)) {
+		t.Errorf("the copy has %d bytes, %v", len(got), err)
+	}
+}
+
 // direct: writes that pass the page cache, and what the other kernel has.
 func direct(t *testing.T, _ *camp, here, there string) {
 	const n = 1 << 20

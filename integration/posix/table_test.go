@@ -32,6 +32,7 @@ var rows = []row{
 	{"truncate", truncate},
 	{"fallocate", fallocate},
 	{"SEEK_DATA, HOLE", seekHoles},
+	{"copy_file_range", copyRange},
 	{"O_DIRECT, O_SYNC", direct},
 	{"st_blocks", blocks},
 	{"rename", rename},

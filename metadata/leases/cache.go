@@ -235,7 +235,24 @@ func (c *Cache) Removed(ino metadata.Ino) (metadata.Attr, bool) {
 	return metadata.Attr{}, false
 }
 
-// Revoke drops recalled answers. An entry takes the attributes of its inode with it. It returns
+// Recalled drops the answers that a home recalls, and no others: each home that changes an inode recalls its attributes. It
+// returns the inodes whose attributes must not be cached any longer. A kernel that is told so discards an answer that is on
+// its way, and a read then uses the size of before.
+func (c *Cache) Recalled(keys ...metadata.LeaseKey) (inos []metadata.Ino) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range keys {
+		c.forget(k)
+		if k.Name == "" {
+			inos = append(inos, k.Ino)
+		} else {
+			delete(c.entries, k)
+		}
+	}
+	return inos
+}
+
+// Revoke drops answers about what this node changes. An entry takes the attributes of its inode with it. It returns
 // the inodes whose attributes must not be cached any longer.
 func (c *Cache) Revoke(keys ...metadata.LeaseKey) (inos []metadata.Ino) {
 	c.mu.Lock()

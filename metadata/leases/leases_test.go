@@ -236,6 +236,30 @@ func TestRevokedEntryTakesItsDirectory(t *testing.T) {
 	}
 }
 
+// TestRecalledEntryLeavesItsInode: the recall of a name, as when a directory is split, says nothing of the inode.
+func TestRecalledEntryLeavesItsInode(t *testing.T) {
+	h := NewCache(newClock().now)
+	f := fetch(h)
+	f.Entry(16, metadata.Entry{Name: "d", Ino: 20}, Term)
+	f.Attr(dir(20, 5), Term)
+	f.End()
+	if inos := h.Recalled(metadata.LeaseKey{Ino: 16, Name: "d"}); len(inos) != 0 {
+		t.Errorf("Recalled = %v, want none", inos)
+	}
+	if _, ok := h.Entry(16, "d"); ok {
+		t.Error("the entry is kept")
+	}
+	if _, left := h.Attr(20); left == 0 {
+		t.Error("the attributes are dropped with the name")
+	}
+	if inos := h.Recalled(attr(20)); len(inos) != 1 || inos[0] != 20 {
+		t.Errorf("Recalled = %v, want 20", inos)
+	}
+	if _, left := h.Attr(20); left != 0 {
+		t.Error("recalled attributes are kept")
+	}
+}
+
 // What this node itself changes is seen in what it keeps, and in answers that
 // were made before the change and arrive after it.
 func TestOwnChanges(t *testing.T) {

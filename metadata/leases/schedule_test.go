@@ -360,7 +360,7 @@ func (s *schedule) recall(h Holder, keys []metadata.LeaseKey, done func()) {
 	}
 	replyLost := s.lost()
 	s.later(func() {
-		c.cache.Revoke(keys...)
+		c.cache.Recalled(keys...)
 		if !replyLost {
 			s.later(finish)
 		}
