@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -430,35 +431,47 @@ func testHoles(t *testing.T, a, b string) {
 	}
 }
 
-// testMapShared touches the mapping in another process: a page fault must not wait for
-// this process, as Go's scheduler cannot see that the thread waits.
+// testMapShared: see writeMapped.
 func testMapShared(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", make([]byte, 3<<20), 0o644))
-	exe, err := os.Executable()
-	check(t, err)
-	c := exec.Command(exe, "-test.run=^TestMapHelper$")
-	c.Env = append(os.Environ(), mapHelper+"="+a+"/f")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	check(t, writeMapped(a+"/f", 0, pattern(3<<20)))
 	wantFile(t, b+"/f", pattern(3<<20))
 }
 
-const mapHelper = "BIVOUAC_TEST_MAP" // the file that the helper writes to
+const mapHelper = "BIVOUAC_TEST_MAP" // the file that the helper writes to, from the offset in mapHelper_AT
+
+// writeMapped writes p at off through a shared mapping of another process. Neither a page fault nor munmap may wait
+// for this process, which serves the mount: Go's scheduler cannot see that a thread waits in a fault, and munmap holds
+// the lock of the address space while the pages are written.
+func writeMapped(path string, off int, p []byte) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	c := exec.Command(exe, "-test.run=^TestMapHelper$")
+	c.Env = append(os.Environ(), mapHelper+"="+path, mapHelper+"_AT="+strconv.Itoa(off))
+	c.Stdin = bytes.NewReader(p)
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
 
 func TestMapHelper(t *testing.T) {
 	path := os.Getenv(mapHelper)
 	if path == "" {
-		t.Skip("it helps another test")
+		t.Skip("it helps other tests")
 	}
+	off, err := strconv.Atoi(os.Getenv(mapHelper + "_AT"))
+	check(t, err)
+	p, err := io.ReadAll(os.Stdin)
+	check(t, err)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	check(t, err)
-	m, err := unix.Mmap(int(f.Fd()), 0, 3<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	m, err := unix.Mmap(int(f.Fd()), 0, off+len(p), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	check(t, err)
-	copy(m, pattern(3<<20))
-	check(t, unix.Msync(m, unix.MS_SYNC))
+	copy(m[off:], p)
 	check(t, unix.Munmap(m))
-	check(t, f.Sync())
 	check(t, f.Close())
 }
 
