@@ -22,8 +22,10 @@ type Request struct {
 
 // ParseSpec reads "SRC[:NAME][,KEY=VALUE]...". A colon separates a name only if
 // no slash follows it. The default name is the last component without an
-// archive's ending; of a pattern, that of the last directory before it. What is
-// not absolute, of SRC, list=, order=list: and index=, is in the directory wd.
+// archive's ending, with unpack=no without any that begins with a letter, so that
+// a file is not in a directory of its own name; of a pattern, that of the last
+// directory before it. What is not absolute, of SRC, list=, order=list: and index=,
+// is in the directory wd.
 func ParseSpec(s, wd string) (Request, error) {
 	if err := refuseURL(s); err != nil {
 		return Request{}, err
@@ -58,6 +60,9 @@ func ParseSpec(s, wd string) (Request, error) {
 	r.Source = filepath.Clean(src)
 	if r.Name == "" {
 		r.Name = DefaultName(r.Source)
+		if r.Unpack == UnpackNo && r.Name == filepath.Base(r.Source) {
+			r.Name = stem(r.Name)
+		}
 	}
 	return r, r.Validate()
 }
@@ -86,6 +91,15 @@ func DefaultName(src string) string {
 		}
 	}
 	return base
+}
+
+// stem is a file's name without its ending; the .2 of a version is none.
+func stem(name string) string {
+	ext := filepath.Ext(name)
+	if len(ext) < 2 || len(ext) == len(name) || ext[1] >= '0' && ext[1] <= '9' {
+		return name
+	}
+	return strings.TrimSuffix(name, ext)
 }
 
 // Validate says what is wrong with a request before anything is touched.

@@ -13,7 +13,10 @@ func TestParseSpec(t *testing.T) {
 		{"/a/.tar", "/a/.tar", ".tar"}, {"/a//b/../c", "/a/c", "c"},
 		{"/a/x.tar.gz", "/a/x.tar.gz", "x"}, {"/a/x.tgz", "/a/x.tgz", "x"}, {"/a/x.tar.zst", "/a/x.tar.zst", "x"}, {"/a/x.tar.xz", "/a/x.tar.xz", "x"},
 		{"/a/x.tar.bz2", "/a/x.tar.bz2", "x"}, {"/a/x.zip", "/a/x.zip", "x"}, {"/a/.zip", "/a/.zip", ".zip"}, {"/a/x.gz", "/a/x.gz", "x.gz"},
-		{"/a/x.tar.tar", "/a/x.tar.tar", "x.tar"}, {"/a/x.tar.gz:y.zip", "/a/x.tar.gz", "y.zip"},
+		{"/a/x.tar.tar", "/a/x.tar.tar", "x.tar"}, {"/a/x.tar.gz:y.zip", "/a/x.tar.gz", "y.zip"}, {"/a/x.h5", "/a/x.h5", "x.h5"},
+		{"/a/x.h5,unpack=no", "/a/x.h5", "x"}, {"/a/x.csv.gz,unpack=no", "/a/x.csv.gz", "x.csv"}, {"/a/x.tar.gz,unpack=no", "/a/x.tar.gz", "x"},
+		{"/a/x.h5.tar,unpack=no", "/a/x.h5.tar", "x.h5"}, {"/a/v1.2,unpack=no", "/a/v1.2", "v1.2"}, {"/a/.h5,unpack=no", "/a/.h5", ".h5"},
+		{"/a/x.,unpack=no", "/a/x.", "x."}, {"/a/x.h5:x.h5,unpack=no", "/a/x.h5", "x.h5"}, {"/a/s.d/*.tar,unpack=no", "/a/s.d/*.tar", "s.d"},
 	} {
 		r, err := ParseSpec(c.spec, "/wd")
 		if err != nil || r.Source != c.source || r.Name != c.name {

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"encoding/json"
 	"os"
 	"regexp"
 	"slices"
@@ -76,33 +75,9 @@ func (c *camp) checkMonitoring(node int) {
 	for _, r := range alerts.Groups[0].Rules {
 		all.check(c.t, r.Alert, r.Expr)
 	}
-	type grid struct{ X, Y, W, H int }
-	var board struct {
-		Title, UID    string
-		SchemaVersion int
-		Templating    struct{ List []struct{ Name, Type string } }
-		Panels        []struct {
-			ID          int
-			Title, Type string
-			GridPos     grid
-			Datasource  struct{ UID string }
-			FieldConfig struct{ Defaults struct{ Unit string } }
-			Targets     []struct{ RefID, Expr string }
-		}
-	}
-	read(c.t, "dashboard.json", json.Unmarshal, &board)
-	if board.Title == "" || board.UID == "" || board.SchemaVersion == 0 || len(board.Templating.List) != 2 {
-		c.t.Errorf("dashboard: %+v", board)
-	}
-	for i, p := range board.Panels {
-		if p.ID != i+1 || p.Title == "" || p.Type == "" || p.FieldConfig.Defaults.Unit == "" || p.Datasource.UID != "${datasource}" || p.GridPos.X+p.GridPos.W > 24 {
-			c.t.Errorf("panel %d: %+v", i, p)
-		}
-		for _, o := range board.Panels[:i] {
-			if a, b := p.GridPos, o.GridPos; a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H {
-				c.t.Errorf("the panels %q and %q overlap", p.Title, o.Title)
-			}
-		}
+	var board dashboard
+	read(c.t, "dashboard.json", parseDashboard, &board)
+	for _, p := range board.Panels {
 		for _, x := range p.Targets {
 			all.check(c.t, p.Title, x.Expr)
 			if !strings.Contains(x.Expr, `jobid=~"$jobid"`) {

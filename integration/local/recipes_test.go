@@ -133,6 +133,7 @@ func (c *camp) recipeSources(r recipes) string {
 	}
 	run(c.home, python, "-B", abs, lustre)
 	run(lustre, "tar", "-cf", "images.tar", "-C", "images", ".")
+	run(lustre, "mv", "table/table.h5", ".")
 	mkdir(c.t, filepath.Join(lustre, "records"))
 	for i := range 3 {
 		var b bytes.Buffer

@@ -53,6 +53,7 @@ func TestSources(t *testing.T) {
 	write(t, filepath.Join(wds, "train-09.tar"), shard(t, "b/2.jpg"))
 	write(t, filepath.Join(wds, "train-10.tar"), shard(t, "b/3.jpg", "B/3.jpg"))
 	write(t, c.path("list"), []byte("a\nb/2.jpg\n"))
+	write(t, c.path("table.h5"), []byte("rows"))
 	write(t, c.path("split"), []byte("train-08.tar\nmissing.tar\n"))
 	loop := mkdir(t, c.path("loop"))
 	if err := os.Symlink("../loop", filepath.Join(loop, "self")); err != nil {
@@ -69,6 +70,7 @@ func TestSources(t *testing.T) {
 		{"apart", wds + "/*:apart,unpack=apart,include=*.jpg", []string{"train-08/a/1.jpg", "train-09/b/2.jpg", "train-10/B/3.jpg", "train-10/b/3.jpg"}},
 		{"some", wds + "/*:some,list=list,exclude=*.cls", []string{"a/1.jpg", "b/2.jpg"}},
 		{"loop", "loop", []string{"real"}},
+		{"table", "table.h5,unpack=no", []string{"table.h5"}}, {"table.h5", "table.h5:table.h5,unpack=no", []string{"table.h5"}},
 	} {
 		c.stageIn(x.spec)
 		for _, node := range []string{"0", "2"} {
