@@ -82,7 +82,7 @@ func (m *Member) take(ctx context.Context, delta *cluster.Delta) bool {
 		return true
 	}
 	if has.Version == delta.From {
-		m.cfg.Node.Log().WithField("version", delta.Version).Warn("the leader's change of the map does not fit this job: reporting again")
+		m.cfg.Node.Log().WithField("version", delta.Version).Warn("could not apply the leader's change of the map: asking again")
 		return false
 	}
 	return ctx.Err() == nil && m.Report(ctx)

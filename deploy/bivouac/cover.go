@@ -245,7 +245,7 @@ func (c *covers) cover(ds cluster.Dataset) *mount.Cover {
 		log.WithError(err).Warn("could not mount the dataset's cover; reads use the main mount, which is slower")
 		return nil
 	}
-	log.Info("the dataset has a cover")
+	log.Info("mounted a cover over the dataset")
 	return m
 }
 

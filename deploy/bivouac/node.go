@@ -166,7 +166,7 @@ func (n *node) awaitDatasets() {
 	for b := retry.New(time.Millisecond, 100*time.Millisecond, 0); err == nil && !n.readable() && b.Wait(ctx); {
 	}
 	if err = errors.Join(err, ctx.Err()); err != nil {
-		n.log.WithError(err).Warn("the mount is served before all datasets can be read")
+		n.log.WithError(err).Warn("not all datasets of the previous daemon can be read yet: programs that use them may get errors")
 	}
 }
 

@@ -18,10 +18,12 @@ var stageInHelp = `Stage-in unpacks the tar or zip archive SRC, or copies the di
 data/NAME. All nodes take part, and each byte of the source is read once. One
 node unpacks a compressed tar, which is slower. The default NAME is the last
 part of SRC without an ending such as ".tar", ".tar.gz" or ".zip". A single file
-that unpack=no keeps, set/train.h5, is data/train/train.h5. The dataset is read-only. The tree of a directory, a large zip or a tar of large files is
-readable while its files are still being fetched. Any other dataset appears when
-it is complete. The command waits until the dataset is ready. Ctrl-C ends the
-wait, not the stage-in: "bivouac cancel NAME" ends that.
+that unpack=no keeps, such as train.h5, becomes data/train/train.h5.
+
+The dataset is read-only. The tree of a directory, a large zip or a tar of large
+files is readable while its files are still being fetched. Any other dataset
+appears when it is complete. The command waits until the dataset is ready. Ctrl-C
+ends the wait, not the stage-in: "bivouac cancel NAME" ends that.
 
 SRC can be a pattern with *, ? or [...] in names, or a range such as {000..127}.
 All matches become one dataset. Every number of a range has to exist. The default

@@ -34,7 +34,7 @@ func (k *keeper) connect() error {
 	k.conn = &connection{dev: dev, files: make(map[int32]struct{})}
 	fd, err := unix.MemfdCreate("bivouac", unix.MFD_CLOEXEC)
 	if err != nil {
-		k.log.WithError(err).Warn("no memory for a handover: if the daemon dies, its open files fail")
+		k.log.WithError(err).Warn("could not reserve memory for handing over open files: if the daemon dies, they fail")
 		return nil
 	}
 	k.conn.memory = os.NewFile(uintptr(fd), "handover")

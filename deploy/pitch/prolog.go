@@ -259,7 +259,7 @@ func (p *prolog) start(rec *record) error {
 		l := logrus.New()
 		l.SetOutput(log)
 		l.SetFormatter(LogFormatter(p.site.LogFormat))
-		l.Warnf("%s is not below a shared mount: jobs with a mount namespace of their own will not see their bivouac; run mount --make-shared on it", p.site.Mount)
+		l.Warnf("%s is not below a shared mount: jobs with a mount namespace of their own do not see the mount of Bivouac; run mount --make-shared on it", p.site.Mount)
 	}
 	return p.startKeeper(log)
 }

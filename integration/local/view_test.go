@@ -150,7 +150,7 @@ func TestViewOfOption(t *testing.T) {
 	c.ok("stage-in", c.smallTree("plain", 20, 3000)+":-x", "--dir", c.dir)
 	c.awaitViews("-x", "2")
 	c.wantTree("-x", 20, 3000)
-	if n := c.said("the dataset has a cover"); n != 0 {
+	if n := c.said("mounted a cover over the dataset"); n != 0 {
 		t.Errorf("%d covers below views", n)
 	}
 	c.struck()
