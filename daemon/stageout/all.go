@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -70,14 +69,14 @@ func (c *Copier) prepareShare(_ metadata.NodeID, q *shareRequest) (tasks.Task, e
 	if err := q.Validate(); err != nil {
 		return tasks.Task{}, err
 	}
-	self := slices.Index(q.Nodes, c.cfg.Node.Self())
-	if self < 0 || len(q.Nodes) > len(c.cfg.Job.Hosts) {
+	s := Share{StageOut: q.StageOut}
+	if !c.place(&s, q.Nodes) || len(q.Nodes) > len(c.cfg.Job.Hosts) {
 		return tasks.Task{}, fmt.Errorf("stage-out by nodes %v: %w", q.Nodes, syscall.EINVAL)
 	}
 	var result atomic.Pointer[stageout.Result]
 	return tasks.Task{
 		Run: func(ctx context.Context) error {
-			r, err := c.copyShare(ctx, Share{StageOut: q.StageOut, Self: self, N: len(q.Nodes), Help: c.helpOf(q.Nodes)})
+			r, err := c.copyShare(ctx, s)
 			result.Store(&r)
 			return err
 		},

@@ -27,6 +27,8 @@ type Share struct {
 	Settle time.Duration                                            // see stageout.Config
 	Memory *stageout.Memory                                         // see there
 	Help   func(ctx context.Context, k int, p stageout.Piece) error // see there
+	Writer string                                                   // see there
+	Gone   []string                                                 // see there
 	Failed func(stageout.Failure)                                   // see there
 }
 
@@ -217,9 +219,21 @@ func (c *Copier) note(i int, r stageout.Result, err error, failures *Failures) (
 // assign gives s its place among the nodes that serve in m, and their help; false if
 // this node is not among them.
 func (c *Copier) assign(s *Share, m cluster.Map) bool {
-	nodes := node.Participants(m)
-	s.Self, s.N = slices.Index(nodes, c.cfg.Node.Self()), len(nodes)
-	s.Help = c.helpOf(nodes)
+	return c.place(s, node.Participants(m))
+}
+
+// place gives s its place among nodes, and their help; false if this node is not one of them.
+func (c *Copier) place(s *Share, nodes []metadata.NodeID) bool {
+	s.Self, s.N, s.Help = slices.Index(nodes, c.cfg.Node.Self()), len(nodes), c.helpOf(nodes)
+	for i := range c.cfg.Job.Hosts {
+		id := metadata.NodeID(i)
+		switch writer := fmt.Sprintf("%s.%d", c.cfg.Job.ID, id); {
+		case id == c.cfg.Node.Self():
+			s.Writer = writer
+		case !slices.Contains(nodes, id):
+			s.Gone = append(s.Gone, writer)
+		}
+	}
 	return s.Self >= 0
 }
 

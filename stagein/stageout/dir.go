@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path"
+	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
@@ -108,8 +110,13 @@ func (o *out) endDirs(ctx context.Context) {
 
 func (o *out) endDir(ctx context.Context, rel string, d *dirState) error {
 	set, err := false, error(nil)
+	if d.look && len(o.cfg.Gone) > 0 && ctx.Err() == nil {
+		err = o.removeOfGone(rel, d)
+	}
 	if d.ino != 0 && ctx.Err() == nil { // a later run does it
-		set, err = o.dirTimes(ctx, rel, d.ino)
+		var e error
+		set, e = o.dirTimes(ctx, rel, d.ino)
+		err = errors.Join(err, e)
 	}
 	if !set && !d.changed {
 		return err
@@ -119,6 +126,23 @@ func (o *out) endDir(ctx context.Context, rel string, d *dirState) error {
 		e = errors.Join(f.Sync(), f.Close())
 	}
 	return errors.Join(err, e)
+}
+
+// removeOfGone removes what lost writers left in a directory under temporary names.
+func (o *out) removeOfGone(rel string, d *dirState) error {
+	f, err := o.root.Open(rel)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // read only
+	names, err := f.Readdirnames(-1)
+	for _, name := range names {
+		left := strings.HasPrefix(name, temporaryPrefix) && slices.ContainsFunc(o.cfg.Gone, func(w string) bool { return strings.HasSuffix(name, temporarySuffix(w)) })
+		if left && err == nil {
+			d.changed, err = true, o.removeStale(path.Join(rel, name))
+		}
+	}
+	return err
 }
 
 // dirTimes gives a directory the times of the one that it is a copy of, if it has others. One of another user in

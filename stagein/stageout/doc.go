@@ -8,7 +8,9 @@
 // Invariants:
 //   - Under its own name a file in the target is the old one or the whole new
 //     one. It is written under a temporary name, synced, read back and compared
-//     with a checksum, given its mode and times, then renamed.
+//     with a checksum, given its mode and times, then renamed. Each writer has temporary
+//     names of its own: nodes that saw different maps, and jobs with one target, may copy
+//     one file at the same time.
 //   - A run is idempotent: a file of the same size, mode and modification time
 //     is not copied again, so an interrupted stage-out continues where it stopped.
 //   - Nothing outside the target is touched, even if symbolic links are placed

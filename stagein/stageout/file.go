@@ -16,12 +16,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// temporary is the name under which rel is written. It is the same each time,
+const temporaryPrefix = ".bivouac-"
+
+// temporary is the name under which a writer writes rel. It is the same each time,
 // so that what a run that was killed left behind is written over by the next.
-func temporary(rel string) string {
+func temporary(rel, writer string) string {
+	return path.Join(path.Dir(rel), fmt.Sprintf("%s%016x%s", temporaryPrefix, hash(path.Base(rel)), temporarySuffix(writer)))
+}
+
+// temporarySuffix is the end of all names under which a writer writes.
+func temporarySuffix(writer string) string { return fmt.Sprintf("-%016x.tmp", hash(writer)) }
+
+func hash(s string) uint64 {
 	h := fnv.New64a()
-	_, _ = io.WriteString(h, path.Base(rel)) // cannot fail
-	return path.Join(path.Dir(rel), fmt.Sprintf(".bivouac-%016x.tmp", h.Sum64()))
+	_, _ = io.WriteString(h, s) // cannot fail
+	return h.Sum64()
 }
 
 func (o *out) symlink(ctx context.Context, rel string, a metadata.Attr) error {
@@ -33,7 +42,7 @@ func (o *out) symlink(ctx context.Context, rel string, a metadata.Attr) error {
 		return o.linkTime(rel, a)
 	}
 	o.changes(rel)
-	tmp := temporary(rel)
+	tmp := temporary(rel, o.cfg.Writer)
 	if err := o.removeStale(tmp); err != nil {
 		return err
 	}
@@ -76,7 +85,7 @@ func (o *out) rename(tmp, rel string) error {
 
 func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 	o.changes(rel)
-	tmp := temporary(rel)
+	tmp := temporary(rel, o.cfg.Writer)
 	if err := o.removeStale(tmp); err != nil {
 		return err
 	}

@@ -241,7 +241,7 @@ func TestOutVerifies(t *testing.T) {
 	s.read = func(metadata.Attr) error {
 		reads++
 		if reads == 3 { // the first piece is written by now
-			f, err := os.OpenFile(filepath.Join(to, temporary("f")), os.O_WRONLY, 0)
+			f, err := os.OpenFile(filepath.Join(to, temporary("f", "0")), os.O_WRONLY, 0)
 			if err != nil {
 				return err
 			}

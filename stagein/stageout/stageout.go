@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -30,7 +28,11 @@ type Config struct {
 	Self    int    // this node's place among the N that copy
 	N       int
 	Workers int // files in flight; 0 is 8
-	Log     *logrus.Entry
+	// Writer names this node among all that ever write to To, of other jobs too; it is the same after a restart. Nodes that
+	// disagree on N may copy a file at the same time, so each has temporary names of its own.
+	Writer string
+	Gone   []string // writers that were lost: what they left under temporary names is removed
+	Log    *logrus.Entry
 	// Settle leaves out files that were written to so lately, which may not be
 	// done; 0 takes all.
 	Settle time.Duration
@@ -231,9 +233,7 @@ func (o *out) count(f func(*Result)) {
 
 // owner is the node that copies rel.
 func (o *out) owner(rel string) int {
-	h := fnv.New64a()
-	_, _ = io.WriteString(h, rel) // cannot fail
-	x := h.Sum64()
+	x := hash(rel)
 	return int((x ^ x>>32) * 0x9e3779b97f4a7c15 >> 33 % uint64(o.cfg.N))
 }
 

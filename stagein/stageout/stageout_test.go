@@ -82,7 +82,7 @@ func (s *scratch) readAt(_ context.Context, a metadata.Attr, p []byte, off int64
 }
 
 func (s *scratch) config(to string, self, n int) Config {
-	return Config{Store: s, Root: metadata.RootIno, Read: s.readAt, To: to, Self: self, N: n}
+	return Config{Store: s, Root: metadata.RootIno, Read: s.readAt, To: to, Self: self, N: n, Writer: fmt.Sprint(self)}
 }
 
 // outAll runs all shares at once.

@@ -1,0 +1,67 @@
+package stageout
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
+)
+
+// TestTwoWritersOfAFile: nodes that disagree on who copies a file, as they do while one is lost, and jobs with one target, copy
+// it at the same time. Under its name is nothing but a whole copy, also if one is stopped; what a lost one left is removed.
+func TestTwoWritersOfAFile(t *testing.T) {
+	s := newScratch()
+	s.add(metadata.RootIno, "f", source.TypeRegular|0o600, stageintest.RandBytes(stageintest.Rand(t), 3<<20))
+	s.targets[s.add(metadata.RootIno, "link", source.TypeSymlink|0o777, nil)] = "f"
+	one, two := s.config(t.TempDir(), 0, 1), s.config("", 0, 1)
+	two.To, two.Writer = one.To, "1"
+	ctx, cancel := context.WithCancel(context.Background())
+	writing, ended := make(chan struct{}), make(chan error)
+	two.Read = func(ctx context.Context, _ metadata.Attr, _ []byte, _ int64) (int, error) {
+		close(writing) // its file is there, and has nothing yet
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	first := true
+	one.Read = func(ctx context.Context, a metadata.Attr, p []byte, off int64) (int, error) {
+		if first {
+			first = false
+			go func() { _, err := Run(ctx, two); ended <- err }()
+			<-writing
+		}
+		return s.readAt(ctx, a, p, off)
+	}
+	whole := func(when string) {
+		t.Helper()
+		if got, err := os.ReadFile(filepath.Join(one.To, "f")); err != nil || string(got) != string(s.data[s.entries[metadata.RootIno][0].Ino]) {
+			t.Errorf("%s: f has %d bytes that are not those of scratch, %v", when, len(got), err)
+		}
+	}
+	run := func(cfg Config) error { _, err := Run(ctx, cfg); return err }
+	if err := run(one); err != nil {
+		t.Errorf("the first writer: %v", err)
+	}
+	whole("while the second writes")
+	left := filepath.Join(one.To, temporary("g", "1")) // of an earlier run of the second
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("the second writer was stopped, and reports no error")
+	}
+	three := s.config(one.To, 0, 1)
+	three.Gone = []string{"1"}
+	if r := s.run(t, three); r.Kept != 1 {
+		t.Errorf("again: %+v, want one kept", r)
+	}
+	s.checkOut(t, one.To, metadata.RootIno)
+	if _, err := os.Lstat(left); err == nil {
+		t.Errorf("%s was left behind", strings.TrimPrefix(left, one.To))
+	}
+}
