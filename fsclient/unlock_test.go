@@ -186,6 +186,22 @@ func TestUnlocksAreRetried(t *testing.T) {
 			t.Errorf("the next holder reads %d bytes, want %d, or other ones", len(got), len(want))
 		}
 	})
+	t.Run("a lock to write becomes one to read", func(t *testing.T) {
+		t.Parallel()
+		l := locked(t, metadata.PosixLock)
+		want := buffered(t, l.f.Writer())
+		shared := metadata.Lock{Type: metadata.ReadLock, Owner: 7, End: metadata.MaxLockEnd}
+		if err := l.cs[0].Lock(ctx, l.f.Ino(), shared, false); err != nil {
+			t.Error(err)
+		}
+		shared.Owner = 9
+		if err := l.cs[1].Lock(ctx, l.f.Ino(), shared, false); err != nil {
+			t.Errorf("a reader on the other node = %v", err)
+		}
+		if got := read(t, l.cs[1], l.f.Ino()); !bytes.Equal(got, want) {
+			t.Errorf("it reads %d bytes, want %d, or other ones", len(got), len(want))
+		}
+	})
 	t.Run("a home that is away", func(t *testing.T) {
 		t.Parallel()
 		l := locked(t, metadata.PosixLock)

@@ -10,8 +10,9 @@
 //
 // Invariants:
 //
-//   - An unlock reaches the home only after all buffered writes of this node have
-//     arrived and the home knows the file's size: the next holder sees them.
+//   - An unlock, or a lock to read in the place of one to write, reaches the home only
+//     after all buffered writes of this node have arrived and the home knows the file's
+//     size: the next holder sees them.
 //   - While an unlock or a cancel of an owner is retried, the owner gets no new lock
 //     on the file, so that the retry cannot end the new lock; and the file stays open
 //     for its home.

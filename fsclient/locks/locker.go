@@ -2,9 +2,11 @@ package locks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -90,6 +92,9 @@ func (l *Locker) Lock(ctx context.Context, ino metadata.Ino, lk metadata.Lock, w
 	if err := l.awaitRetries(ctx, q, wait); err != nil {
 		return err
 	}
+	if err := l.beforeDowngrade(ctx, q); err != nil {
+		return err
+	}
 	obtain := l.try
 	if wait {
 		obtain = l.wait
@@ -125,8 +130,35 @@ func (l *Locker) FileClosed(ino metadata.Ino) { l.table.fileClosed(ino) }
 func (l *Locker) try(ctx context.Context, q *metadata.LockReq) (unknown bool, err error) {
 	l.table.begin(*q)
 	defer l.table.end(*q)
-	_, err = l.ask(ctx, *q)
+	if _, err = l.ask(ctx, *q); errors.Is(err, syscall.EAGAIN) {
+		l.yield(ctx, *q)
+	}
 	return err != nil && (ctx.Err() != nil || l.retriable(q.Ino.Home(), err)), err
+}
+
+// beforeDowngrade sends what was written here, if q is to read and replaces a lock to write: other readers may come
+// next.
+func (l *Locker) beforeDowngrade(ctx context.Context, q metadata.LockReq) error {
+	if q.Type != metadata.ReadLock || !l.table.holds(q, metadata.WriteLock) {
+		return nil
+	}
+	if err := l.cfg.Files.Flush(ctx, q.Ino); err != nil {
+		return err
+	}
+	return l.cfg.Files.Drain(ctx)
+}
+
+// yield ends the lock of a flock whose conversion was refused or is queued, as flock(2) does: two readers that both
+// want to write would wait for each other. It returns false if there is none.
+func (l *Locker) yield(ctx context.Context, q metadata.LockReq) bool {
+	if q.Kind != metadata.FlockLock || !l.table.holds(q, metadata.ReadLock, metadata.WriteLock) {
+		return false
+	}
+	q.Type, q.Waiter = metadata.Unlocked, 0
+	if err := l.unlock(ctx, q); err != nil {
+		l.cfg.Log.WithError(err).WithField("inode", q.Ino.String()).Debug("a lock that is converted has not ended at the file's home")
+	}
+	return true
 }
 
 // wait is try that waits until q is granted.
@@ -139,6 +171,10 @@ func (l *Locker) wait(ctx context.Context, q *metadata.LockReq) (unknown bool, e
 		granted, err := l.ask(ctx, *q)
 		if granted || err != nil && ctx.Err() == nil && !l.retriable(q.Ino.Home(), err) {
 			return false, err
+		}
+		if err == nil && l.yield(ctx, *q) {
+			_ = l.awaitRetries(ctx, *q, true) // else ctx has ended, as ask will see
+			continue
 		}
 		t := time.NewTimer(askAgain/2 + rand.N(askAgain))
 		select {

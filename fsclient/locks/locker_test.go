@@ -214,3 +214,46 @@ func TestSealedFiles(t *testing.T) {
 		t.Errorf("another node gets %v, the home %d calls", err, h.calls.Load())
 	}
 }
+
+// TestConversion: two nodes that read under flock and both want to write do not wait for each other, because a
+// conversion that has to wait gives up the old lock; without a wait it fails, and the old lock is lost, too.
+func TestConversion(t *testing.T) {
+	for _, waits := range []bool{true, false} {
+		h, ls := newLockers(t)
+		flock := func(node int, typ metadata.LockType, waits bool) error {
+			return ls[node].Lock(ctx, live, metadata.Lock{Kind: metadata.FlockLock, Type: typ, Owner: 7, End: metadata.MaxLockEnd}, waits)
+		}
+		for node := range ls {
+			if err := flock(node, metadata.ReadLock, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !waits {
+			if err := flock(0, metadata.WriteLock, false); !errors.Is(err, syscall.EAGAIN) {
+				t.Errorf("a conversion beside another reader = %v, want EAGAIN", err)
+			}
+			if err := flock(1, metadata.WriteLock, false); err != nil {
+				t.Errorf("the conversion of the other reader = %v", err)
+			}
+		} else {
+			var wg sync.WaitGroup
+			for node := range ls {
+				wg.Go(func() {
+					err := errors.Join(flock(node, metadata.WriteLock, true), flock(node, metadata.Unlocked, false))
+					if err != nil {
+						t.Errorf("node %d: %v", node, err)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		if s := h.Stats(); s.Waiters != 0 || !waits && s.Locks != 1 || waits && s.Locks != 0 {
+			t.Errorf("the home has %+v", s)
+		}
+		for node, want := range []int{0, h.Stats().Locks} {
+			if got := ls[node].Held(live); len(got) != want {
+				t.Errorf("node %d would report %v to a home that restarts, want %d", node, got, want)
+			}
+		}
+	}
+}

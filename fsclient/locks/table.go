@@ -189,17 +189,23 @@ func (t *table) mayHold(ino metadata.Ino, kind metadata.LockKind, owner uint64) 
 // as far as is known, and no other request in flight.
 func (t *table) holdsNothingElse(q metadata.LockReq) bool {
 	t.mu.Lock()
+	others := t.requests[ownerOf(q)] > 1
+	t.mu.Unlock()
+	return !others && !t.holds(q, metadata.ReadLock, metadata.WriteLock)
+}
+
+// holds reports whether the owner of q has a lock of one of the types on any of q's bytes, as far as is known.
+func (t *table) holds(q metadata.LockReq, types ...metadata.LockType) bool {
+	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.requests[ownerOf(q)] > 1 {
-		return false
-	}
 	m := t.files[q.Ino]
 	if m == nil {
-		return true
+		return false
 	}
-	m.apply()
-	return !slices.ContainsFunc(m.set, func(l metadata.Lock) bool {
-		return l.Kind == q.Kind && l.Owner == q.Owner && l.Start <= q.End && q.Start <= l.End
+	now := mirror{set: m.set, answers: slices.Clone(m.answers)}
+	now.apply()
+	return slices.ContainsFunc(now.set, func(l metadata.Lock) bool {
+		return l.Kind == q.Kind && l.Owner == q.Owner && slices.Contains(types, l.Type) && l.Start <= q.End && q.Start <= l.End
 	})
 }
 

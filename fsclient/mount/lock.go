@@ -20,7 +20,8 @@ import (
 // then the descriptors that held them are EIO. They survive a restart of the home. The next
 // holder sees all that was written here before the unlock, also if a signal has interrupted the close or the unlock, or the home was
 // away: then the unlock is retried in the background. Waiters are served in order; a signal
-// ends a wait in less than a second. F_GETLK returns the pid of the process, or for one on
+// ends a wait in less than a second. A flock that is converted and has to wait, or fails with
+// LOCK_NB, gives up the old lock, as flock(2) says. F_GETLK returns the pid of the process, or for one on
 // another node that of this mount. EDEADLK is found among the files of one home only. A
 // node that was given up and comes back has lost its locks if others took them meanwhile,
 // and its processes are not notified. Files of a dataset and directories are locked on this
