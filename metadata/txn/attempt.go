@@ -104,12 +104,11 @@ func (c *Coordinator) try(ctx context.Context, do func(context.Context, *attempt
 	}
 	a := &attempt{c: c, tx: tx}
 	defer a.unlock(ctx)
-	if err = do(ctx, a); err == nil {
-		err = a.decide(ctx)
-	}
-	if errors.Is(err, metadata.ErrUnknownOutcome) {
-		c.doubt(tx, a.others)
-		return err
+	if err = do(ctx, a); err == nil { // its errors are those of other changes, such as a merge that makes way
+		if err = a.decide(ctx); errors.Is(err, metadata.ErrUnknownOutcome) {
+			c.doubt(tx, a.others)
+			return err
+		}
 	}
 	if err != nil {
 		a.abort(ctx)

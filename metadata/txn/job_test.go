@@ -24,6 +24,7 @@ var ctx = context.Background()
 // ends in a digit is homed there, any other with its parent.
 type job struct {
 	testing.TB
+	held   func() error  // the error of a Hold; nil is none
 	around bool          // directories are homed elsewhere than their parents
 	away   time.Duration // of homes, that is waited for
 
@@ -47,6 +48,21 @@ type node struct {
 
 type stored struct{ *pebblestore.Store }
 
+// holding is the store of a coordinator, whose Hold can fail.
+type holding struct {
+	*pebblestore.Store
+	j *job
+}
+
+func (h holding) Hold(ctx context.Context, tx metadata.TxID, edits []metadata.Edit) (metadata.Vote, error) {
+	if h.j.held != nil {
+		if err := h.j.held(); err != nil {
+			return metadata.Vote{}, err
+		}
+	}
+	return h.Store.Hold(ctx, tx, edits)
+}
+
 // newJob is n homes that are not waited for when they are unreachable.
 func newJob(t testing.TB, n int) *job { return newPatientJob(t, n, time.Nanosecond) }
 
@@ -69,7 +85,7 @@ func (j *job) start(id metadata.NodeID, fs vfs.FS, dir string) *node {
 	n.stored = stored{s}
 	j.Cleanup(func() { _ = s.Close() }) // memory only
 	n.Coordinator, err = txn.New(txn.Config{
-		Self: id, Store: s, Down: j.isDown,
+		Self: id, Store: holding{s, j}, Down: j.isDown,
 		Peer: func(to metadata.NodeID) metadata.TxPeer { return link{n, to} },
 		DirHome: func(_ context.Context, dir metadata.Attr, name string) metadata.NodeID {
 			homes := len(j.homes())

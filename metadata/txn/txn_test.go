@@ -348,6 +348,34 @@ func TestDecisionInDoubt(t *testing.T) {
 	}
 }
 
+// TestDoubtBeforeDecision: a change that makes way for a transaction, such as the merge of a directory that it removes,
+// may have an unknown outcome. The transaction is aborted as a whole: it has not collected all of its edits.
+func TestDoubtBeforeDecision(t *testing.T) {
+	w := newTree(t)
+	a, b := w.mkdir(w.d[1], "a1"), w.mkdir(w.d[2], "b1")
+	holds := 0
+	w.held = func() error {
+		if holds++; holds == 2 { // the removal of the directory b1
+			return fmt.Errorf("merge: %w: %w", metadata.ErrUnknownOutcome, syscall.ETIMEDOUT)
+		}
+		return nil
+	}
+	if err := w.move(w.d[1], "a1", w.d[2], "b1", 0); !errors.Is(err, syscall.ETIMEDOUT) || holds != 2 {
+		t.Errorf("rename = %v after %d holds, want ETIMEDOUT after 2", err, holds)
+	}
+	w.settle()
+	w.check()
+	for _, e := range []struct {
+		dir  metadata.Ino
+		name string
+		want metadata.Ino
+	}{{w.d[1], "a1", a}, {w.d[2], "b1", b}} {
+		if got, err := w.realm.Lookup(ctx, e.dir, e.name); err != nil || got.Ino != e.want {
+			t.Errorf("Lookup(%q) = %v, %v, want %v", e.name, got.Ino, err, e.want)
+		}
+	}
+}
+
 // TestEntryOfLostInode: the entry of an inode that was lost with its home can be removed when that
 // is given up, not before.
 func TestEntryOfLostInode(t *testing.T) {
