@@ -50,7 +50,8 @@ type Leader struct {
 	wake chan struct{} // a report has a relevant change; one token is enough
 
 	mu      sync.Mutex
-	since   time.Time                 // guarded by mu; when this node began to lead; zero while another does
+	since   time.Time                 // guarded by mu; since when silence counts; zero while another node leads
+	looked  time.Time                 // guarded by mu; when it last looked at the reports
 	reports map[metadata.NodeID]heard // guarded by mu
 	marks   uint64                    // guarded by mu; version of the marks in the reports
 	started map[string]bool           // guarded by mu; datasets of the job file that this leader has started
@@ -88,7 +89,8 @@ func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 	return leased
 }
 
-// memory is since when this node leads, and a copy of the reports.
+// memory is since when the silence of a node counts, and a copy of the reports. That is when this node began to lead, or
+// when it went on after it was stopped: nobody has recorded reports meanwhile.
 func (l *Leader) memory(leads bool, at time.Time) (time.Time, map[metadata.NodeID]heard) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,9 +101,10 @@ func (l *Leader) memory(leads bool, at time.Time) (time.Time, map[metadata.NodeI
 		l.restoring = false
 		return l.since, nil
 	}
-	if l.since.IsZero() {
+	if l.since.IsZero() || at.Sub(l.looked) > l.cfg.Down/2 {
 		l.since = at
 	}
+	l.looked = at
 	m := make(map[metadata.NodeID]heard, len(l.reports))
 	maps.Copy(m, l.reports)
 	return l.since, m

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
 	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -117,5 +118,39 @@ func TestAdvanced(t *testing.T) {
 		if got := advanced(c.was, c.now); got != c.want {
 			t.Errorf("%s: advanced = %v, want %v", c.name, got, c.want)
 		}
+	}
+}
+
+// TestStoppedLeader: a leader that was stopped for longer than a node may be silent gives none up when it goes on: the
+// reports of that time wait in its sockets. A node that stays silent is given up after the usual time.
+func TestStoppedLeader(t *testing.T) {
+	const down = 15 * time.Second
+	n := nodetest.New(t, 0, 2)
+	l := New(Config{Job: &job.File{Hosts: make([]string, 2)}, Node: n, Every: time.Second, Down: down})
+	v := cluster.View{Map: cluster.NewMap(1, []string{"n0", "n1"}).WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")}
+	at := time.Unix(1000, 0)
+	look := func(after time.Duration, reports bool) (lost int) {
+		for end := at.Add(after); at.Before(end); {
+			at = at.Add(min(after, lookEvery))
+			l.Record(Report{Node: 0, Ready: true}, at)
+			if reports {
+				l.Record(Report{Node: 1, Ready: true}, at)
+			}
+			since, heard := l.memory(true, at)
+			for _, c := range l.nodeDuties(v, since, heard, at) {
+				lost += len(c.Nodes)
+			}
+		}
+		return lost
+	}
+	if lost := look(2*down, true); lost != 0 {
+		t.Errorf("%d nodes are given up that report", lost)
+	}
+	at = at.Add(2 * down)
+	if lost := look(down/2, false); lost != 0 {
+		t.Errorf("%d nodes are given up for the silence while the leader was stopped", lost)
+	}
+	if lost := look(down, false); lost == 0 {
+		t.Error("a silent node is not given up")
 	}
 }
