@@ -259,7 +259,7 @@ func (r *Rebuilder) restore(ctx context.Context, ino metadata.Ino) error {
 			return fn(ctx)
 		})
 	}
-	err = call(func(ctx context.Context) error { return peer.Remove(ctx, to.object) })
+	err = call(func(ctx context.Context) error { return empty(ctx, peer, to.object) })
 	for off := int64(0); err == nil && off < math.MaxInt64; {
 		var n int64
 		err = call(func(ctx context.Context) (err error) {
@@ -284,6 +284,18 @@ func (r *Rebuilder) restore(ctx context.Context, ino metadata.Ino) error {
 	defer r.mu.Unlock()
 	r.got[ino] = to.Copy
 	return nil
+}
+
+// empty replaces an object by one without bytes. There must be one: an object that a node has not is not copied from it.
+func empty(ctx context.Context, peer datapath.Store, object metadata.Ino) error {
+	err := peer.Remove(ctx, object)
+	if err == nil {
+		err = peer.WriteAt(ctx, object, []byte{0}, 0)
+	}
+	if err == nil {
+		err = peer.Truncate(ctx, object, 0)
+	}
+	return err
 }
 
 // copyRange copies some of the first data at off or behind it: n bytes. It returns the offset to go on at, behind all

@@ -59,11 +59,19 @@ func TestCopies(t *testing.T) {
 	if at := d.Spans(a, pair, 0, 10); len(at) != 2 || at[0].Node != 2 || at[1].Node != 0 {
 		t.Errorf("Spans = %v", at)
 	}
-	for i, s := range n.stores {
-		if objects := len(s.objects); objects != 1-i%2 || i != 1 && len(s.objects[a.Object()]) != chunk {
-			t.Errorf("node %d has %d objects", i, objects)
+	has := func(size int) {
+		t.Helper()
+		for i, s := range n.stores {
+			if objects := len(s.objects); objects != 1-i%2 || i != 1 && len(s.objects[a.Object()]) != size {
+				t.Errorf("node %d has %d objects, of %d bytes", i, objects, len(s.objects[a.Object()]))
+			}
 		}
 	}
+	has(chunk)
+	if err := d.Cut(ctx, a, pair, 0); err != nil {
+		t.Fatal(err)
+	}
+	has(0)
 }
 
 // TestWriteWithoutOneCopy: a write waits for a copy that does not answer until the map excludes it, and not

@@ -87,9 +87,10 @@ func (d *Data) Cut(ctx context.Context, a *metadata.Attr, order []metadata.NodeI
 	}
 	return wait.Each(ctx, objects, func(ctx context.Context, o object) error {
 		err := d.onAll(ctx, &f, o.node, func(ctx context.Context, at place, node datapath.Store) error {
-			if o.size == 0 {
+			if o.size == 0 && !f.copied() {
 				return node.Remove(ctx, at.object) // an empty object would outlive its file
 			}
+			// A copy that is empty is kept: by its object the old one of a node that returns is replaced (daemon/rebuild).
 			return node.Truncate(ctx, at.object, o.size)
 		})
 		if err != nil {

@@ -8,6 +8,8 @@
 //	        range gets in between, and a copied range never arrives later. Before it begins, it refuses writers
 //	        whose map is older than the one by which it copies (Fence), for good: a later run of the node learns
 //	        that from its own map. It copies only under its Lease.
+//	        A copy that a truncate has emptied stays an object, and is copied: else the old object of a node that
+//	        returns would count in its place.
 //	count   when every node that serves has reported that it has made what it is to make, by a map of which no node
 //	        has come or gone since, the leader has the map record it (cluster.Map.WithRestored): from that epoch on
 //	        all new copies are current. While that is under way the leader renews no lease, so a node that has

@@ -131,6 +131,6 @@ func (f *Files) Truncate(ino metadata.Ino, size int64, set func() (metadata.Attr
 	if err != nil {
 		size = -1
 	}
-	f.EndTruncate(ino, size)
+	f.EndTruncate(ino, size, a.Layout.Copied())
 	return a, err
 }

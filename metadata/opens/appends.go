@@ -213,14 +213,18 @@ func (r *Registry) Publishing(ino metadata.Ino) (wait <-chan struct{}) {
 	return r.file(ino).home().Publishing()
 }
 
-// EndTruncate ends a truncation to size. A negative size means that it failed.
-func (r *Registry) EndTruncate(ino metadata.Ino, size int64) {
+// EndTruncate ends a truncation to size. A negative size means that it failed. Of a file with copies empty objects stay
+// behind the size.
+func (r *Registry) EndTruncate(ino metadata.Ino, size int64, copied bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := r.file(ino)
 	f.home().EndTruncate(size)
 	if size >= 0 {
 		delete(r.frozen, ino)
+	}
+	if copied {
+		r.unsure[ino] = struct{}{}
 	}
 	r.settle(ino, f)
 }

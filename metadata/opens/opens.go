@@ -22,8 +22,8 @@
 //
 // An orphan that no node has open is removed: first its objects on the nodes
 // that may store some, then its inode. Its size tells which nodes those are,
-// unless the file is unsure: a writer died or could not report the size, or the
-// orphan is older than the home's process. Then all nodes of its stripe count.
+// unless the file is unsure: a writer died or could not report the size, the file
+// has copies and was truncated, or the orphan is older than the home's process. Then all nodes of its stripe count.
 // Config.Places must also treat files older than that process as unsure, because
 // a writer may have died earlier. While a node is unreachable its orphans stay
 // and their removal is retried.

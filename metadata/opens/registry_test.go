@@ -107,6 +107,15 @@ func TestDeadWriter(t *testing.T) {
 	if l := wantRemovable(t, r, "closed with an error", 200); !l[0].Unsure {
 		t.Error("not unsure")
 	}
+	for ino, copied := range map[metadata.Ino]bool{300: true, 400: false} {
+		r.BeginTruncate(ino)
+		r.EndTruncate(ino, 0, copied)
+		r.Orphaned(ino, false)
+		if l := wantRemovable(t, r, "truncated", ino); l[0].Unsure != copied {
+			t.Errorf("inode %v, truncated: unsure is %v", ino, l[0].Unsure)
+		}
+		r.Removed(ino)
+	}
 	r.Removed(100)
 	r.Removed(200)
 	if len(r.unsure) > 0 {

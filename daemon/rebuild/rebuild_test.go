@@ -1,0 +1,322 @@
+package rebuild
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/datapath/rate"
+	"github.com/bivouacfs/bivouac/fsclient/sources"
+	"github.com/bivouacfs/bivouac/fsclient/stripe"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// job is nodes with stores, guards and rebuilders, and one client. All see the registry's view.
+type job struct {
+	t *testing.T
+	*nodetest.Registry
+	members []*member
+	attrs   map[metadata.Ino]metadata.Attr // of all homes
+	client  *stripe.Data
+}
+
+type member struct {
+	node  *nodetest.Node
+	store *chunkstore.Store
+	guard *Guard
+	r     *Rebuilder
+}
+
+const chunk = 64 << 10
+
+func newJob(t *testing.T, n int) *job {
+	t.Helper()
+	v := nodetest.View(n)
+	v.Copied = true
+	j := &job{t: t, Registry: nodetest.NewRegistry(v), attrs: make(map[metadata.Ino]metadata.Attr)}
+	net := nodetest.NewNetwork()
+	for i := range n {
+		m := &member{node: nodetest.Join(t, metadata.NodeID(i), j.Registry, net)}
+		var err error
+		if m.store, err = chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}, Capacity: 1 << 30}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = m.store.Close() }) // only read from here on
+		m.guard = NewGuard(m.node.Self(), j.View)
+		j.members = append(j.members, m)
+		j.start(i)
+	}
+	j.client = stripe.New(stripe.Config{Self: metadata.NodeID(n), Nodes: clientNodes{j}, Sources: sources.New(0, time.Now, nil), Log: j.members[0].node.Log(), Now: time.Now})
+	return j
+}
+
+// start begins a run of a node's rebuilder.
+func (j *job) start(i int) {
+	m := j.members[i]
+	m.guard.Lease.Renew(time.Now(), time.Hour)
+	m.r = New(Config{
+		Node: m.node, Guard: m.guard, Data: m.store, Parts: chunkstore.Parts, Pace: rate.New(1<<40, nil),
+		List: func(part uint8) ([]metadata.Ino, error) {
+			return m.store.List(part, func(metadata.Ino) bool { return true })
+		},
+		Peer: func(id metadata.NodeID) datapath.Store { return clientNodes{j}.at(id) },
+		Attr: func(_ context.Context, ino metadata.Ino) (metadata.Attr, error) {
+			a, ok := j.attrs[ino]
+			if !ok {
+				return a, fmt.Errorf("inode %v: %w", ino, syscall.ENOENT)
+			}
+			return a, nil
+		},
+	})
+}
+
+// clientNodes is the nodes as a client with the newest map sees them.
+type clientNodes struct{ j *job }
+
+func (c clientNodes) at(id metadata.NodeID) guarded { return guarded{c.j.members[id].store, c.j, id} }
+
+func (c clientNodes) Data(id metadata.NodeID) (datapath.Store, error) { return c.at(id), nil }
+
+func (c clientNodes) CopiesOf(p cluster.Part) cluster.Copies { return c.j.View().Map.CopiesOf(p) }
+
+func (c clientNodes) Where([]metadata.NodeID, *metadata.Attr, metadata.NodeID, int64) []metadata.NodeID {
+	return nil // there are no datasets
+}
+
+// guarded is a node's data as others reach it: not at all while it is down.
+type guarded struct {
+	datapath.Store
+	j  *job
+	id metadata.NodeID
+}
+
+func (g guarded) write(ino metadata.Ino, fn func() error) error {
+	if n, _ := g.j.View().Map.Node(g.id); !n.Serves() {
+		return fmt.Errorf("node %d: %w", g.id, syscall.EHOSTDOWN)
+	}
+	return g.j.members[g.id].guard.Write(ino, g.j.View().Map.Epoch, fn)
+}
+
+func (g guarded) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+	return g.write(ino, func() error { return g.Store.WriteAt(ctx, ino, p, off) })
+}
+
+func (g guarded) Truncate(ctx context.Context, ino metadata.Ino, size int64) error {
+	return g.write(ino, func() error { return g.Store.Truncate(ctx, ino, size) })
+}
+
+func (g guarded) Remove(ctx context.Context, ino metadata.Ino) error {
+	return g.write(ino, func() error { return g.Store.Remove(ctx, ino) })
+}
+
+// file is a file of the job and what it must have.
+type file struct {
+	metadata.Attr
+	order []metadata.NodeID
+	want  []byte
+}
+
+func (j *job) create(ino metadata.Ino, l metadata.Layout) *file {
+	m := j.View().Map
+	l.ChunkSize, l.Copies, l.Epoch = chunk, 2, m.Epoch
+	f := &file{Attr: metadata.Attr{Ino: ino, Layout: l}, order: m.Order(ino, l)}
+	j.attrs[ino] = f.Attr
+	return f
+}
+
+func (j *job) write(f *file, b []byte, off int64) {
+	j.t.Helper()
+	if n, _, err := j.client.Write(j.t.Context(), &f.Attr, f.order, b, off); n != len(b) || err != nil {
+		j.t.Fatalf("Write = %d, %v", n, err)
+	}
+	f.want = append(f.want, make([]byte, max(int(off)+len(b)-len(f.want), 0))...)
+	copy(f.want[off:], b)
+	j.resized(f)
+}
+
+// resize truncates a file, up or down.
+func (j *job) resize(f *file, size int64) {
+	j.t.Helper()
+	if size < f.Size {
+		if err := j.client.Cut(j.t.Context(), &f.Attr, f.order, size); err != nil {
+			j.t.Fatal(err)
+		}
+	}
+	f.want = append(f.want[:min(size, f.Size)], make([]byte, max(size-f.Size, 0))...)
+	j.resized(f)
+}
+
+func (j *job) resized(f *file) {
+	f.Size = int64(len(f.want))
+	j.attrs[f.Ino] = f.Attr
+}
+
+// make has all nodes make the copies that the map wants.
+func (j *job) make() {
+	j.t.Helper()
+	for _, m := range j.members {
+		for try := 0; !m.r.follow(j.t.Context(), j.View()); try++ {
+			if try == 20 {
+				j.t.Fatalf("node %d does not get on: %+v", m.node.Self(), m.r.Mark())
+			}
+		}
+	}
+}
+
+// restore has all copies made, and count.
+func (j *job) restore() {
+	j.t.Helper()
+	j.make()
+	j.Change(func(v cluster.View) cluster.View {
+		for _, m := range j.members {
+			if n, _ := v.Map.Node(m.node.Self()); n.Serves() && v.Map.Unrestored() && m.r.Mark().Epoch < v.Map.Changed() {
+				j.t.Errorf("node %d has made nothing by epoch %d: %+v", n.ID, v.Map.Changed(), m.r.Mark())
+			}
+		}
+		v.Map, _ = v.Map.WithRestored(v.Map.Changed())
+		return v
+	})
+}
+
+// check compares all copies that count with what the file must have, and returns the least number of copies of a part.
+func (j *job) check(when string, f *file) (least int) {
+	j.t.Helper()
+	m := j.View().Map
+	parts := cluster.Parts(f.Ino, f.Layout, f.order)
+	first := make([]metadata.NodeID, len(parts))
+	for k, p := range parts {
+		first[k] = p.Copies[0]
+	}
+	least = 2
+	for _, s := range datapath.Spans(chunk, first, 0, f.Size) {
+		for k, p := range parts {
+			if first[k] != s.Node {
+				continue
+			}
+			now := m.CopiesOf(p).Current
+			least = min(least, len(now))
+			for _, c := range now {
+				got := make([]byte, s.Len)
+				if _, err := j.members[c.Node].store.ReadAt(j.t.Context(), p.Object(c.Node), got, s.Off); err != nil || !bytes.Equal(got, f.want[s.Pos:][:s.Len]) {
+					j.t.Fatalf("%s: inode %v, %d bytes at %d: node %d has others, %v", when, f.Ino, s.Len, s.Pos, c.Node, err)
+				}
+			}
+		}
+	}
+	return least
+}
+
+// TestRestore: a file that has lost a copy gets another one, under a number of its own, and the old one of a node that
+// returns is replaced.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, 3)
+	f := j.create(metadata.LiveIno(0, 1000), metadata.Layout{Kind: metadata.Local})
+	j.write(f, bytes.Repeat([]byte("old"), 1<<20), 0)
+	j.SetState(1, cluster.Down)
+	j.restore()
+	if n := j.check("restored", f); n != 2 {
+		t.Errorf("%d copies", n)
+	}
+	if m := j.members[0].r.Mark(); m.Copied != f.Size {
+		t.Errorf("%+v: %d bytes were to be copied", m, f.Size)
+	}
+	j.write(f, []byte("new"), 1<<20)
+	j.SetState(1, cluster.Up)
+	j.SetState(2, cluster.Down)
+	j.restore()
+	if n := j.check("restored again", f); n != 2 {
+		t.Errorf("%d copies", n)
+	}
+}
+
+// TestCutParts: what was cut off while a node was away stays away when the node's old object counts again, also where the
+// copy from which it is made was itself made of nothing.
+func TestCutParts(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, 3)
+	f := j.create(metadata.LiveIno(0, 1000), metadata.Layout{Kind: metadata.Local})
+	j.write(f, bytes.Repeat([]byte{1}, chunk), 0)
+	j.SetState(1, cluster.Down)
+	j.make() // on node 2
+	j.SetState(2, cluster.Down)
+	j.resize(f, 0)
+	j.SetState(1, cluster.Up)
+	j.restore()
+	j.resize(f, chunk)
+	j.check("one node is back", f)
+	j.resize(f, 0)
+	j.SetState(0, cluster.Down)
+	j.SetState(2, cluster.Up)
+	j.restore()
+	j.resize(f, chunk)
+	if n := j.check("another one is back", f); n != 2 {
+		t.Errorf("%d copies", n)
+	}
+}
+
+// TestRandomHistories: whatever is written, cut and grown while nodes are lost and return, all copies that count
+// have the same bytes.
+func TestRandomHistories(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(30) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		j := newJob(t, 4)
+		files := []*file{
+			j.create(metadata.LiveIno(0, 1000), metadata.Layout{Kind: metadata.Local}),
+			j.create(metadata.LiveIno(0, 1001), metadata.Layout{Kind: metadata.Local, Node: 2}),
+			j.create(metadata.LiveIno(0, 1002), metadata.Layout{}),
+		}
+		for step := range 60 {
+			id := metadata.NodeID(r.IntN(4))
+			n, _ := j.View().Map.Node(id)
+			f := files[r.IntN(len(files))]
+			at := r.Int64N(3 * chunk)
+			switch r.IntN(9) {
+			case 0, 1:
+				switch {
+				case !n.Serves():
+					j.SetState(id, cluster.Up)
+				case j.whole(id, files):
+					j.SetState(id, cluster.Down)
+				}
+			case 2, 3:
+				j.write(f, bytes.Repeat([]byte{byte(step + 1)}, 1+r.IntN(chunk)), at)
+			case 4:
+				j.resize(f, at)
+			case 5:
+				j.resize(f, 0)
+			case 6:
+				if n.Serves() {
+					j.members[id].r.follow(t.Context(), j.View())
+				}
+			default:
+				j.restore()
+			}
+			for _, f := range files {
+				j.check(fmt.Sprintf("seed %d, step %d", seed, step), f)
+			}
+		}
+	}
+}
+
+// whole reports whether no part is lost with node id.
+func (j *job) whole(id metadata.NodeID, files []*file) bool {
+	after := j.View().Map.WithState(id, cluster.Down, "")
+	for _, f := range files {
+		for _, p := range cluster.Parts(f.Ino, f.Layout, f.order) {
+			if len(after.CurrentOf(p)) == 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
