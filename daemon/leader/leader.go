@@ -75,6 +75,9 @@ func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 	defer l.mu.Unlock()
 	leased = l.confirmed && !l.doomed[r.Node] && !l.restoring
 	was := l.reports[r.Node].Report
+	if r.Run < was.Run { // the report was delayed: what this run has made, the later one may not guard
+		r.Run, r.Rebuilt.Epoch = was.Run, 0
+	}
 	l.reports[r.Node] = heard{r, at}
 	if !maps.Equal(r.Replicas, was.Replicas) {
 		l.marks = max(l.marks+1, uint64(at.UnixNano())) // also newer than those of an earlier leader

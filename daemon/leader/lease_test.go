@@ -7,10 +7,36 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/rebuild"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
+
+// TestReportsOfEarlierRuns: a report that was delayed until the node has started again confirms no copies.
+func TestReportsOfEarlierRuns(t *testing.T) {
+	l := New(Config{Job: &job.File{Hosts: make([]string, 2)}})
+	m := cluster.NewMap(1, make([]string, 2)).WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")
+	report := func(run metadata.Run, made metadata.Epoch, want bool, when string) {
+		t.Helper()
+		for id := range metadata.NodeID(2) {
+			r := Report{Node: id, Run: 10, Load: Load{Rebuilt: rebuild.Mark{Epoch: m.Changed()}}}
+			if id == 1 {
+				r.Run, r.Rebuilt.Epoch = run, made
+			}
+			l.Record(r, time.Unix(1000, 0))
+		}
+		if got := l.restore(m); got != want {
+			t.Errorf("%s: the copies count: %v, want %v", when, got, want)
+		}
+	}
+	report(11, m.Changed()-1, false, "before they are made")
+	report(11, m.Changed(), true, "when they are")
+	report(12, 0, false, "after a restart")
+	report(11, m.Changed(), false, "by a report from before it")
+	report(11, m.Changed(), false, "by another one")
+	report(12, m.Changed(), true, "when they are made again")
+}
 
 // deafGroup agrees on nothing. Its Confirm fails as long as lost is set.
 type deafGroup struct{ lost bool }

@@ -21,7 +21,8 @@ import (
 type Report struct {
 	Node    metadata.NodeID `json:"node"`
 	Addr    string          `json:"addr"`
-	Version uint64          `json:"version"` // of the view that the node has
+	Run     metadata.Run    `json:"run,omitempty"` // of the node's daemon
+	Version uint64          `json:"version"`       // of the view that the node has
 	Ready   bool            `json:"ready,omitempty"`
 	Leaving bool            `json:"leaving,omitempty"` // asked to leave; waits for the others
 	Done    bool            `json:"done,omitempty"`    // its part of the stage-out is over
