@@ -46,7 +46,7 @@ type place struct {
 	object metadata.Ino
 }
 
-// Spans returns where the n bytes at off of the live file a are written: with copies, all those that count.
+// Spans returns where the n bytes at off of the live file a are written: with copies, all those that count or are made.
 func (d *Data) Spans(a *metadata.Attr, order []metadata.NodeID, off, n int64) []datapath.Span {
 	f := fileOn(a, order)
 	spans := datapath.Spans(a.Layout.Chunk(), f.first, off, n)
@@ -55,7 +55,8 @@ func (d *Data) Spans(a *metadata.Attr, order []metadata.NodeID, off, n int64) []
 	}
 	var all []datapath.Span
 	for _, s := range spans {
-		for _, c := range d.cfg.Nodes.CopiesOf(f.part(s.Node)).Current {
+		now := d.cfg.Nodes.CopiesOf(f.part(s.Node))
+		for _, c := range slices.Concat(now.Current, now.Filling) {
 			s.Node = c.Node
 			all = append(all, s)
 		}

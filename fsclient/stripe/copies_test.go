@@ -135,6 +135,9 @@ func TestCopyThatIsMade(t *testing.T) {
 	a, order := copiedAttr(5000, len(want)), []metadata.NodeID{0, 1}
 	n.excluded = func(id metadata.NodeID) bool { return id == 1 }
 	n.filling = []cluster.Copy{{Node: 2, From: 7}}
+	if at := d.Spans(a, order, 0, 10); len(at) != 2 || at[0].Node != 0 || at[1].Node != 2 {
+		t.Errorf("Spans = %v", at)
+	}
 	var early bool
 	n.stores[2].onWrite = func() { early = early || len(n.stores[0].objects[a.Object()]) < len(want) }
 	if m, _, err := d.Write(ctx, a, order, want, 0); m != len(want) || err != nil {
