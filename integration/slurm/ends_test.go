@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -15,8 +16,20 @@ import (
 func TestNormalEnd(t *testing.T) {
 	c := begin(t)
 	kept := far("alice", "kept")
-	j := c.submit(t, "alice", touchAll, bivouac("alice", "4", "--bivouac-stage-out=ckpt:"+kept)...)
+	guide, err := os.ReadFile("../../deploy/docs/user-guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	comment := regexp.MustCompile("`(scontrol update [^`]+)`").FindSubmatch(guide)
+	if comment == nil {
+		t.Fatal("the user guide has no line for the comment of a job")
+	}
+	script := touchAll + "set -e\n" + string(comment[1]) + "\n"
+	j := c.submit(t, "alice", script, bivouac("alice", "4", "--bivouac-stage-out=ckpt:"+kept)...)
 	j.ends(t, "COMPLETED")
+	if s := c.do(t, "exec", "ctl", "scontrol", "-o", "show", "job", j.id); !strings.Contains(s, " Comment=bivouac: 4 nodes; tree ready, ") {
+		t.Errorf("the comment of the job is not the line of its report:\n%s", s)
+	}
 	c.nothingLeft(t)
 	for _, r := range []string{"rank0", "rank1", "rank2", "rank3"} {
 		if _, err := os.Stat(filepath.Join(c.home("alice"), "kept", r)); err != nil {
