@@ -2,7 +2,8 @@
 // job. A request never waits in a call: it is queued, its node is woken when it was
 // granted, and repeats it. So a waiter costs a few bytes, and a lost wake-up is repaired
 // by the next repetition. A waiter that gives up cancels its request; a delayed copy of
-// that is refused.
+// that is refused, and so is a request that does not wait and is cancelled before the home
+// was ready for it.
 //
 // Table is the state machine without I/O; Locks adds clock, wake-ups and recovery.
 //
@@ -21,5 +22,5 @@
 // # Locks
 //
 //	Table.mu    held for a few steps in memory
-//	  Locks.mu  clients to wake
+//	  Locks.mu  clients to wake, requests that wait for the home
 package locks

@@ -2,7 +2,9 @@ package locks
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -24,8 +26,16 @@ type Locks struct {
 	cfg  Config
 	kick chan struct{} // buffered by one: there are clients to wake
 
-	mu    sync.Mutex
-	woken map[metadata.NodeID][]uint64 // under mu
+	mu       sync.Mutex
+	woken    map[metadata.NodeID][]uint64 // under mu
+	arriving map[*arrival]struct{}        // under mu: requests without a number that wait for Ready
+}
+
+// arrival is a request that may be cancelled before it reaches the table. Those with a number are refused there.
+type arrival struct {
+	l         held
+	ino       metadata.Ino
+	cancelled bool // guarded by Locks.mu
 }
 
 var _ metadata.Locks = (*Locks)(nil)
@@ -35,17 +45,46 @@ func New(cfg Config) *Locks {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	l := &Locks{cfg: cfg, kick: make(chan struct{}, 1), woken: make(map[metadata.NodeID][]uint64)}
+	l := &Locks{cfg: cfg, kick: make(chan struct{}, 1), woken: make(map[metadata.NodeID][]uint64), arriving: make(map[*arrival]struct{})}
 	l.Table = NewTable(uint64(cfg.Now().UnixNano()), l.granted)
 	return l
 }
 
 // Lock is metadata.Locks.
 func (l *Locks) Lock(ctx context.Context, by metadata.Holder, q metadata.LockReq) (metadata.LockAnswer, error) {
-	if err := l.ready(ctx, by, q.Ino); err != nil {
+	a := &arrival{l: held{by.Node, q.Lock}, ino: q.Ino}
+	if q.Waiter == 0 {
+		l.arrive(a, q.Cancel)
+	}
+	err := l.ready(ctx, by, q.Ino)
+	if l.leave(a) {
+		err = fmt.Errorf("lock on %v, which nobody wants any more: %w", q.Ino, syscall.EINTR)
+	}
+	if err != nil {
 		return metadata.LockAnswer{}, err
 	}
 	return l.Table.Lock(by.Node, q, l.cfg.Now())
+}
+
+// arrive notes a request that waits for Ready, or cancels those that are the same.
+func (l *Locks) arrive(a *arrival, cancel bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !cancel {
+		l.arriving[a] = struct{}{}
+		return
+	}
+	for b := range l.arriving {
+		b.cancelled = b.cancelled || b.l == a.l && b.ino == a.ino
+	}
+}
+
+// leave ends what arrive began, and reports whether a was cancelled.
+func (l *Locks) leave(a *arrival) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.arriving, a)
+	return a.cancelled
 }
 
 // TestLock is metadata.Locks.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -363,5 +364,49 @@ func TestLocksWake(t *testing.T) {
 	}
 	if a, err := l.Lock(ctx, two, q); err != nil || !a.Granted {
 		t.Errorf("asked again: %+v, %v", a, err)
+	}
+}
+
+// TestCancelledBeforeReady: a request that does not wait for others, but for the home to be ready, is cancelled there:
+// nobody would end the lock that it got later.
+func TestCancelledBeforeReady(t *testing.T) {
+	ready, asks := make(chan struct{}), make(chan struct{}, 2)
+	l := New(Config{Ready: func(_ context.Context, by metadata.Holder, _ metadata.Ino) error {
+		if asks <- struct{}{}; by.Run == 1 {
+			<-ready
+		}
+		return nil
+	}})
+	q := metadata.LockReq{Ino: 9, Lock: lk(wr, 5, 0, all)}
+	late := make(chan error)
+	for node := range metadata.NodeID(2) {
+		go func() {
+			a, err := l.Lock(t.Context(), metadata.Holder{Node: node, Run: 1}, q)
+			if a.Granted == (err != nil) {
+				t.Errorf("node %d: %+v, %v", node, a, err)
+			}
+			late <- err
+		}()
+		<-asks
+	}
+	cancel := q
+	cancel.Cancel = true
+	for node := range metadata.NodeID(2) { // that of node 1 has another range
+		if a, err := l.Lock(t.Context(), metadata.Holder{Node: node}, cancel); a.Granted || err != nil {
+			t.Errorf("cancel = %+v, %v", a, err)
+		}
+		<-asks
+		cancel.Start++
+	}
+	close(ready)
+	errs := []error{<-late, <-late}
+	if errs[0] == nil {
+		slices.Reverse(errs)
+	}
+	if !errors.Is(errs[0], syscall.EINTR) || errs[1] != nil {
+		t.Errorf("the requests = %v, want one with EINTR", errs)
+	}
+	if node, h := l.Test(2, 9, q.Lock); node != 1 || h.Type != wr || l.Stats().Locks != 1 || len(l.arriving) != 0 {
+		t.Errorf("held by node %d: %+v; %+v", node, h, l.Stats())
 	}
 }
