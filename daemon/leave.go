@@ -33,8 +33,12 @@ func (l *leaving) set(done bool, crew uint64) {
 	l.mu.Unlock()
 }
 
-// leaveTime is the deadline of Leave if its caller sets none.
-const leaveTime = 5 * time.Minute
+const (
+	leaveTime = 5 * time.Minute // the deadline of Leave if its caller sets none
+	// tellTime is left of it when a copy has to end: to give up a target that does not answer, to list what was not copied, and
+	// to report that, so that the node with the job's output tells the user.
+	tellTime = 5 * time.Second
+)
 
 // Leave ends this node's part in the job. Without a stage-out the node goes at once. With
 // one, all nodes meet twice: none copies before every other one has finished writing, and
@@ -108,10 +112,13 @@ func (d *Daemon) meet(ctx context.Context) {
 // node is lost, or comes back, the shares change and it copies its new one: a file that is
 // copied twice is the same.
 func (d *Daemon) copyOut(ctx context.Context) error {
+	deadline, _ := ctx.Deadline() // Leave has set one
+	copying, cancel := context.WithDeadline(ctx, deadline.Add(-min(tellTime, time.Until(deadline)/8)))
+	defer cancel()
 	for {
 		m := d.View().Map
 		participants := leader.Participants(m)
-		trouble := d.out.Final(ctx, m)
+		trouble := d.out.Final(copying, m)
 		d.leave.set(true, participants)
 		d.Nudge()
 		err := d.Until(ctx, func(v cluster.View) bool { return v.Closing || leader.Participants(v.Map) != participants })

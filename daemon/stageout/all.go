@@ -90,7 +90,7 @@ func (c *Copier) helpOf(nodes []metadata.NodeID) func(context.Context, int, stag
 		if k < 0 || k >= len(nodes) {
 			return fmt.Errorf("node %d of %d: %w", k, len(nodes), syscall.EINVAL)
 		}
-		q, err := tasks.NewRequest(fmt.Sprintf("piece-%d-%d", c.cfg.Node.Self(), c.pieces.Add(1)), kindPiece, p)
+		q, err := tasks.NewRequest(fmt.Sprintf("piece-%d-%d-%d", c.cfg.Node.Self(), c.began, c.pieces.Add(1)), kindPiece, p)
 		if err != nil {
 			return err
 		}

@@ -44,6 +44,10 @@ const (
 	scanPart = 10
 	// finalMargin is the part of the deadline that is left for the rest of the end.
 	finalMargin = 5 * time.Second
+	// giveUp is how long a copy may take to end when its time is over. A target that does not answer takes longer.
+	giveUp = time.Second
+	// listTime is how long it may take to write a list of failures.
+	listTime = 2 * time.Second
 )
 
 // Config is what a Copier needs.
@@ -61,7 +65,8 @@ type Copier struct {
 	cfg     Config
 	copy    atomic.Pointer[CopyFunc]
 	piece   atomic.Pointer[PieceFunc]
-	pieces  atomic.Int64 // pieces that other nodes were asked to copy; part of their task IDs
+	began   int64        // of this daemon, in ns: helpers may remember the tasks of an earlier one
+	pieces  atomic.Int64 // pieces that other nodes were asked to copy; with began, their task IDs
 	targets sync.Map     // by target directory: a chan struct{} that holds one token during a copy there
 
 	mu       sync.Mutex
@@ -84,7 +89,7 @@ type Status struct {
 
 // New makes a copier and registers its tasks.
 func New(cfg Config) *Copier {
-	c := &Copier{cfg: cfg, failures: make([]*Failures, len(cfg.Job.StageOut))}
+	c := &Copier{cfg: cfg, began: time.Now().UnixNano(), failures: make([]*Failures, len(cfg.Job.StageOut))}
 	for _, o := range cfg.Job.StageOut {
 		c.status = append(c.status, Status{StageOut: o})
 	}
@@ -237,7 +242,8 @@ func (c *Copier) place(s *Share, nodes []metadata.NodeID) bool {
 	return s.Self >= 0
 }
 
-// copyShare copies a share when no other copy to the same target is under way.
+// copyShare copies a share when no other copy to the same target is under way. A copy to a target that does not answer is left
+// behind soon after ctx ends; until it ends, no other one to that target begins.
 func (c *Copier) copyShare(ctx context.Context, s Share) (stageout.Result, error) {
 	f := c.copy.Load()
 	if f == nil {
@@ -247,9 +253,26 @@ func (c *Copier) copyShare(ctx context.Context, s Share) (stageout.Result, error
 	token := x.(chan struct{})
 	select {
 	case token <- struct{}{}:
-		defer func() { <-token }()
-		return (*f)(ctx, s)
 	case <-ctx.Done():
 		return stageout.Result{}, ctx.Err()
+	}
+	var r stageout.Result
+	copied := make(chan error, 1)
+	go func() {
+		defer func() { <-token }()
+		var err error
+		r, err = (*f)(ctx, s)
+		copied <- err
+	}()
+	select {
+	case err := <-copied:
+		return r, err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-copied:
+		return r, err
+	case <-time.After(giveUp):
+		return stageout.Result{}, fmt.Errorf("%s does not answer: %w", s.To, ctx.Err())
 	}
 }

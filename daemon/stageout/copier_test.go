@@ -35,7 +35,7 @@ func startJob(t *testing.T, n int) *fakeJob {
 	f := &fakeJob{registry: nodetest.NewRegistry(nodetest.View(n)), net: nodetest.NewNetwork(), work: t.TempDir()}
 	for i := range n {
 		x := nodetest.Join(t, metadata.NodeID(i), f.registry, f.net)
-		run := tasks.New(x, time.Second)
+		run := tasks.New(x, time.Minute)
 		j := &job.File{
 			ID: "7", Self: metadata.NodeID(i), Hosts: nodetest.Hosts(n), WorkDir: f.work,
 			StageOut: []job.StageOut{{From: "ckpt", To: "/target"}},
@@ -164,6 +164,74 @@ func TestFinalRetries(t *testing.T) {
 	all := c.Failures()
 	if len(all) != 1 || !all[0].Final || all[0].List != path || all[0].Lists != 1 {
 		t.Errorf("failures %+v", all)
+	}
+}
+
+// TestFinalRetriesTheWhole: a share that could not begin, since a node or the mount did not answer, is retried too.
+func TestFinalRetriesTheWhole(t *testing.T) {
+	f := startJob(t, 1)
+	c := f.copiers[0]
+	why := []error{fmt.Errorf("stage-out to /target: %w", syscall.EHOSTDOWN), syscall.EAGAIN, syscall.EACCES}
+	tries := 0
+	c.SetCopy(func(context.Context, Share) (stageout.Result, error) {
+		tries++
+		return stageout.Result{}, why[tries-1]
+	}, noPiece)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	if err := c.Final(ctx, f.registry.View().Map); tries != 3 || !errors.Is(err, syscall.EACCES) {
+		t.Errorf("after %d tries: %v, want EACCES after 3", tries, err)
+	}
+}
+
+// TestTargetHangs: a target that does not answer holds up neither the end of the scans nor the end of the job, and what was not
+// copied is reported.
+func TestTargetHangs(t *testing.T) {
+	t.Parallel()
+	f := startJob(t, 1)
+	c := f.copiers[0]
+	hang, begun := make(chan struct{}), make(chan struct{}, 1)
+	defer close(hang)
+	c.SetCopy(func(_ context.Context, s Share) (stageout.Result, error) {
+		begun <- struct{}{}
+		<-hang
+		s.Failed(stageout.Failure{Name: "late", Err: syscall.EIO})
+		return stageout.Result{}, syscall.EIO
+	}, noPiece)
+	c.Start()
+	<-begun
+	c.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := c.Final(ctx, f.registry.View().Map); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Final = %v, want that time ran out", err)
+	}
+	if all := c.Failures(); len(all) != 1 || !all[0].Final || all[0].Causes[0].Errno != syscall.ETIME {
+		t.Errorf("failures %+v, want one for lack of time", all)
+	}
+}
+
+// TestPieceAfterRestart: a helper that remembers the pieces of an earlier daemon of a node copies what the next one asks for, also
+// if the request has to be repeated.
+func TestPieceAfterRestart(t *testing.T) {
+	f := startJob(t, 2)
+	var copied atomic.Int64
+	for _, c := range f.copiers {
+		c.SetCopy(nil, func(context.Context, stageout.Piece) error { copied.Add(1); return nil })
+	}
+	nodes := []metadata.NodeID{0, 1}
+	for want := range 2 {
+		c := f.copiers[0]
+		again := New(c.cfg)
+		help, asked := again.helpOf(nodes), len(f.net.Calls())
+		f.net.Cut(1, syscall.ECONNREFUSED)
+		done := make(chan error, 1)
+		go func() { done <- help(t.Context(), 1, stageout.Piece{To: "/target", Tmp: "f.tmp"}) }()
+		eventually(t, "a request that is lost", func() bool { return len(f.net.Calls()) > asked })
+		f.net.Cut(1, nil)
+		if err := <-done; err != nil || copied.Load() != int64(want)+1 {
+			t.Errorf("daemon %d: %v after %d pieces were copied, want %d", want, err, copied.Load(), want+1)
+		}
 	}
 }
 

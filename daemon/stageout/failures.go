@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -215,7 +216,9 @@ func (l *failureList) end(err error) *Failures {
 	if len(l.sum.Causes) == 0 || errors.Is(err, context.DeadlineExceeded) {
 		l.sum.add(causeOf(err))
 	}
-	return &l.sum
+	sum := l.sum
+	sum.Causes = slices.Clone(sum.Causes) // a copy that was left behind may add more
+	return &sum
 }
 
 func (l *failureList) temporary() bool {
@@ -227,18 +230,36 @@ func (l *failureList) temporary() bool {
 // write appends the list to its file; false if the list is empty.
 func (l *failureList) write() (bool, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lines.Len() == 0 {
+	lines := l.lines.String()
+	l.mu.Unlock()
+	if lines == "" {
 		return false, nil
 	}
-	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
-	if err == nil {
-		_, err = f.WriteString(l.lines.String())
-		err = errors.Join(err, f.Close())
-	}
+	err := within(listTime, l.path, func() error {
+		f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+		if err == nil {
+			_, err = f.WriteString(lines)
+			err = errors.Join(err, f.Close())
+		}
+		return err
+	})
 	if err != nil {
 		return false, err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.sum.List, l.sum.Lists = l.path, 1
 	return true, nil
+}
+
+// within calls f, which writes to path. It does not wait for a file system that hangs: the goroutine is left behind.
+func within(patience time.Duration, path string, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(patience):
+		return fmt.Errorf("%s: no answer for %v: %w", path, patience, syscall.ETIMEDOUT)
+	}
 }

@@ -43,7 +43,7 @@ func (c *Copier) finish(ctx context.Context, i int, s Share) (stageout.Result, e
 		s.Failed = failed.add
 		r, err := c.copyShare(ctx, s)
 		deadline, ok := ctx.Deadline()
-		retry := err != nil && failed.temporary() && ok && time.Until(deadline) >= c.cfg.Every+finalMargin
+		retry := err != nil && (failed.temporary() || r.Failed == 0 && temporary(err)) && ok && time.Until(deadline) >= c.cfg.Every+finalMargin
 		if retry {
 			c.cfg.Node.Log().WithField("to", s.To).WithError(err).Warn("stage-out incomplete: retrying")
 			retry = node.Pause(ctx, c.cfg.Every) == nil
@@ -76,10 +76,10 @@ func (c *Copier) listPath() string {
 }
 
 // temporary reports whether err may go away: a target that is full or does not
-// answer, a node that comes back.
+// answer, a node that comes back, a mount that is not ready yet.
 func temporary(err error) bool {
 	for _, e := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT,
-		syscall.EBUSY, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ECONNRESET, syscall.ENOTCONN} {
+		syscall.EBUSY, syscall.EAGAIN, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ECONNRESET, syscall.ENOTCONN} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -179,15 +177,7 @@ func (t *Notifier) Tell(lines string) {
 	})
 }
 
-// put adds text. It does not wait for a file system that hangs: the goroutine is left
-// behind.
+// put adds text.
 func (t *Notifier) put(o Output, text string) error {
-	done := make(chan error, 1)
-	go func() { done <- t.add(o, text) }()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(t.patience):
-		return fmt.Errorf("%s: no answer for %v: %w", o.Path, t.patience, syscall.ETIMEDOUT)
-	}
+	return within(t.patience, o.Path, func() error { return t.add(o, text) })
 }
