@@ -16,14 +16,14 @@ const noOwner = 0xffff
 type OwnerMap struct {
 	Root  string          `json:"root"` // below which the files are numbered
 	Files int             `json:"files"`
-	Epoch metadata.Epoch  `json:"epoch"` // of the cluster's map: owners change with it
 	Nodes []string        `json:"nodes"` // hosts, by node
 	Self  metadata.NodeID `json:"self"`
 	// Owner is a node for each file, 16 bits, little-endian, in base64; 65535: no node.
 	Owner string `json:"owner"`
 }
 
-// Owners is the owner map of a dataset. A lost node's files are those of the nodes that stand in.
+// Owners is the owner map of a dataset. It is the same on all nodes at all times, also while one of m is lost: ranks share out
+// samples by it, each by itself.
 func Owners(files accessplan.Files, plan *accessplan.Plan, m cluster.Map, self metadata.NodeID) (OwnerMap, error) {
 	n, err := accessplan.Number(files, plan)
 	if err != nil {
@@ -35,14 +35,14 @@ func Owners(files accessplan.Files, plan *accessplan.Plan, m cluster.Map, self m
 	}
 	err = files.Files(func(_ string, _ uint32, _ string, a metadata.Attr) bool {
 		if i, ok := n.Of(a.Ino); ok && a.Layout.Kind == metadata.Local {
-			binary.LittleEndian.PutUint16(b[2*i:], uint16(m.Holder(a.Ino, a.Layout.Node)))
+			binary.LittleEndian.PutUint16(b[2*i:], uint16(a.Layout.Node))
 		}
 		return true
 	})
 	if err != nil {
 		return OwnerMap{}, err
 	}
-	o := OwnerMap{Root: n.Root(), Files: n.Len(), Epoch: m.Epoch, Self: self, Owner: base64.StdEncoding.EncodeToString(b)}
+	o := OwnerMap{Root: n.Root(), Files: n.Len(), Self: self, Owner: base64.StdEncoding.EncodeToString(b)}
 	for _, x := range m.Nodes {
 		o.Nodes = append(o.Nodes, x.Host)
 	}

@@ -17,11 +17,10 @@ _RESTART = 30.0  # seconds that a daemon gets to be restarted
 class Map:
     """The owner of each file of a dataset, by the numbering of a plan."""
 
-    def __init__(self, nodes: List[str], this: int, owner: "array[int]", version: str) -> None:
+    def __init__(self, nodes: List[str], this: int, owner: "array[int]") -> None:
         self.nodes = nodes  # host names
         self.this = this  # the number of this node
         self.owner = owner  # by file number, a number of nodes or NOWHERE
-        self.version = version  # of the cluster's map: a loss of nodes changes it
 
 
 def fetch_map(source: Source, patience: Optional[float] = None) -> Optional[Map]:
@@ -62,4 +61,4 @@ def _parse(reply: Any, files: int) -> Map:
         raise ValueError(f"it has {len(owner)} files, and the training {files}")
     if any(o >= len(nodes) and o != NOWHERE for o in set(owner)):
         raise ValueError("it names a node that is not there")
-    return Map(nodes, int(reply.get("self", 0)), owner, str(reply.get("epoch", "")))
+    return Map(nodes, int(reply.get("self", 0)), owner)

@@ -92,7 +92,6 @@ class Daemon:
             "nodes": [f"node{i}" for i in range(nodes)],
             "self": this,
             "owner": base64.b64encode(array("H", owner).tobytes()).decode(),
-            "epoch": 1,
         }
         self.replies["POST /v1/map"] = reply
 

@@ -105,10 +105,10 @@ class LocalitySampler(DistributedSampler):
         if not (dist.is_available() and dist.is_initialized()):
             log.warning("each rank takes torch's samples: call init_process_group before LocalitySampler can gather")
             return None
-        mine = None if self._map is None else (self._map.this, self._map.version, zlib.crc32(self._map.owner.tobytes()))
+        mine = None if self._map is None else (self._map.this, zlib.crc32(self._map.owner.tobytes()))
         answers: List[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(answers, mine)
-        if len(answers) != self.num_replicas or None in answers or len({a[1:] for a in answers}) > 1:
+        if len(answers) != self.num_replicas or None in answers or len({a[1] for a in answers}) > 1:
             if any(a is not None for a in answers):
                 log.warning("the ranks have no common map of the dataset: each takes its samples as of torch's sampler")
             return None
