@@ -16,11 +16,10 @@ import (
 // newRebuilder makes what restores the copies that are lost with a node.
 func (d *Daemon) newRebuilder() *rebuild.Rebuilder {
 	return rebuild.New(rebuild.Config{
-		Node: d, Guard: d.copies, Data: d.data, Parts: chunkstore.Parts,
+		Node: d, Run: d.run, Guard: d.copies, Data: d.data, Parts: chunkstore.Parts,
 		List: func(part uint8) ([]metadata.Ino, error) {
 			return d.data.List(part, func(i metadata.Ino) bool { return !i.Sealed() })
 		},
-		Peer: func(id metadata.NodeID) datapath.Store { return d.cfg.Data(d.To(id)) },
 		Attr: func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 			var r wire.AttrResp
 			err := d.To(ino.Home()).Do(ctx, &rpc.Call{Op: wire.OpGetattr, Body: &wire.InoReq{Ino: ino}, Reply: &r})
@@ -29,6 +28,9 @@ func (d *Daemon) newRebuilder() *rebuild.Rebuilder {
 		Pace: rate.New(copyRate, nil),
 	})
 }
+
+// copySpare is how much of a node's capacity copies that are made there leave to writes: half of what datasets leave.
+func (d *Daemon) copySpare(capacity int64) int64 { return d.job.Scratch.Of(capacity) / 2 }
 
 // localData is this node's data for its own client.
 type localData struct {

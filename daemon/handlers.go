@@ -26,7 +26,7 @@ func alone(op wire.Op) bool { return op == wire.OpRead }
 // handlers is what this node answers.
 func (d *Daemon) handlers() node.Handlers {
 	h := d.home.Handlers()
-	for _, part := range []node.Handlers{d.dataHandlers(), d.datasets.Handlers(), d.plans.Handlers(), d.training.Handlers(), d.controlHandlers(), d.partner.Handlers()} {
+	for _, part := range []node.Handlers{d.dataHandlers(), d.datasets.Handlers(), d.plans.Handlers(), d.training.Handlers(), d.controlHandlers(), d.partner.Handlers(), d.copies.Handlers(d.data, d.copySpare)} {
 		maps.Copy(h, part)
 	}
 	for _, op := range []wire.Op{wire.OpRead, wire.OpReadIfPresent, wire.OpReadSummed, wire.OpData} {

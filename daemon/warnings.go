@@ -96,7 +96,11 @@ func nodeLines(was, now cluster.View) (lines, lost []string) {
 		return nil, nil
 	}
 	if now.Map.RestoredBy() > was.Map.RestoredBy() {
-		lines = append(lines, "all files with copies=2 have two copies again")
+		line := "all files with copies=2 have two copies again"
+		if n := len(now.Map.Restored); len(now.Map.Restored[n-1].Without) > 0 {
+			line += ", but for those whose names are lost"
+		}
+		lines = append(lines, line)
 	}
 	for _, n := range now.Map.Nodes {
 		old, known := was.Map.Node(n.ID)

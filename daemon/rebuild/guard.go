@@ -24,11 +24,14 @@ type Guard struct {
 	// ranges: a write has that of its object shared, the copy of a range has it alone. Those of moved objects are apart:
 	// two nodes that copy two parts of a file to each other do not wait for each other.
 	ranges [2][32]sync.RWMutex
+
+	mu      sync.Mutex
+	intakes map[metadata.Ino]*intake // guarded by mu; of the copies that are made here
 }
 
 // NewGuard returns the guard of the node self.
 func NewGuard(self metadata.NodeID, view func() cluster.View) *Guard {
-	return &Guard{self: self, view: view}
+	return &Guard{self: self, view: view, intakes: make(map[metadata.Ino]*intake)}
 }
 
 // serves returns EHOSTDOWN if a reader with a map of the epoch e may not read a copy here.

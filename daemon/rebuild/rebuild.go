@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,8 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rate"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/copies"
@@ -37,11 +38,11 @@ type Mark struct {
 // Config is what a Rebuilder needs.
 type Config struct {
 	Node  node.Node
+	Run   metadata.Run
 	Guard *Guard
 	Data  datapath.Store                                                     // of this node, without the guard
 	List  func(part uint8) ([]metadata.Ino, error)                           // the objects of live files in one part of it
 	Parts int                                                                // of the store
-	Peer  func(id metadata.NodeID) datapath.Store                            // another node's data
 	Attr  func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) // asks the home
 	Pace  *rate.Bucket
 }
@@ -51,6 +52,8 @@ type Rebuilder struct {
 	cfg Config
 	by  metadata.Epoch // the map by which due was found
 	due []metadata.Ino // objects without another copy, and those of which it is not known
+
+	tries atomic.Uint64
 
 	mu   sync.Mutex
 	got  map[metadata.Ino]cluster.Copy // guarded by mu; copies that are made and do not count yet
@@ -95,6 +98,7 @@ func (r *Rebuilder) follow(ctx context.Context, v cluster.View) bool {
 		return true
 	case !v.Map.Unrestored():
 		r.due = nil
+		r.cfg.Guard.forget(v.Map)
 		r.set(func(m *Mark) {
 			m.Files, m.Bytes, m.Waiting = 0, 0, 0
 			clear(r.got)
@@ -212,10 +216,14 @@ type destination struct {
 	object metadata.Ino
 }
 
-// target returns the copy that is to be made from this node's of an object; false if there is none.
+// target returns the copy that is to be made from this node's of an object; false if there is none, or if the file's
+// home is lost: when copies count, those of its files do not (cluster.Restoration).
 func (r *Rebuilder) target(ctx context.Context, ino metadata.Ino) (to destination, due bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
+	if m := r.cfg.Node.View().Map; m.Changed() == r.by && !m.HomeServes(ino.Home()) {
+		return to, false, nil
+	}
 	a, err := r.cfg.Attr(ctx, ino.File())
 	if errors.Is(err, syscall.ENOENT) {
 		return to, false, nil
@@ -251,19 +259,14 @@ func (r *Rebuilder) restore(ctx context.Context, ino metadata.Ino) error {
 	if err != nil || !due {
 		return err
 	}
-	peer := r.cfg.Peer(to.Node)
-	call := func(fn func(context.Context) error) error {
-		return r.cfg.Guard.alone(ino, func() error {
+	had, _ := r.cfg.Data.Allocated(ctx, ino) // 0 if it is gone
+	q := wire.CopyRangeReq{Ino: to.object, By: r.by, Run: r.cfg.Run, Try: r.tries.Add(1), Expected: had}
+	for more := true; err == nil && more; q.Seq++ {
+		var n int64
+		err = r.cfg.Guard.alone(ino, func() (err error) {
 			ctx, cancel := context.WithTimeout(ctx, callTime)
 			defer cancel()
-			return fn(ctx)
-		})
-	}
-	err = call(func(ctx context.Context) error { return empty(ctx, peer, to.object) })
-	for off := int64(0); err == nil && off < math.MaxInt64; {
-		var n int64
-		err = call(func(ctx context.Context) (err error) {
-			off, n, err = r.copyRange(ctx, peer, ino, to.object, off)
+			n, more, err = r.copyRange(ctx, ino, to.Node, &q)
 			return err
 		})
 		r.set(func(m *Mark) { m.Copied += n })
@@ -272,13 +275,13 @@ func (r *Rebuilder) restore(ctx context.Context, ino metadata.Ino) error {
 		}
 	}
 	if err == nil {
-		err = peer.Sync(ctx, to.object)
+		err = r.call(ctx, to.Node, &rpc.Call{Op: wire.OpSync, Body: &wire.InoReq{Ino: to.object}})
 	}
 	if err != nil {
 		return fmt.Errorf("copy of inode %v for node %d: %w", ino.File(), to.Node, err)
 	}
-	if _, err := r.cfg.Attr(ctx, ino.File()); errors.Is(err, syscall.ENOENT) {
-		return peer.Remove(ctx, to.object) // it was removed meanwhile
+	if _, err := r.cfg.Attr(ctx, ino.File()); errors.Is(err, syscall.ENOENT) { // it was removed meanwhile
+		return r.call(ctx, to.Node, &rpc.Call{Op: wire.OpRemoveObject, Body: &wire.InoReq{Ino: to.object}})
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -286,33 +289,27 @@ func (r *Rebuilder) restore(ctx context.Context, ino metadata.Ino) error {
 	return nil
 }
 
-// empty replaces an object by one without bytes. There must be one: an object that a node has not is not copied from it.
-func empty(ctx context.Context, peer datapath.Store, object metadata.Ino) error {
-	err := peer.Remove(ctx, object)
-	if err == nil {
-		err = peer.WriteAt(ctx, object, []byte{0}, 0)
-	}
-	if err == nil {
-		err = peer.Truncate(ctx, object, 0)
-	}
-	return err
+func (r *Rebuilder) call(ctx context.Context, id metadata.NodeID, c *rpc.Call) error {
+	return r.cfg.Node.To(id).Do(ctx, c)
 }
 
-// copyRange copies some of the first data at off or behind it: n bytes. It returns the offset to go on at, behind all
-// offsets if there is no data.
-func (r *Rebuilder) copyRange(ctx context.Context, peer datapath.Store, from, to metadata.Ino, off int64) (next, n int64, err error) {
-	e, err := r.cfg.Data.Data(ctx, from, off)
-	if err != nil || e == datapath.NoData {
-		return math.MaxInt64, 0, err
+// copyRange copies some of the first data at q.Off or behind it: n bytes, and there may be more behind them. The first
+// call has none: a copy of an object without data is an object, too.
+func (r *Rebuilder) copyRange(ctx context.Context, from metadata.Ino, to metadata.NodeID, q *wire.CopyRangeReq) (n int64, more bool, err error) {
+	var b []byte
+	if q.Seq > 0 {
+		e, err := r.cfg.Data.Data(ctx, from, q.Off)
+		if err != nil || e == datapath.NoData {
+			return 0, false, err
+		}
+		b = make([]byte, min(rangeSize, e.To-e.From))
+		got, err := r.cfg.Data.ReadAt(ctx, from, b, e.From)
+		if err != nil || got == 0 {
+			return 0, false, err
+		}
+		b, q.Off, q.Expected = b[:got], e.From, 0
 	}
-	b := make([]byte, min(rangeSize, e.To-e.From))
-	got, err := r.cfg.Data.ReadAt(ctx, from, b, e.From)
-	switch {
-	case err != nil:
-		return off, 0, err
-	case got == 0:
-		return math.MaxInt64, 0, nil
-	}
-	n = int64(got)
-	return e.From + n, n, peer.WriteAt(ctx, to, b[:got], e.From)
+	err = r.call(ctx, to, &rpc.Call{Op: wire.OpCopyRange, Body: q, Data: [][]byte{b}})
+	q.Off += int64(len(b))
+	return int64(len(b)), true, err
 }

@@ -5,14 +5,18 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rate"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/fsclient/stripe"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -26,6 +30,11 @@ type job struct {
 	members []*member
 	attrs   map[metadata.Ino]metadata.Attr // of all homes
 	client  *stripe.Data
+	spare   int64 // that copies leave free
+
+	mu   sync.Mutex
+	lose func() bool // peerData by mu; whether the next range is late
+	late []func()    // peerData by mu; they arrive by that
 }
 
 type member struct {
@@ -53,6 +62,15 @@ func newJob(t *testing.T, n int) *job {
 		m.guard = NewGuard(m.node.Self(), j.View)
 		j.members = append(j.members, m)
 		j.start(i)
+		m.node.Serve(j.delayed(m.guard.Handlers(m.store, func(int64) int64 { return j.spare })[wire.OpCopyRange]))
+		m.node.Serve(node.Handlers{
+			wire.OpSync: func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
+				return m.store.Sync(ctx, wire.InoOf(r.Body))
+			},
+			wire.OpRemoveObject: m.guard.Writes(func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
+				return m.store.Remove(ctx, wire.InoOf(r.Body))
+			}),
+		})
 	}
 	j.client = stripe.New(stripe.Config{Self: metadata.NodeID(n), Nodes: clientNodes{j}, Sources: sources.New(0, time.Now, nil), Log: j.members[0].node.Log(), Now: time.Now})
 	return j
@@ -63,7 +81,7 @@ func (j *job) start(i int) {
 	m := j.members[i]
 	m.guard.Lease.Renew(time.Now(), time.Hour)
 	m.r = New(Config{
-		Node: m.node, Guard: m.guard, Data: m.store, Parts: 1, Pace: rate.New(1<<40, nil),
+		Node: m.node, Run: metadata.Run(time.Now().UnixNano()), Guard: m.guard, Data: m.store, Parts: 1, Pace: rate.New(1<<40, nil),
 		List: func(uint8) (all []metadata.Ino, err error) { // of the parts in which the files' objects are
 			for ino := range j.attrs {
 				inos, err := m.store.List(uint8(ino), metadata.Ino.Copied)
@@ -74,15 +92,34 @@ func (j *job) start(i int) {
 			}
 			return all, nil
 		},
-		Peer: func(id metadata.NodeID) datapath.Store { return clientNodes{j}.at(id) },
 		Attr: func(_ context.Context, ino metadata.Ino) (metadata.Attr, error) {
 			a, ok := j.attrs[ino]
+			if !j.View().Map.HomeServes(ino.Home()) {
+				return a, fmt.Errorf("inode %v: %w", ino, syscall.EHOSTDOWN)
+			}
 			if !ok {
 				return a, fmt.Errorf("inode %v: %w", ino, syscall.ENOENT)
 			}
 			return a, nil
 		},
 	})
+}
+
+// delayed is h, which is not called for some ranges before they have been given up.
+func (j *job) delayed(h rpc.Handler) node.Handlers {
+	return node.Handlers{wire.OpCopyRange: func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		j.mu.Lock()
+		late := j.lose != nil && j.lose()
+		if late {
+			q := &rpc.Request{Op: r.Op, Peer: r.Peer, Epoch: r.Epoch, Body: bytes.Clone(r.Body), Data: bytes.Clone(r.Data)}
+			j.late = append(j.late, func() { _ = h(context.Background(), q, new(rpc.Response)) }) // nobody waits for it
+		}
+		j.mu.Unlock()
+		if late {
+			return syscall.ETIMEDOUT
+		}
+		return h(ctx, r, resp)
+	}}
 }
 
 // clientNodes is the nodes as a client with the newest map sees them.
@@ -249,8 +286,9 @@ func TestRestore(t *testing.T) {
 // copy from which it is made was itself made of nothing.
 func TestCutParts(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 3)
-	f := j.create(metadata.LiveIno(0, 1000), metadata.Layout{Kind: metadata.Local})
+	j := newJob(t, 4)
+	j.SetState(3, cluster.Leaving) // it gets no copies, and stays the home
+	f := j.create(metadata.LiveIno(3, 1000), metadata.Layout{Kind: metadata.Local})
 	j.write(f, bytes.Repeat([]byte{1}, chunk), 0)
 	j.SetState(1, cluster.Down)
 	j.make() // on node 2
@@ -270,24 +308,50 @@ func TestCutParts(t *testing.T) {
 	}
 }
 
+// TestLostHome: while the home of a file is lost, other files get their second copies; this one gets it when the home is
+// back, with what was written meanwhile by those that had it open.
+func TestLostHome(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, 4)
+	open := j.create(metadata.LiveIno(3, 1000), metadata.Layout{Kind: metadata.Local})
+	other := j.create(metadata.LiveIno(0, 1001), metadata.Layout{Kind: metadata.Local})
+	j.write(open, bytes.Repeat([]byte{1}, chunk), 0)
+	j.write(other, bytes.Repeat([]byte{1}, chunk), 0)
+	j.SetState(1, cluster.Down)
+	j.SetState(3, cluster.Down)
+	j.restore()
+	if n, m := j.check("a home is lost", open), j.check("a home is lost", other); n != 1 || m != 2 {
+		t.Errorf("%d copies of its file, %d of another one", n, m)
+	}
+	j.write(open, []byte("new"), 100)
+	j.SetState(3, cluster.Up)
+	j.restore()
+	if n := j.check("the home is back", open); n != 2 {
+		t.Errorf("%d copies", n)
+	}
+}
+
 // TestRandomHistories: whatever is written, cut and grown while nodes are lost and return, all copies that count
 // have the same bytes.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(20) {
+	arrived := 0
+	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		j := newJob(t, 4)
+		losses := rand.New(rand.NewPCG(seed, 8))
+		j.lose = func() bool { return losses.IntN(8) == 0 }
 		files := []*file{
 			j.create(metadata.LiveIno(0, 1000), metadata.Layout{Kind: metadata.Local}),
-			j.create(metadata.LiveIno(0, 1001), metadata.Layout{Kind: metadata.Local, Node: 2}),
-			j.create(metadata.LiveIno(0, 1002), metadata.Layout{}),
+			j.create(metadata.LiveIno(1, 1001), metadata.Layout{Kind: metadata.Local, Node: 2}),
+			j.create(metadata.LiveIno(2, 1002), metadata.Layout{}),
 		}
 		for step := range 60 {
 			id := metadata.NodeID(r.IntN(4))
 			n, _ := j.View().Map.Node(id)
 			f := files[r.IntN(len(files))]
 			at := r.Int64N(3 * chunk)
-			switch r.IntN(9) {
+			switch r.IntN(10) {
 			case 0, 1:
 				switch {
 				case !n.Serves():
@@ -302,6 +366,12 @@ func TestRandomHistories(t *testing.T) {
 			case 5:
 				j.resize(f, 0)
 			case 6:
+				if k := len(j.late); k > 0 {
+					call := j.late[r.IntN(k)]
+					call()
+					arrived++
+				}
+			case 7:
 				if n.Serves() {
 					j.members[id].r.follow(t.Context(), j.View())
 				}
@@ -312,6 +382,62 @@ func TestRandomHistories(t *testing.T) {
 				j.check(fmt.Sprintf("seed %d, step %d", seed, step), f)
 			}
 		}
+	}
+	if arrived < 4 {
+		t.Errorf("%d ranges were late", arrived)
+	}
+}
+
+// TestLateRanges: a call that was given up changes nothing when it arrives after another try, nor when the copy counts.
+func TestLateRanges(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, 3)
+	f := j.create(metadata.LiveIno(0, 1000), metadata.Layout{Kind: metadata.Local})
+	j.write(f, bytes.Repeat([]byte{1}, chunk), 0)
+	j.SetState(1, cluster.Down)
+	calls := 0
+	j.lose = func() bool { calls++; return calls == 1 || calls == 3 } // the first of a try, and the first with bytes of the next
+	j.make()
+	if len(j.late) != 2 {
+		t.Fatalf("%d calls were given up", len(j.late))
+	}
+	j.write(f, bytes.Repeat([]byte{2}, chunk), 0)
+	for _, call := range j.late {
+		call()
+	}
+	j.restore()
+	j.check("late", f)
+	for _, call := range j.late {
+		call()
+	}
+	if n := j.check("later", f); n != 2 {
+		t.Errorf("%d copies", n)
+	}
+}
+
+// TestRoom: a copy is begun only where it leaves some room to writes.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, 3)
+	f := j.create(metadata.LiveIno(0, 1000), metadata.Layout{Kind: metadata.Local})
+	j.write(f, bytes.Repeat([]byte{1}, 1<<20), 0)
+	j.SetState(1, cluster.Down)
+	target := j.members[2].store
+	s, err := target.Space(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.spare = s.Free - 1<<20 + 1
+	if j.members[0].r.follow(t.Context(), j.View()) {
+		t.Error("the copy was made")
+	}
+	if m := j.members[0].r.Mark(); m.Copied > 0 || m.Bytes == 0 {
+		t.Errorf("%+v", m)
+	}
+	j.spare = s.Free / 2
+	j.restore()
+	if n := j.check("with room", f); n != 2 {
+		t.Errorf("%d copies", n)
 	}
 }
 

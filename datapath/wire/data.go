@@ -57,6 +57,25 @@ func (m *SummedWriteReq) fields(c *codec) {
 	u32(c, &m.Sum)
 }
 
+// CopyRangeReq says where the frame's data goes of a copy that is made (copies.Range).
+type CopyRangeReq struct {
+	Ino           metadata.Ino
+	By            metadata.Epoch
+	Run           metadata.Run
+	Try, Seq      uint64
+	Off, Expected int64 // Expected is the space that all of the copy may take
+}
+
+func (m *CopyRangeReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	u64(c, &m.By)
+	u64(c, &m.Run)
+	u64(c, &m.Try)
+	u64(c, &m.Seq)
+	u64(c, &m.Off)
+	u64(c, &m.Expected)
+}
+
 // SumResp is the Sum of the data in the frame.
 type SumResp struct{ Sum uint32 }
 

@@ -136,6 +136,7 @@
 //	cached-reply  62   CachedReplyReq  CachedReplyResp
 //	put-pieces    63   PutPiecesReq + data   PutPiecesResp
 //	renew-lease   86   RenewLeaseReq  RenewLeaseResp
+//	copy-range    87   CopyRangeReq + data   -
 //	others above 63    JSON, and data where the op says so
 //
 // A reply to any op of the namespace whose status is EREMOTE has the body
@@ -199,6 +200,7 @@
 //	ReadManyResp  (2 status, 4 length, 4 CRC-32C if summed, else 0)…: the
 //	             bytes stand in the data one behind the other
 //	WriteReq     8 ino, 8 offset
+//	CopyRangeReq  8 ino, 8 epoch, 8 run, 8 try, 8 sequence number, 8 offset, 8 bytes expected
 //	PutPiecesReq  (8 ino, 8 offset, 4 length, 16 xxh3-128)…: the
 //	             bytes stand in the data one behind the other
 //	PutPiecesResp  2 status…

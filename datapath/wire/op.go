@@ -179,8 +179,11 @@ const (
 // OpRenewLease renews the session of a node's leases at a home (metadata.Leaser).
 const OpRenewLease Op = 86
 
+// OpCopyRange writes a range of a copy that is made in the place of a lost one.
+const OpCopyRange Op = 87
+
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 87
+const MaxOp Op = 88
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -205,6 +208,7 @@ var opNames = [MaxOp]string{
 	OpFillOffer: "fill-offer", OpFillComplete: "fill-complete",
 	OpMissing: "missing", OpReferenced: "referenced", OpDropPages: "drop-pages",
 	OpStandbyReplicate: "standby-replicate", OpScan: "scan", OpPlanState: "plan-state", OpTraining: "training", OpRenewLease: "renew-lease",
+	OpCopyRange: "copy-range",
 }
 
 // Known reports whether o is an op of this version.
@@ -258,7 +262,7 @@ func (o Op) Repeatable() bool {
 // heartbeats.
 func (o Op) Purpose() Purpose {
 	switch o {
-	case OpRead, OpWrite, OpReadIfPresent, OpReadMany, OpReadSummed, OpWriteSummed, OpPutPieces, OpTask, OpTaskPoll, OpTaskCancel, OpStageBoundary, OpStageAbort, OpManifest,
+	case OpRead, OpWrite, OpReadIfPresent, OpReadMany, OpReadSummed, OpWriteSummed, OpPutPieces, OpCopyRange, OpTask, OpTaskPoll, OpTaskCancel, OpStageBoundary, OpStageAbort, OpManifest,
 		OpInventory, OpObjects, OpMissing, OpReferenced, OpDropPages, OpStandbyReplicate, OpScan:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpRenameLock, OpAncestor,

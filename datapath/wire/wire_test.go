@@ -96,6 +96,7 @@ func messages() []Message {
 		&ReadReq{Ino: 5, Off: -1, Len: MaxData},
 		&WriteReq{Ino: 5, Off: 1 << 50},
 		&SummedWriteReq{WriteReq{Ino: 5, Off: 1 << 50}, 0xfedcba98},
+		&CopyRangeReq{Ino: 5, By: 6, Run: 7, Try: 8, Seq: 9, Off: 1 << 50, Expected: 1 << 51},
 		&SumResp{0xfedcba98},
 		&PutPiecesReq{},
 		&PutPiecesReq{Heads: []PieceHeader{{Ino: 5, Off: 1 << 50, Len: 7, Sum: [16]byte{1, 15: 2}}, {Ino: 6}}},

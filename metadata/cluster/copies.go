@@ -57,6 +57,13 @@ type Copy struct {
 	From metadata.Epoch // since when it takes the place of a lost copy; 0 for those of Part.Copies
 }
 
+// Restoration is an epoch from which on copies count that were made in the place of lost ones.
+type Restoration struct {
+	Epoch metadata.Epoch `json:"epoch"`
+	// Without is the homes that were lost then: copies of their files go on being made.
+	Without []metadata.NodeID `json:"without,omitempty"`
+}
+
 // Copies is where a part is.
 type Copies struct {
 	// Current is the copies that serve and have every acknowledged byte, the first of them at least.
@@ -126,7 +133,7 @@ func (m Map) replay(p Part) (c Copies, ever []metadata.NodeID) {
 			c.Current = slices.DeleteFunc(c.Current, absent)
 		}
 		c.Filling = slices.DeleteFunc(c.Filling, absent)
-		if slices.Contains(m.Restored, e) {
+		if m.restored(e, p.Ino.Home()) {
 			if present {
 				c.Current = append(c.Current, c.Filling...)
 			}
@@ -144,9 +151,17 @@ func (m Map) replay(p Part) (c Copies, ever []metadata.NodeID) {
 	return c, ever
 }
 
+// restored reports whether copies of the files of a home were restored in the epoch e.
+func (m Map) restored(e metadata.Epoch, home metadata.NodeID) bool {
+	return slices.ContainsFunc(m.Restored, func(r Restoration) bool { return r.Epoch == e && !slices.Contains(r.Without, home) })
+}
+
 // changes returns the epochs after since in which a node came or went, or copies were restored.
 func (m Map) changes(since metadata.Epoch) []metadata.Epoch {
-	all := slices.Clone(m.Restored)
+	var all []metadata.Epoch
+	for _, r := range m.Restored {
+		all = append(all, r.Epoch)
+	}
 	for _, n := range m.Nodes {
 		for _, t := range n.Terms {
 			all = append(all, t.From, t.To, t.Left)
@@ -192,7 +207,7 @@ func (m Map) RestoredBy() metadata.Epoch {
 	if len(m.Restored) == 0 {
 		return 0
 	}
-	return m.Restored[len(m.Restored)-1]
+	return m.Restored[len(m.Restored)-1].Epoch
 }
 
 // Unrestored reports whether files may have fewer copies than they should have: a node has been lost, and nodes
@@ -203,14 +218,16 @@ func (m Map) Unrestored() bool {
 }
 
 // WithRestored returns the map of the next epoch, from which on all copies count that were to be made by the map
-// of the epoch e. It is false if nodes have come or gone since, or none are to be made.
+// of the epoch e, but for those of files whose home is lost. It is false if nodes have come or gone since, or none are
+// to be made.
 func (m Map) WithRestored(e metadata.Epoch) (Map, bool) {
 	if e < m.Changed() || !m.Unrestored() {
 		return m, false
 	}
 	next := m
 	next.Epoch++
-	next.Restored = append(slices.Clip(m.Restored), next.Epoch)
+	lost := m.filter(func(n Node) bool { return len(n.Terms) > 0 && !m.HomeServes(n.ID) })
+	next.Restored = append(slices.Clip(m.Restored), Restoration{next.Epoch, lost})
 	return next, true
 }
 

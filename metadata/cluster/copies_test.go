@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -149,6 +150,20 @@ func TestRestored(t *testing.T) {
 		t.Errorf("old copies may be on %v", got)
 	}
 
+	m = upMap(4, 5)
+	p = Part{Ino: metadata.LiveIno(3, 1024), Local: true, Since: m.Epoch, Copies: []metadata.NodeID{1, 2}}
+	m = m.WithState(1, Down, "").WithState(3, Down, "")
+	want("a copy and the home are lost", ids(2), ids(0))
+	restored(m.Epoch, true)
+	want("restored without it", ids(2), ids(0))
+	if m.Unrestored() {
+		t.Error("the files of a lost home are waited for")
+	}
+	m = m.WithState(3, Up, "")
+	want("it is back", ids(2), ids(0))
+	restored(m.Epoch, true)
+	want("restored with it", ids(2, 0), nil)
+
 	a := metadata.Attr{Ino: 1024, Layout: metadata.Layout{Copies: 2, Epoch: 4}}
 	parts := Parts(a.Ino, a.Layout, ids(0, 1, 2, 3))
 	if got := parts[0].Object(2); parts[0].Object(0) != a.Object() || got == parts[1].Object(2) || got == parts[1].Object(0) || got.File() != a.Ino || !got.Copied() {
@@ -156,5 +171,42 @@ func TestRestored(t *testing.T) {
 	}
 	if k, ok := parts[1].Object(2).MovedPart(); !ok || k != 1 {
 		t.Errorf("part %d, %v", k, ok)
+	}
+}
+
+// TestLostHomesChangeWithNodes: which homes are lost is the same in all maps between which no node has come or gone, so a
+// node that leaves their files out does so by the map that says it (Restoration).
+func TestLostHomesChangeWithNodes(t *testing.T) {
+	lost := func(m Map) []metadata.NodeID {
+		return m.filter(func(n Node) bool { return len(n.Terms) > 0 && !m.HomeServes(n.ID) })
+	}
+	all := 0
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		m := upMap(5, 5)
+		for range 60 {
+			was := m
+			id := metadata.NodeID(r.IntN(5))
+			n, _ := m.Node(id)
+			switch p, ok := m.NextPartner(id); r.IntN(4) {
+			case 0:
+				m = m.WithState(id, []State{Up, Leaving, Down}[r.IntN(3)], "")
+			case 1:
+				if ok {
+					m, _ = m.WithPartner(id, p)
+				}
+			case 2:
+				n.Partner.StandsIn = true
+				m, _ = m.WithPartner(id, n.Partner)
+			default:
+				m, _ = m.WithRestored(m.Changed())
+			}
+			if all += len(lost(m)); m.Changed() == was.Changed() && !slices.Equal(lost(m), lost(was)) {
+				t.Fatalf("seed %d: lost are %v, and then %v", seed, lost(was), lost(m))
+			}
+		}
+	}
+	if all == 0 {
+		t.Error("no home was lost")
 	}
 }

@@ -18,7 +18,7 @@ type Delta struct {
 	Closing  bool           `json:"closing,omitempty"`
 	Copied   bool           `json:"copied,omitempty"`
 	// Restored is Map.Restored, all of it.
-	Restored []metadata.Epoch `json:"restored,omitempty"`
+	Restored []Restoration `json:"restored,omitempty"`
 }
 
 // nodeGroup is nodes that are alike.

@@ -52,9 +52,9 @@ type Map struct {
 	Epoch metadata.Epoch `json:"epoch"`
 	Seed  uint64         `json:"seed"`  // of all placement; from the job's seed option or its id
 	Nodes []Node         `json:"nodes"` // by ID
-	// Restored is the epochs in which all files with copies had as many as they should have, on the nodes that
-	// took the places of lost ones (CopiesOf), oldest first.
-	Restored []metadata.Epoch `json:"restored,omitempty"`
+	// Restored is when all files with copies had as many as they should have, on the nodes that took the places of lost
+	// ones (CopiesOf), oldest first.
+	Restored []Restoration `json:"restored,omitempty"`
 }
 
 // NewMap returns the first map: epoch 0, every host Joining, numbered in the order of the list.

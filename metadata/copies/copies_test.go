@@ -29,6 +29,7 @@ type world struct {
 	part         cluster.Part
 	known        map[metadata.Epoch]cluster.Copies // by epoch
 
+	late         []call      // given up by their senders
 	begun, acked [blocks]int // versions of each block
 	write        *writing
 	fault        string // a planted one
@@ -45,15 +46,24 @@ type node struct {
 	has     [blocks]int // the version of each block of its copy; 0 is none
 	whole   metadata.Epoch
 	making  *making
+	intake  *Intake
+	run     metadata.Run
+	tries   uint64
 }
 
 // making is a copy on its way from a node to another one.
 type making struct {
-	by   metadata.Epoch // the map that wants it
 	to   cluster.Copy
 	next int // block
-	got  int // what was read of it; while it is under way no write of the block gets in between
+	call     // while it is under way no write of the block gets in between
 	sent bool
+}
+
+// call is one range of a copy that is made, and what was read of it.
+type call struct {
+	Range
+	to  metadata.NodeID
+	got int
 }
 
 // writing is a write in progress by a node.
@@ -74,7 +84,7 @@ func newWorld(seed uint64, fault string) *world {
 	if w.r.IntN(2) == 0 {
 		l = metadata.Layout{Width: 1, Copies: 2, Epoch: m.Epoch}
 	}
-	ino := metadata.LiveIno(0, 2000+seed)
+	ino := metadata.LiveIno(metadata.NodeID(w.r.IntN(nodes)), 2000+seed)
 	w.part = cluster.Parts(ino, l, m.Order(ino, l))[0]
 	for i := range w.node {
 		w.node[i].view = m
@@ -88,7 +98,10 @@ func newWorld(seed uint64, fault string) *world {
 // begin begins a run of a node, which knows nothing of the one before.
 func (w *world) begin(i int) {
 	n := &w.node[i]
-	n.lease, n.fence, n.whole, n.making = new(Lease), new(Fence), 0, nil
+	w.giveUp(n)
+	n.lease, n.fence, n.whole, n.intake, n.tries = new(Lease), new(Fence), 0, new(Intake), 0
+	n.run++
+	w.late = slices.DeleteFunc(w.late, func(c call) bool { return int(c.to) == i })
 	if w.r.IntN(2) == 0 {
 		n.view = w.first
 	}
@@ -131,6 +144,9 @@ func (w *world) report(i int) {
 	if answer.Epoch > n.view.Epoch {
 		n.view = answer
 	}
+	if n.intake.Over(n.view) {
+		n.intake = new(Intake)
+	}
 	n.lease.Renew(sent, down)
 }
 
@@ -152,6 +168,9 @@ func (w *world) lead() {
 		all = true
 	}
 	if m, ok := w.truth.WithRestored(w.truth.Changed()); all && ok {
+		if w.fault == "files of a lost home count" {
+			m.Restored[len(m.Restored)-1].Without = nil
+		}
 		w.truth = m
 		w.made++
 		w.note("restored, epoch %d: %+v", m.Epoch, m.CopiesOf(w.part))
@@ -222,7 +241,7 @@ func (w *world) stepWrite() {
 // accepts is what a node that has a copy checks before a write.
 func (w *world) accepts(c metadata.NodeID, writer metadata.Epoch, block int) bool {
 	n := &w.node[c]
-	if m := n.making; m != nil && m.sent && m.next == block && w.fault != "writes while a block is copied" {
+	if m := n.making; m != nil && m.sent && (m.Seq == 0 || m.next == block) && w.fault != "writes while a block is copied" {
 		return false
 	}
 	switch w.fault {
@@ -240,8 +259,8 @@ func (w *world) make(i int) {
 	s, _ := n.view.Node(self)
 	changed := n.view.Changed()
 	if n.stopped || s.State == cluster.Down || n.whole >= changed || !n.lease.Valid(w.now) && w.fault != "copies without a lease" {
-		if m := n.making; m != nil && m.sent && !n.stopped {
-			m.sent = false // a call that is given up never arrives later
+		if !n.stopped {
+			w.giveUp(n)
 		}
 		return
 	}
@@ -249,26 +268,51 @@ func (w *world) make(i int) {
 	c := w.copiesOf(n.view)
 	from, due := Source(c)
 	switch m := n.making; {
-	case !due || from != self:
-		n.whole, n.making = changed, nil
-	case m == nil || m.by != changed || m.to != c.Filling[0]:
-		if w.reaches(self, c.Filling[0].Node) {
-			n.making = &making{by: changed, to: c.Filling[0]}
-			w.node[c.Filling[0].Node].has = [blocks]int{}
-			w.note("%d makes a copy on %v", i, c.Filling[0])
-		}
+	case !due || from != self || !n.view.HomeServes(w.part.Ino.Home()): // which is asked where the file is
+		w.giveUp(n)
+		n.whole = changed
+	case m == nil || m.By != changed || m.to != c.Filling[0]:
+		w.giveUp(n)
+		n.tries++
+		n.making = &making{to: c.Filling[0], call: call{Range{changed, n.run, n.tries, 0}, c.Filling[0].Node, 0}, sent: true}
+		w.note("%d makes a copy on %v", i, c.Filling[0])
 	case m.next == blocks:
 		n.whole, n.making = changed, nil
 		w.note("%d has made it, epoch %d", i, changed)
 	case !m.sent:
+		m.Seq++
 		m.got, m.sent = n.has[m.next], true
-	case w.reaches(self, m.to.Node):
-		w.node[m.to.Node].has[m.next] = m.got
-		w.note("%v gets %d:%d", m.to, m.next, m.got)
-		m.next, m.sent = m.next+1, false
+	case w.reaches(self, m.to.Node) && w.arrive(m.call):
+		if m.Seq > 0 {
+			m.next++
+		}
+		m.sent = false
 	default:
-		m.sent = false // and again
+		w.giveUp(n)
 	}
+}
+
+// giveUp ends what n makes. A call that is under way may arrive later.
+func (w *world) giveUp(n *node) {
+	if n.making != nil && n.making.sent {
+		w.late = append(w.late, n.making.call)
+	}
+	n.making = nil
+}
+
+// arrive is what a node does with a range of a copy that is made on it.
+func (w *world) arrive(c call) bool {
+	n := &w.node[c.to]
+	taken := n.lease.Begun() && Wanted(c.By, n.view) && n.intake.Take(c.Range)
+	if !taken && w.fault != "late ranges are stored" {
+		return false
+	}
+	if w.note("%v gets %+v", c.to, c); c.Seq == 0 {
+		n.has = [blocks]int{}
+	} else {
+		n.has[c.Seq-1] = c.got
+	}
+	return true
 }
 
 // serves is what a node that has a copy checks before a read.
@@ -344,6 +388,13 @@ func (w *world) event() {
 // restore is time in which nodes make copies, and report.
 func (w *world) restore() {
 	for range 1 + w.r.IntN(12) {
+		if len(w.late) > 0 && w.r.IntN(4) == 0 {
+			k := w.r.IntN(len(w.late))
+			if c := w.late[k]; !w.node[c.to].stopped {
+				w.late = slices.Delete(w.late, k, k+1)
+				w.arrive(c)
+			}
+		}
 		i := w.r.IntN(nodes)
 		w.make(i)
 		if w.r.IntN(3) == 0 {
@@ -423,7 +474,8 @@ func TestPlantedFaults(t *testing.T) {
 	for _, fault := range []string{
 		"a copy that returns counts", "one copy is enough", "no lease", "any reader", "no second look",
 		"restored too early", "what is made is written at once", "what is made is not written", "no fence",
-		"a fence that a restart forgets", "copies without a lease", "writes while a block is copied",
+		"a fence that a restart forgets", "copies without a lease", "writes while a block is copied", "late ranges are stored",
+		"files of a lost home count",
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()

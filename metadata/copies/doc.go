@@ -5,15 +5,17 @@
 //	write   to every current copy, and when those have it, to one that is being made. One that does not answer is
 //	        asked again until it does, or a newer map has excluded it (Write). Only then is the write acknowledged.
 //	make    the first current copy (Source) copies the object from its beginning, range by range. No write to the
-//	        range gets in between, and a copied range never arrives later. Before it begins, it refuses writers
+//	        range gets in between. A range that is not answered ends the try, and another one begins with an
+//	        empty object; what arrives of the first one then is refused (Intake). Before it begins, it refuses writers
 //	        whose map is older than the one by which it copies (Fence), for good: a later run of the node learns
 //	        that from its own map. It copies only under its Lease.
 //	        A copy that a truncate has emptied stays an object, and is copied: else the old object of a node that
 //	        returns would count in its place.
 //	count   when every node that serves has reported that it has made what it is to make, by a map of which no node
 //	        has come or gone since, the leader has the map record it (cluster.Map.WithRestored): from that epoch on
-//	        all new copies are current. While that is under way the leader renews no lease, so a node that has
-//	        started again, and would make copies anew, knows of it before.
+//	        all new copies are current, but for those of files whose home is lost, which alone knows where they
+//	        are. While that is under way the leader renews no lease, so a node that has started again, and would
+//	        make copies anew, knows of it before.
 //	read    from any current copy. The answer counts if the copy is still current when it arrives.
 //	serve   a node answers a read only while its Lease is valid, its own map has it serving, and the map of
 //	        the reader is not older than the epoch since which it serves (Serves).
