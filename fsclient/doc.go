@@ -32,7 +32,9 @@
 // the next append, by Flush, or 10 ms later; until then the file ends before it for all nodes.
 //
 // A truncate cuts the objects first and then sets the size. If the client dies in
-// between, the file has its old length, and zeros from the new end on.
+// between, the file has its old length, and zeros from the new end on. Meanwhile the home
+// keeps the size from growing (metadata.Append.Freeze); if that ends too soon, it refuses
+// the size and the client cuts again: else bytes that were not cut off could come back.
 //
 // # Namespace
 //

@@ -2,15 +2,20 @@ package fsclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
 // resize cuts the data first and sets the size then: after a crash in between the
 // file has its old length, and zeros from the new end on. f is nil if the file is not
-// open here.
+// open here. A freeze that is over before the size is set makes it start again: then a
+// larger size may have been published of which the data was not cut.
 func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
 	if ch.Size < 0 {
 		return metadata.Attr{}, fmt.Errorf("inode %v: size %d: %w", ino, ch.Size, syscall.EINVAL)
@@ -28,17 +33,33 @@ func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino 
 		}
 		defer f.app.turn.Unlock()
 	}
-	a, err := freezeAppends(ctx, c.holder(), s, f, ino)
-	if err != nil {
-		return metadata.Attr{}, err
+	for try := 1; ; try++ {
+		a, err := c.cutAndSet(ctx, s, f, ino, ch)
+		switch {
+		case !errors.Is(err, syscall.ECANCELED):
+			return a, err
+		case try == truncateTries:
+			return a, fmt.Errorf("inode %v: cutting its data took longer than %v, %d times: %w", ino, appends.FreezeTime, try, syscall.EBUSY)
+		}
 	}
+}
+
+// truncateTries is how often a truncate starts. What is cut already takes no time again.
+const truncateTries = 5
+
+// cutAndSet is one try of resize.
+func (c *Client) cutAndSet(ctx context.Context, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (a metadata.Attr, err error) {
+	ch.Freeze = 1 + rand.Uint64N(math.MaxUint64)
 	defer func() {
-		if err != nil {
-			thawAppends(context.WithoutCancel(ctx), c, s, ino) // by that the file gets a new version
+		if err != nil { // also if the answer to the freeze is lost
+			thaw(context.WithoutCancel(ctx), c, s, ino, ch.Freeze) // by that the file gets a new version
 		} else if f != nil {
 			f.cutOff()
 		}
 	}()
+	if a, err = freeze(ctx, c.holder(), s, f, ino, ch.Freeze); err != nil {
+		return metadata.Attr{}, err
+	}
 	if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
 		gen := f.widen(&a)
 		if err = cut(ctx, c, &a, ch.Size); err != nil {
@@ -79,31 +100,37 @@ func (f *File) widen(a *metadata.Attr) (gen uint64) {
 	return f.gen
 }
 
-// freezeAppends makes the appends of all nodes wait until the size is set, and
+// freeze keeps the size of the file from growing until it is set, waits for the appends of all nodes, and
 // returns the attributes. f may be nil.
-func freezeAppends(ctx context.Context, by metadata.Holder, s metadata.NodeStore, f *File, ino metadata.Ino) (metadata.Attr, error) {
+func freeze(ctx context.Context, by metadata.Holder, s metadata.NodeStore, f *File, ino metadata.Ino, number uint64) (metadata.Attr, error) {
 	o, err := opensOf(s)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
-	q := metadata.Append{Ino: ino, Freeze: true}
+	q := metadata.Append{Ino: ino}
 	if f != nil {
 		f.mu.Lock()
 		q = f.app.Settlement(ino, f.written())
-		q.Freeze = true
 		f.mu.Unlock()
 	}
-	pl, err := o.Append(ctx, by, q)
-	return pl.Attr, err
+	q.Freeze = number
+	ctx, cancel := context.WithTimeout(ctx, syncPatience)
+	defer cancel()
+	for {
+		pl, err := o.Append(ctx, by, q)
+		if err != nil || pl.Attr.Size >= pl.Tail {
+			return pl.Attr, err
+		}
+	}
 }
 
-// thawAppends ends a freeze after which no size was set.
-func thawAppends(ctx context.Context, c *Client, s metadata.NodeStore, ino metadata.Ino) {
+// thaw ends a freeze after which no size was set.
+func thaw(ctx context.Context, c *Client, s metadata.NodeStore, ino metadata.Ino, number uint64) {
 	o, err := opensOf(s)
 	if err == nil {
-		_, err = o.Append(ctx, c.holder(), metadata.Append{Ino: ino, Thaw: true})
+		_, err = o.Append(ctx, c.holder(), metadata.Append{Ino: ino, Freeze: number, Thaw: true})
 	}
 	if err != nil {
-		c.cfg.Log.WithError(err).WithField("inode", ino.String()).Debug("end of a failed truncate not delivered: appends wait for the home's time limit")
+		c.cfg.Log.WithError(err).WithField("inode", ino.String()).Debug("end of a failed truncate not delivered: writers of the file wait for the home's time limit")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/bivouacfs/bivouac/fsclient/clienttest"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -42,4 +43,69 @@ func TestFailedTruncateIsANewVersion(t *testing.T) {
 		after, err := j.clients[1].Getattr(ctx, a.Ino)
 		return err == nil && after.Ctime > before.Ctime
 	})
+}
+
+// racingHome calls a function before it sets a size.
+type racingHome struct {
+	*clienttest.Home
+	before func()
+	grown  chan struct{} // has an element once a size is to be published
+}
+
+func (h *racingHome) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	switch {
+	case c.Set&metadata.SetSize != 0:
+		h.before()
+	case c.Set&metadata.GrowSize != 0:
+		select {
+		case h.grown <- struct{}{}:
+		default:
+		}
+	}
+	return h.Home.Setattr(ctx, ino, c)
+}
+
+// TestCutBytesDoNotComeBack: another node publishes what it has written while a truncate has cut the data and has not set the
+// size. Afterwards either the file has that size, or those bytes are gone.
+func TestCutBytesDoNotComeBack(t *testing.T) {
+	j := newJob(t, 2)
+	h := &racingHome{Home: j.homes[0], grown: make(chan struct{}, 1)}
+	j.meta[0] = h
+	c0, c1 := j.client(t, 0, nil), j.client(t, 1, nil)
+	a, err := c0.Create(ctx, metadata.RootIno, "f", metadata.New{
+		Mode: syscall.S_IFREG | 0o644, Layout: metadata.Layout{Kind: metadata.Striped, Width: 2},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	off, published := a.Layout.Chunk(), make(chan error, 1)
+	f := open(t, c1, a.Ino)
+	write(t, f, pattern(100), off) // on the node that has no chunk of what the home knows
+	h.before = func() {
+		go func() { published <- f.Flush(ctx) }()
+		<-h.grown
+		select { // it is published now, or not before the truncate
+		case err := <-published:
+			published <- err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if _, err := c0.Truncate(ctx, a.Ino, 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	after, err := j.homes[0].Getattr(ctx, a.Ino)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.before = func() {}
+	if _, err := c0.Truncate(ctx, a.Ino, off+100); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, c0, a.Ino)[off:]; after.Size == 10 && !bytes.Equal(got, make([]byte, 100)) {
+		t.Errorf("the size was 10; once the file has grown to %d, its last bytes are %x", off+100, got[:10])
+	}
+	closed(t, f)
 }

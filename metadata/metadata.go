@@ -284,6 +284,9 @@ type Change struct {
 	Atime  Time
 	Mtime  Time
 	Layout Layout
+	// Freeze, of a SetSize, is the Append.Freeze under which the data was cut off. If that is over, what other nodes
+	// have published since was not cut off, and the change fails with ECANCELED. 0: nothing was cut off.
+	Freeze uint64
 }
 
 // RenameFlags is the flags of renameat2(2).

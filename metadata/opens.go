@@ -78,11 +78,15 @@ type Append struct {
 	// means none. It names the reservation because the home may have missed the last one:
 	// then the place it gave before holds written bytes.
 	Unused uint64
-	// Freeze delays the answer until no append is under way. Appends of other nodes then wait
-	// until the size is set, this client thaws the file, or a time limit passes.
-	Freeze bool
-	Thaw   bool
+	// Freeze is the number of a truncate, any that no other truncate has; 0 is none. The answer is delayed until no
+	// append is under way. The size then neither grows nor is given to appends until a Change with that number has
+	// set it, the client thaws the file, or a time limit passes.
+	Freeze uint64
+	Thaw   bool // ends the freeze with that number
 }
+
+// Announces reports whether q announces a truncate.
+func (q *Append) Announces() bool { return q.Freeze != 0 && !q.Thaw }
 
 // Place is the answer to an Append: the offset for the bytes, and the attributes. Every node
 // may see Size; no append under way lies below it.

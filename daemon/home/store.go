@@ -50,7 +50,7 @@ func (s *Server) openStore() (*store, error) {
 	})
 	st.Locks = st.locks
 	st.files = opens.New(opens.Config{
-		Store: st, Places: s.places, Remove: s.removeObjects, Recall: s.recall, Run: s.cfg.Run, Locks: st.locks, Rest: time.Second,
+		Store: unguarded{st}, Places: s.places, Remove: s.removeObjects, Recall: s.recall, Run: s.cfg.Run, Locks: st.locks, Rest: time.Second,
 		Changed: func(ctx context.Context, ino metadata.Ino) { s.revokeFor(ctx, rpc.NoNode, time.Time{}, attrKey(ino)) },
 		Log:     s.log.WithField("part", "open files"),
 	})
@@ -65,6 +65,14 @@ func (s *Server) openStore() (*store, error) {
 		return nil, err
 	}
 	return st, nil
+}
+
+// unguarded is a store whose changes do not wait for each other in opens.Files.Set.
+type unguarded struct{ *store }
+
+// Setattr is metadata.Inodes.
+func (u unguarded) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	return u.Store.Setattr(ctx, ino, c)
 }
 
 // setHere is Setattr without the shards of a wide directory.

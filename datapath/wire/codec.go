@@ -294,6 +294,7 @@ func (c *codec) change(a *metadata.Change) {
 	u64(c, &a.Atime)
 	u64(c, &a.Mtime)
 	c.layout(&a.Layout)
+	u64(c, &a.Freeze)
 }
 
 // JSON is the message of a control op: V, a pointer when it is decoded.

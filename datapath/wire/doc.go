@@ -157,7 +157,8 @@
 //	             8 atime, 8 mtime, 8 ctime, Layout
 //	Entry        8 ino, 4 mode, [Attr], string name
 //	New          4 mode, 4 uid, 4 gid, 4 rdev, string target, Layout
-//	Change       4 set, 4 mode, 4 uid, 4 gid, 8 size, 8 atime, 8 mtime, Layout
+//	Change       4 set, 4 mode, 4 uid, 4 gid, 8 size, 8 atime, 8 mtime, Layout,
+//	             8 freeze
 //
 //	Edit         1 kind, 8 dir, string name, 8 ino, 4 mode, 8 to dir,
 //	             string to name, [New]
@@ -232,7 +233,7 @@
 //	CachedReplyResp  1 fate: 0 unknown, 1 not started, 2 answered; then
 //	             2 status, bytes body
 //	AppendReq    8 run, 8 ino, 8 sequence, 8 length, 8 end, 8 wait,
-//	             8 unused, bool freeze, bool thaw
+//	             8 unused, 8 freeze, bool thaw
 //	PlaceResp    8 offset, 8 tail, Attr, 1 no other node has it open
 //	LockReq      8 run, 8 ino, Lock, 8 waiter, bool cancel
 //	LockResp     bool granted, 8 version

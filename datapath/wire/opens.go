@@ -94,7 +94,7 @@ func (m *AppendReq) fields(c *codec) {
 	u64(c, &m.Req.End)
 	u64(c, &m.Req.Wait)
 	u64(c, &m.Req.Unused)
-	c.bool(&m.Req.Freeze)
+	u64(c, &m.Req.Freeze)
 	c.bool(&m.Req.Thaw)
 }
 

@@ -222,9 +222,9 @@ func TestGolden(t *testing.T) {
 			"01" + "1100000000000000" + "03000000" + "01" + attr + "01000000" + "61"},
 		{&CreateReq{Dir: 1, Name: "n", New: metadata.New{Mode: 1, UID: 2, GID: 3, Rdev: 4, Target: "t", Layout: sampleLayout}},
 			"0100000000000000" + "01000000" + "6e" + "01000000" + "02000000" + "03000000" + "04000000" + "01000000" + "74" + layout},
-		{&SetattrReq{Ino: 1, Change: metadata.Change{Set: 1, Mode: 2, UID: 3, GID: 4, Size: 5, Atime: 6, Mtime: 7, Layout: sampleLayout}},
+		{&SetattrReq{Ino: 1, Change: metadata.Change{Set: 1, Mode: 2, UID: 3, GID: 4, Size: 5, Atime: 6, Mtime: 7, Layout: sampleLayout, Freeze: 8}},
 			"0100000000000000" + "01000000" + "02000000" + "03000000" + "04000000" + "0500000000000000" + "0600000000000000" +
-				"0700000000000000" + layout},
+				"0700000000000000" + layout + "0800000000000000"},
 		{&PrepareReq{Tx: 2, Edits: []metadata.Edit{{Kind: metadata.EditSwap, Dir: 3, Name: "a", Ino: 4, Mode: 5, ToDir: 6, ToName: "b"}}},
 			"0200000000000000" + "01000000" + "04" + "0300000000000000" + "01000000" + "61" + "0400000000000000" + "05000000" +
 				"0600000000000000" + "01000000" + "62" + "00"},
@@ -234,7 +234,7 @@ func TestGolden(t *testing.T) {
 			attr + "01000000" + "e8030000" + "0200" + "0300000000000000" + "01000000"},
 		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "01000000" + "1000000000000000" + "01000000" + "64"},
 		{&Hello{Purpose: PurposeStream, Protection: 2, From: 1, To: 2, Nonce: Nonce{9}},
-			hex.EncodeToString([]byte("BVhi")) + "0600" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+			hex.EncodeToString([]byte("BVhi")) + "0700" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
 		if got := hex.EncodeToString(Append(nil, c.m)); got != c.want {
 			t.Errorf("%T = %s, want %s", c.m, got, c.want)

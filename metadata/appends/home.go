@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// FreezeTime is how long the appends of a file wait for a truncation that was
+// FreezeTime is how long the size of a file does not grow because of a truncation that was
 // announced and did not come.
 const FreezeTime = 10 * time.Second
 
@@ -26,8 +26,9 @@ type Home struct {
 	truncating  int                        // truncations under way, or about to begin
 	publishing  int                        // sizes on their way to the store
 	truncations uint64                     // truncations so far
-	frozenUntil time.Time
+	freeze      uint64                     // number of the truncate that was announced; 0 is none
 	freezer     metadata.NodeID
+	frozenUntil time.Time
 	changed     chan struct{} // closed at the next change that somebody may wait for
 
 	// reports is what nodes know, from the restart of the home to the first
@@ -51,7 +52,7 @@ func NewHome() *Home {
 
 // Idle reports whether nothing is under way; a nil Home is idle.
 func (h *Home) Idle() bool {
-	return h == nil || len(h.outstanding)+len(h.reports)+h.truncating+h.publishing == 0 && h.frozenUntil.IsZero()
+	return h == nil || len(h.outstanding)+len(h.reports)+h.truncating+h.publishing == 0 && !h.Frozen()
 }
 
 // End is the size that everybody may see.
@@ -71,19 +72,23 @@ func (h *Home) change() {
 	h.changed = make(chan struct{})
 }
 
-// Abandon ends what a node has under way. h may be nil.
-func (h *Home) Abandon(id metadata.NodeID) {
-	if h == nil {
-		return
-	}
+// Closed ends the appends of a node that has closed the file.
+func (h *Home) Closed(id metadata.NodeID) {
 	delete(h.reports, id)
 	if _, ok := h.outstanding[id]; ok {
 		delete(h.outstanding, id)
 		h.change()
 	}
+}
+
+// Abandon ends what a node has under way. h may be nil.
+func (h *Home) Abandon(id metadata.NodeID) {
+	if h == nil {
+		return
+	}
+	h.Closed(id)
 	if h.freezer == id && h.Frozen() {
-		h.frozenUntil = time.Time{}
-		h.change()
+		h.thaw()
 	}
 }
 
@@ -164,10 +169,17 @@ func (h *Home) Blocked(id metadata.NodeID, q metadata.Append, now time.Time) (wa
 	switch {
 	case h.truncating > 0:
 		return h.changed, till
-	case h.Frozen() && h.freezer != id && (q.Len > 0 || q.Freeze) && now.Before(h.frozenUntil):
+	case !h.Frozen() || q.Freeze == h.freeze || !now.Before(h.frozenUntil):
+	case q.Seq > 0 && h.outstanding[id].Seq == q.Seq: // it has its place, and the freeze waits until it is complete
+	case q.Len > 0 || q.End > h.tail || q.Announces():
 		return h.changed, h.frozenUntil
 	}
 	return nil, till
+}
+
+// GrowBlocked is Blocked for a write that makes the file larger.
+func (h *Home) GrowBlocked(now time.Time) (wait <-chan struct{}, till time.Time) {
+	return h.Blocked(0, metadata.Append{Len: 1}, now)
 }
 
 // Truncations counts the truncations so far. ok is false while one is under
@@ -180,7 +192,7 @@ func (h *Home) Place(id metadata.NodeID, q metadata.Append, size int64, now time
 	h.recover(size)
 	h.Complete(id, q)
 	h.tail = max(h.tail, size, q.End)
-	h.freeze(id, q, now)
+	h.announce(id, q, now)
 	if q.Len == 0 {
 		return 0, nil
 	}
@@ -196,49 +208,60 @@ func (h *Home) Place(id metadata.NodeID, q metadata.Append, size int64, now time
 	return off, nil
 }
 
-// freeze stops the appends of other nodes, or lets them go on, as q says.
-func (h *Home) freeze(id metadata.NodeID, q metadata.Append, now time.Time) {
+// announce freezes the size, or ends that, as q says.
+func (h *Home) announce(id metadata.NodeID, q metadata.Append, now time.Time) {
 	switch {
-	case q.Freeze:
-		h.frozenUntil, h.freezer = now.Add(FreezeTime), id
-	case q.Thaw && h.freezer == id && h.Frozen():
-		h.frozenUntil = time.Time{}
-		h.change()
+	case q.Announces():
+		h.freeze, h.freezer, h.frozenUntil = q.Freeze, id, now.Add(FreezeTime)
+	case q.Thaw && q.Freeze == h.freeze:
+		h.thaw()
 	}
 }
 
+func (h *Home) thaw() {
+	h.freeze = 0
+	h.change()
+}
+
 // Frozen reports whether a truncation was announced and its size is not set yet.
-func (h *Home) Frozen() bool { return !h.frozenUntil.IsZero() }
+func (h *Home) Frozen() bool { return h.freeze != 0 }
 
 // EndFreeze ends a freeze whose time is over.
 func (h *Home) EndFreeze(now time.Time) {
 	if h.Frozen() && !now.Before(h.frozenUntil) {
-		h.frozenUntil = time.Time{}
-		h.change()
+		h.thaw()
 	}
 }
 
 // Incomplete is what q still waits for after it was placed; nil is nothing.
 func (h *Home) Incomplete(q metadata.Append) <-chan struct{} {
-	if h.End() < min(q.Wait, h.tail) || q.Freeze && len(h.outstanding) > 0 {
+	if h.End() < min(q.Wait, h.tail) || q.Announces() && len(h.outstanding) > 0 {
 		return h.changed
 	}
 	return nil
 }
 
 // BeginPublish says that a size is on its way to the store: no truncation
-// begins before EndPublish.
+// begins, nor is announced, before EndPublish.
 func (h *Home) BeginPublish() { h.publishing++ }
 
 // EndPublish ends what BeginPublish began.
 func (h *Home) EndPublish() {
-	if h.publishing--; h.publishing == 0 && h.truncating > 0 {
+	if h.publishing--; h.publishing == 0 && (h.truncating > 0 || h.Frozen()) {
 		h.change()
 	}
 }
 
-// BeginTruncate has appends wait for a truncation.
-func (h *Home) BeginTruncate() { h.truncating++ }
+// BeginTruncate has appends and sizes wait for a truncation. It reports whether freeze, under which data was cut off, has
+// lasted until now; with 0 none was.
+func (h *Home) BeginTruncate(freeze uint64, now time.Time) bool {
+	h.EndFreeze(now)
+	if freeze != 0 && freeze != h.freeze {
+		return false
+	}
+	h.truncating++
+	return true
+}
 
 // Publishing is what a truncation waits for; nil is nothing.
 func (h *Home) Publishing() <-chan struct{} {
@@ -257,7 +280,7 @@ func (h *Home) EndTruncate(size int64) {
 		h.tail = size
 		clear(h.outstanding)
 		h.reports = nil
-		h.frozenUntil = time.Time{}
+		h.freeze = 0
 	}
 	h.change()
 }

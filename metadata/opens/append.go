@@ -53,8 +53,14 @@ func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Appen
 		if err != nil {
 			return metadata.Place{}, err
 		}
-		if q.Wait > end || q.Freeze {
+		if q.Wait > end || q.Announces() {
 			f.awaitOthers(ctx, q)
+		}
+		if q.Announces() {
+			f.awaitPublished(q.Ino)
+			if a, err = f.cfg.Store.Getattr(ctx, q.Ino); err != nil {
+				return metadata.Place{}, err
+			}
 		}
 		p.Attr, err = f.publish(ctx, a, was)
 		return p, err
@@ -120,17 +126,40 @@ func await(ctx context.Context, c <-chan struct{}, limit time.Duration) error {
 	return nil
 }
 
-// Truncate calls set, which sets the size of a file to size. Meanwhile no append gets a
-// place based on the old size.
-func (f *Files) Truncate(ino metadata.Ino, size int64, set func() (metadata.Attr, error)) (metadata.Attr, error) {
-	f.BeginTruncate(ino)
-	for wait := f.Publishing(ino); wait != nil; wait = f.Publishing(ino) {
-		<-wait // one store update
+// Truncate calls set, which applies c and so sets the size of a file. Meanwhile no append gets a
+// place based on the old size, and no size is published.
+func (f *Files) Truncate(ino metadata.Ino, c metadata.Change, set func() (metadata.Attr, error)) (metadata.Attr, error) {
+	if err := f.BeginTruncate(ino, c.Freeze, f.cfg.Now()); err != nil {
+		return metadata.Attr{}, err
 	}
+	f.awaitPublished(ino)
 	a, err := set()
 	if err != nil {
-		size = -1
+		c.Size = -1
 	}
-	f.EndTruncate(ino, size, a.Layout.Copied())
+	f.EndTruncate(ino, c.Size, a.Layout.Copied())
 	return a, err
+}
+
+// awaitPublished waits for the store updates under way that publish a size.
+func (f *Files) awaitPublished(ino metadata.Ino) {
+	for wait := f.Publishing(ino); wait != nil; wait = f.Publishing(ino) {
+		<-wait
+	}
+}
+
+// grow calls set, which publishes a size. It waits for a truncate that was announced or is under way: what set publishes was
+// not cut off by that.
+func (f *Files) grow(ctx context.Context, ino metadata.Ino, set func() (metadata.Attr, error)) (metadata.Attr, error) {
+	for {
+		was := f.BeginGrow(ino, f.cfg.Now())
+		if was.wait == nil {
+			break
+		}
+		if err := await(ctx, was.wait, was.till.Sub(f.cfg.Now())); err != nil {
+			return metadata.Attr{}, fmt.Errorf("size of inode %v: %w", ino, err)
+		}
+	}
+	defer f.EndPublish(ino)
+	return set()
 }

@@ -69,7 +69,7 @@ func (r *Registry) abandon(ino metadata.Ino, f *file, id metadata.NodeID, end fu
 	r.thawed(ino, f)
 }
 
-// errAgain: the file was truncated meanwhile, so the append starts over.
+// errAgain: the file was truncated meanwhile, or a truncate was announced, so the append starts over.
 var errAgain = errors.New("truncated meanwhile")
 
 // current returns the file if it was not truncated since the round began.
@@ -96,8 +96,11 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 	}
 	f.appends.EndFreeze(now)
 	r.thawed(q.Ino, f)
+	if wait, _ := f.appends.Blocked(by.Node, q, now); wait != nil { // since Before
+		return p, 0, errAgain
+	}
 	p.Off, err = f.appends.Place(by.Node, q, size, now)
-	if q.Freeze {
+	if q.Announces() {
 		r.frozen[q.Ino] = struct{}{}
 	}
 	if r.thawed(q.Ino, f); q.Thaw { // of a home that has restarted since the freeze, too
@@ -170,7 +173,23 @@ func (r *Registry) BeginPublish(ino metadata.Ino, was round) (end int64, ok bool
 	return f.appends.End(), true
 }
 
-// EndPublish lets truncations go on after BeginPublish.
+// BeginGrow begins to publish a size that is no append's, until EndPublish. If it is blocked, the caller first waits for
+// round.wait.
+func (r *Registry) BeginGrow(ino metadata.Ino, now time.Time) round {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.file(ino)
+	h := f.home()
+	h.EndFreeze(now)
+	r.thawed(ino, f)
+	wait, till := h.GrowBlocked(now)
+	if wait == nil {
+		h.BeginPublish()
+	}
+	return round{wait: wait, till: till}
+}
+
+// EndPublish lets truncations go on after BeginPublish or BeginGrow.
 func (r *Registry) EndPublish(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,14 +218,22 @@ func (r *Registry) Incomplete(q metadata.Append) (wait <-chan struct{}) {
 	return f.appends.Incomplete(q)
 }
 
-// BeginTruncate blocks appends during a truncation.
-func (r *Registry) BeginTruncate(ino metadata.Ino) {
+// BeginTruncate blocks appends and publications during a truncation. ECANCELED if freeze, under which the data was cut off,
+// is over.
+func (r *Registry) BeginTruncate(ino metadata.Ino, freeze uint64, now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.file(ino).home().BeginTruncate()
+	f := r.file(ino)
+	ok := f.home().BeginTruncate(freeze, now)
+	r.thawed(ino, f)
+	if !ok {
+		r.settle(ino, f)
+		return fmt.Errorf("inode %v: a larger size may have been published since its end was cut off: %w", ino, syscall.ECANCELED)
+	}
+	return nil
 }
 
-// Publishing returns the event that a truncation must wait for; nil if none.
+// Publishing returns the event that a truncation, or its announcement, must wait for; nil if none.
 func (r *Registry) Publishing(ino metadata.Ino) (wait <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

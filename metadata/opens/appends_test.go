@@ -182,7 +182,7 @@ func TestCutAndAppend(t *testing.T) {
 	frozen := make(chan struct{})
 	go func() {
 		defer close(frozen)
-		if _, err := f.Append(ctx, b.by, metadata.Append{Ino: 1000, Freeze: true}); err != nil {
+		if _, err := f.Append(ctx, b.by, metadata.Append{Ino: 1000, Freeze: 1}); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -201,7 +201,7 @@ func TestCutAndAppend(t *testing.T) {
 	}
 	set := func(size int64) {
 		t.Helper()
-		_, err := f.Truncate(1000, size, func() (metadata.Attr, error) {
+		_, err := f.Truncate(1000, metadata.Change{Size: size}, func() (metadata.Attr, error) {
 			return w.Setattr(ctx, 1000, metadata.Change{Set: metadata.SetSize, Size: size})
 		})
 		if err != nil {
@@ -211,12 +211,12 @@ func TestCutAndAppend(t *testing.T) {
 	set(3)
 	wantPlace(t, "after the cut", place(t, f, a.by, a.next(5)), 3, 3)
 	place(t, f, a.by, a.done())
-	place(t, f, b.by, metadata.Append{Ino: 1000, Freeze: true})
-	place(t, f, b.by, metadata.Append{Ino: 1000, Thaw: true})
+	place(t, f, b.by, metadata.Append{Ino: 1000, Freeze: 1})
+	place(t, f, b.by, metadata.Append{Ino: 1000, Freeze: 1, Thaw: true})
 	wantPlace(t, "after the thaw", place(t, f, a.by, a.next(5)), 8, 8)
 	set(1000)
 	wantPlace(t, "behind the new end", place(t, f, a.by, a.next(5)), 1000, 1000)
-	if _, err := f.Truncate(1000, 0, func() (metadata.Attr, error) { return metadata.Attr{}, syscall.EIO }); !errors.Is(err, syscall.EIO) {
+	if _, err := f.Truncate(1000, metadata.Change{}, func() (metadata.Attr, error) { return metadata.Attr{}, syscall.EIO }); !errors.Is(err, syscall.EIO) {
 		t.Errorf("Cut = %v", err)
 	}
 	wantPlace(t, "after a cut that failed", place(t, f, a.by, a.next(5)), 1005, 1005)
@@ -234,12 +234,12 @@ func TestFreezeEnds(t *testing.T) {
 		defer mu.Unlock()
 		return now
 	}})
-	place(t, f, on(2), metadata.Append{Ino: 1000, Freeze: true})
+	place(t, f, on(2), metadata.Append{Ino: 1000, Freeze: 1})
 	mu.Lock()
 	now = now.Add(appends.FreezeTime)
 	mu.Unlock()
 	wantPlace(t, "later", place(t, f, on(1), metadata.Append{Ino: 1000, Seq: 1, Len: 3}), 0, 0)
-	place(t, f, on(2), metadata.Append{Ino: 1000, Seq: 0, Freeze: false, Thaw: true})
+	place(t, f, on(2), metadata.Append{Ino: 1000, Freeze: 1, Thaw: true})
 }
 
 // TestAppendsAgainstBytes: for any order of appends, completions, lost nodes and truncations,
@@ -291,7 +291,7 @@ func TestAppendsAgainstBytes(t *testing.T) {
 				continue // the cut would wait for them
 			}
 			size := rng.Int64N(int64(len(written)) + 1)
-			if _, err := f.Truncate(1000, size, func() (metadata.Attr, error) {
+			if _, err := f.Truncate(1000, metadata.Change{Size: size}, func() (metadata.Attr, error) {
 				return w.Setattr(context.Background(), 1000, metadata.Change{Set: metadata.SetSize, Size: size})
 			}); err != nil {
 				t.Fatal(err)

@@ -9,14 +9,17 @@ import (
 )
 
 // Set calls set to apply c to an inode of the store, consistently with the nodes that have
-// the file open: setting the size and appending exclude each other, and changing the layout
+// the file open: setting the size excludes appending and publishing sizes, and changing the layout
 // of an open file fails with EBUSY, because clients cache the layout while a file is open.
 func (f *Files) Set(ctx context.Context, ino metadata.Ino, c metadata.Change, set func() (metadata.Attr, error)) (metadata.Attr, error) {
 	layOut := func() (metadata.Attr, error) { return f.setLayout(ctx, ino, c, set) }
-	if c.Set&metadata.SetSize == 0 {
-		return layOut()
+	switch {
+	case c.Set&metadata.SetSize != 0:
+		return f.Truncate(ino, c, layOut)
+	case c.Set&metadata.GrowSize != 0:
+		return f.grow(ctx, ino, layOut)
 	}
-	return f.Truncate(ino, c.Size, layOut)
+	return layOut()
 }
 
 // setLayout calls set. A change of a file's layout excludes opens; opens do not exclude each

@@ -48,6 +48,13 @@
 // attributes, when its bytes may have changed although no request says so: a client that had it open has died, or
 // closes it after a write that failed; a truncate, which cuts the data before it sets the size, ends without a size.
 //
+// # Truncates
+//
+// A client cuts the data of a file before it sets the size, and cuts what the home knows of. So it announces the truncate by an
+// Append with a number: the home answers once no append and no publication of a size is under way, and no size grows until a
+// Change with that number sets it, the client thaws the file or dies, or appends.FreezeTime is over. After that the number is
+// refused, also if it arrives late or at a home that has restarted: the client begins again.
+//
 // # Shared mappings
 //
 // The page caches of two nodes are not coherent, so one node at a time may map a file shared
@@ -77,7 +84,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Store is the part of the home's store that Files uses.
+// Store is the part of the home's store that Files uses. Its Setattr must not be Files.Set, which waits for Files.
 type Store interface {
 	Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
 	Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error)

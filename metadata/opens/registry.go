@@ -398,7 +398,7 @@ func (r *Registry) Has(by metadata.Holder, ino metadata.Ino) (wait <-chan struct
 func (r *Registry) drop(ino metadata.Ino, f *file, id metadata.NodeID, t metadata.Ticket) bool {
 	dropped := f.drop(id, t)
 	if dropped {
-		r.abandon(ino, f, id, (*appends.Home).Abandon)
+		r.abandon(ino, f, id, (*appends.Home).Closed)
 	}
 	if dropped && r.locks != nil {
 		r.locks.NodeClosed(id, ino)

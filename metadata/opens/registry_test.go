@@ -108,7 +108,9 @@ func TestDeadWriter(t *testing.T) {
 		t.Error("not unsure")
 	}
 	for ino, copied := range map[metadata.Ino]bool{300: true, 400: false} {
-		r.BeginTruncate(ino)
+		if err := r.BeginTruncate(ino, 0, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
 		r.EndTruncate(ino, 0, copied)
 		r.Orphaned(ino, false)
 		if l := wantRemovable(t, r, "truncated", ino); l[0].Unsure != copied {

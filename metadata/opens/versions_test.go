@@ -15,7 +15,7 @@ import (
 // nodes hear of, and keeps its st_mtime. Otherwise nodes with old pages would keep them.
 func TestNewVersions(t *testing.T) {
 	const ino = 1000
-	freeze, thaw := metadata.Append{Ino: ino, Freeze: true}, metadata.Append{Ino: ino, Thaw: true}
+	freeze, thaw := metadata.Append{Ino: ino, Freeze: 1}, metadata.Append{Ino: ino, Freeze: 1, Thaw: true}
 	for what, happen := range map[string]func(f *Files, later func(time.Duration)){
 		"the writer's daemon is killed": func(f *Files, _ func(time.Duration)) { f.NoteRun(metadata.Holder{Node: 1, Run: 2}) },
 		"the writer's node is lost":     func(f *Files, _ func(time.Duration)) { f.Lost(1) },
@@ -34,7 +34,7 @@ func TestNewVersions(t *testing.T) {
 		"one that has not ended before the next": func(f *Files, later func(time.Duration)) {
 			place(t, f, on(2), freeze)
 			later(appends.FreezeTime)
-			place(t, f, on(3), freeze)
+			place(t, f, on(3), metadata.Append{Ino: ino, Freeze: 2})
 		},
 		"a daemon is killed amid one": func(f *Files, _ func(time.Duration)) {
 			f.NoteRun(on(2))
@@ -70,9 +70,9 @@ func TestSameVersion(t *testing.T) {
 	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
 	f := New(Config{Store: w})
 	mustOpen(t, f.Registry, on(1), 1000, 1)
-	place(t, f, on(2), metadata.Append{Ino: 1000, Freeze: true})
+	place(t, f, on(2), metadata.Append{Ino: 1000, Freeze: 1})
 	set := func() (metadata.Attr, error) { return w.Getattr(t.Context(), 1000) }
-	if _, err := f.Truncate(1000, 0, set); err != nil {
+	if _, err := f.Truncate(1000, metadata.Change{Freeze: 1}, set); err != nil {
 		t.Fatal(err)
 	}
 	f.Close(on(1), metadata.Opened{Ino: 1000, Ticket: 1})

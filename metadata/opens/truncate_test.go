@@ -1,0 +1,213 @@
+package opens
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/appends"
+)
+
+var truncateSeed = flag.Uint64("truncate-seed", 0, "the only history of TestTruncateHistories; 0 is many")
+
+// homeRun is a run of the home, and its store, whose calls take time.
+type homeRun struct {
+	*world
+	*Files
+	s    *truncating
+	dead bool // under truncating.store
+}
+
+func (r *homeRun) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	r.s.d.pause()
+	return r.world.Getattr(ctx, ino)
+}
+
+func (r *homeRun) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	return r.update(ctx, c, math.MaxInt64)
+}
+
+// update changes the file, whose size must be at most most.
+func (r *homeRun) update(ctx context.Context, c metadata.Change, most int64) (metadata.Attr, error) {
+	r.s.d.pause()
+	defer r.s.d.pause()
+	r.s.store.Lock()
+	defer r.s.store.Unlock()
+	if r.dead {
+		return metadata.Attr{}, syscall.ECONNRESET
+	}
+	if was, err := r.world.Getattr(ctx, 1000); err != nil || was.Size > most {
+		r.s.t.Errorf("seed %d: truncate to %d: bytes behind %d were not cut off, and the size is %d, %v", r.s.seed, c.Size, most, was.Size, err)
+	}
+	return r.world.Setattr(ctx, 1000, c)
+}
+
+// Set is Files.Set of the file.
+func (r *homeRun) Set(c metadata.Change, most int64) error {
+	ctx := r.s.t.Context()
+	_, err := r.Files.Set(ctx, 1000, c, func() (metadata.Attr, error) { return r.update(ctx, c, most) })
+	return err
+}
+
+// dice is a source of randomness for several goroutines.
+type dice struct {
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func (d *dice) n(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rng.IntN(n)
+}
+
+func (d *dice) pause() { time.Sleep(time.Duration(d.n(3000)) * time.Microsecond) }
+
+// truncating is a file on which several nodes work.
+type truncating struct {
+	t     *testing.T
+	seed  uint64
+	d     *dice
+	w     *world
+	store sync.Mutex // held for updates of w
+	mu    sync.Mutex
+	run   *homeRun // under mu
+	cut   int      // under mu: truncates that have set the size
+}
+
+func (s *truncating) home() *homeRun {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.run
+}
+
+// start starts the home, again if it runs.
+func (s *truncating) start() {
+	r := &homeRun{world: s.w, s: s}
+	r.Files = serveWith(s.t, Config{Store: r, Places: s.w.places, Remove: s.w.remove, Rest: time.Second})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run != nil {
+		s.store.Lock()
+		s.run.dead = true
+		s.store.Unlock()
+	}
+	s.run = r
+}
+
+// append makes one call to the home. Its context is that of a client which does not give up.
+func (s *truncating) append(r *homeRun, a *appender, q metadata.Append) (metadata.Place, bool) {
+	q.Ino = 1000
+	pl, err := r.Append(s.t.Context(), a.by, q)
+	return pl, s.ok(err)
+}
+
+// ok reports whether an operation has succeeded, and fails the test for an error that no client should see.
+func (s *truncating) ok(err error) bool {
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ECANCELED) {
+		s.t.Errorf("seed %d: %v", s.seed, err)
+	}
+	return err == nil
+}
+
+// act is one operation of a node.
+func (s *truncating) act(a *appender) {
+	s.d.pause()
+	r := s.home()
+	switch n := s.d.n(40); {
+	case n < 16: // a size is published
+		s.ok(r.Set(metadata.Change{Set: metadata.GrowSize, Size: int64(s.d.n(1000))}, math.MaxInt64))
+	case n < 24:
+		q := a.next(int64(s.d.n(9) + 1))
+		done := a.done()
+		*[]*int64{&q.End, &done.End}[s.d.n(2)] = int64(s.d.n(1000)) // what the client has written beside
+		for range 1 + s.d.n(2) { // the answer may be lost
+			s.append(r, a, q)
+			s.d.pause()
+		}
+		s.append(r, a, done)
+	case n < 39:
+		s.truncate(r, a)
+	default:
+		a.by.Run++
+		r.NoteRun(a.by)
+	}
+}
+
+func (s *truncating) truncate(r *homeRun, a *appender) {
+	freeze := 1 + uint64(s.d.n(1<<40))
+	pl, ok := s.append(r, a, metadata.Append{Freeze: freeze})
+	for n := 0; ok && pl.Attr.Size < pl.Tail; n++ {
+		if n > 20 {
+			s.t.Errorf("seed %d: some append is never complete", s.seed)
+			return
+		}
+		pl, ok = s.append(r, a, metadata.Append{Freeze: freeze})
+	}
+	if !ok {
+		return
+	}
+	s.d.pause() // the data is cut off
+	switch s.d.n(10) {
+	case 0:
+		return // the client hangs
+	case 1:
+		time.Sleep(time.Duration(s.d.n(2 * int(appends.FreezeTime)))) // it is late
+	case 2:
+		s.append(s.home(), a, metadata.Append{Freeze: freeze, Thaw: true})
+		return
+	}
+	if s.ok(s.home().Set(metadata.Change{Set: metadata.SetSize, Size: int64(s.d.n(1000)), Freeze: freeze}, pl.Attr.Size)) {
+		s.mu.Lock()
+		s.cut++
+		s.mu.Unlock()
+	}
+}
+
+// TestTruncateHistories: under random orders of published sizes, appends and truncates of three nodes, with clients that
+// hang, come late or restart, and restarts of the home, a truncate sets the size only if it has cut off all bytes that
+// were published. Otherwise these would come back when the file grows.
+func TestTruncateHistories(t *testing.T) {
+	first, histories := rand.Uint64(), 200
+	if *truncateSeed != 0 {
+		first, histories = *truncateSeed, 1
+	}
+	cut := 0
+	for k := range histories {
+		seed := first + uint64(k)
+		synctest.Test(t, func(t *testing.T) {
+			s := &truncating{t: t, seed: seed, d: &dice{rng: rand.New(rand.NewPCG(seed, 1))}, w: newWorld()}
+			s.w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
+			s.start()
+			var wg sync.WaitGroup
+			for id := range 3 {
+				a := &appender{by: on(metadata.NodeID(id + 1))}
+				wg.Go(func() {
+					for range 25 {
+						s.act(a)
+					}
+				})
+			}
+			if s.d.n(3) == 0 {
+				time.Sleep(time.Duration(s.d.n(int(time.Second))))
+				s.start()
+			}
+			wg.Wait()
+			cut += s.cut
+		})
+		if t.Failed() {
+			return
+		}
+	}
+	if cut < histories {
+		t.Errorf("%d truncates in %d histories: too few for the test to mean anything", cut, histories)
+	}
+}
