@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // tempFile is a file without a name.
@@ -92,6 +94,27 @@ func TestPagesAreKept(t *testing.T) {
 	}
 	if n := j.mounts[0].Stats().Calls["read"] - before; n != 0 {
 		t.Errorf("%d reads by later opens, want none", n)
+	}
+}
+
+// TestRestartedHome: bytes of which no home knows, because their writer was killed together with it, are seen by the next open
+// once the home has restarted.
+func TestRestartedHome(t *testing.T) {
+	j := newJob(t)
+	want := bytes.Repeat([]byte{7}, 200_000)
+	check(t, os.WriteFile(j.scratch(1, "f"), want, 0o644))
+	a, err := j.clients[1].Lookup(t.Context(), metadata.RootIno, "f")
+	check(t, err)
+	ino := a.Ino
+	attr, err := j.clients[1].Getattr(t.Context(), ino)
+	check(t, err)
+	owner := j.view.Map.Order(ino, attr.Layout)[0]
+	for how := range readers() {
+		wantRead(t, how, j.scratch(0, "f"), want)
+		want[5000]++
+		check(t, j.data[owner].WriteAt(t.Context(), attr.Object(), want[5000:5001], 5000))
+		j.clients[0].Recall(metadata.Recall{Home: ino.Home(), Run: metadata.Run(want[5000])})
+		wantRead(t, how, j.scratch(0, "f"), want)
 	}
 }
 

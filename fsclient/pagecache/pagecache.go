@@ -24,11 +24,12 @@ import (
 // maxFiles is how many files are remembered, at least.
 const maxFiles = 1 << 16
 
-// Version is a version of a file. A writer whose node is lost has not told the home of its last
-// writes: every change of the map is a new version of all files.
+// Version is a version of a file. A writer whose node is lost, or whose daemon is killed together with the home, has not told
+// the home of its last writes: every change of the map is a new version of all files, and every restart of a home of its own.
 type Version struct {
 	Ctime metadata.Time
 	Epoch metadata.Epoch
+	Home  metadata.Run // as the home said last that it has restarted
 }
 
 // Table is the files whose pages the kernel may have. Its zero value is empty.

@@ -9,6 +9,7 @@ import (
 func TestFresh(t *testing.T) {
 	var tab Table
 	first, second, lost := Version{Ctime: 1, Epoch: 1}, Version{Ctime: 2, Epoch: 1}, Version{Ctime: 2, Epoch: 2}
+	restarted := Version{Ctime: 2, Epoch: 2, Home: 1}
 	steps := []struct {
 		dropped, asked Version
 		want           bool
@@ -20,6 +21,8 @@ func TestFresh(t *testing.T) {
 		{Version{}, first, false},
 		{Version{}, lost, false},
 		{lost, lost, true},
+		{Version{}, restarted, false},
+		{restarted, restarted, true},
 	}
 	for i, s := range steps {
 		if s.dropped != (Version{}) {

@@ -46,7 +46,7 @@
 //
 // Clients keep pages of a file as long as its st_ctime is the same. Its home gives it a new one, and recalls its
 // attributes, when its bytes may have changed although no request says so: a client that had it open has died, or
-// closes it after a write that failed; a truncate, which cuts the data before it sets the size, ends without a size.
+// closes it after a write that failed; the home restarts, so that it does not know who had it open; a truncate, which cuts the data before it sets the size, ends without a size.
 //
 // # Truncates
 //

@@ -246,6 +246,7 @@ func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 		}
 		if r.node(by.Node).recovering {
 			f.report(by.Node, o)
+			r.renew(o.Ino, f) // a client that died with the home, such as its own, may have written
 		}
 		if r.locks != nil && len(o.Locks) > 0 {
 			r.locks.Resume(by.Node, o.Ino, o.Locks)

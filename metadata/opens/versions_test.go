@@ -19,6 +19,11 @@ func TestNewVersions(t *testing.T) {
 	for what, happen := range map[string]func(f *Files, later func(time.Duration)){
 		"the writer's daemon is killed": func(f *Files, _ func(time.Duration)) { f.NoteRun(metadata.Holder{Node: 1, Run: 2}) },
 		"the writer's node is lost":     func(f *Files, _ func(time.Duration)) { f.Lost(1) },
+		"the home, which may have been the writer, restarts": func(f *Files, _ func(time.Duration)) {
+			f.Recover(1)
+			f.Add(on(1), []metadata.Opened{{Ino: ino, Ticket: 9}})
+			f.Answered(1)
+		},
 		"a close after a failed write": func(f *Files, _ func(time.Duration)) {
 			f.Close(on(1), metadata.Opened{Ino: ino, Ticket: 9, Unsure: true})
 		},
