@@ -139,6 +139,25 @@ func TestRecallEndsBufferedAppends(t *testing.T) {
 	}
 }
 
+// TestRecallIsBusy: a home hears that what it recalls has not arrived yet.
+func TestRecallIsBusy(t *testing.T) {
+	t.Parallel()
+	_, ms, cs := metered(t, 2)
+	f := onNode(t, cs[1], "log", 1)
+	w := f.Writer()
+	must(t, 1)(w.Append(ctx, []byte("1")))
+	gate := make(chan struct{})
+	ms[1].set(nil, gate)
+	must(t, 1)(w.Append(ctx, []byte("2")))
+	q := metadata.Recall{Home: f.Ino().Home(), Only: []metadata.Ino{f.Ino()}}
+	if !cs[1].Recall(q).Busy {
+		t.Error("an append hangs, and the answer to a recall does not say so")
+	}
+	close(gate)
+	eventually(t, "the append has arrived", func() bool { return !cs[1].Recall(q).Busy })
+	closed(t, f)
+}
+
 // appendHome calls a function, once, before an Append is answered, and counts the places that were asked for.
 type appendHome struct {
 	*clienttest.Home

@@ -107,11 +107,11 @@ func (c *Client) HomeRun(home metadata.NodeID) metadata.Run {
 // Recall is metadata.Recaller.
 func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
 	r := recalled(c, q)
-	ctx, cancel := context.WithTimeout(c.ctx, appends.AloneTerm) // the home waits no longer
+	ctx, cancel := context.WithTimeout(c.ctx, appends.AloneTerm) // the home waits no longer for an answer
 	defer cancel()
 	for _, ino := range q.Only {
 		if f := c.files.get(ino); f != nil {
-			_ = f.buffer.DrainBegun(ctx) // the Writers report what was lost
+			r.Busy = f.buffer.DrainBegun(ctx) != nil || r.Busy // the Writers report what was lost
 		}
 	}
 	return r

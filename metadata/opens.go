@@ -134,6 +134,7 @@ type Recalled struct {
 	Floor Ticket
 	Files []Opened // by Ino
 	More  bool     // more files follow the last of Files
+	Busy  bool     // what it has buffered of the files that were named has not arrived yet: ask again
 }
 
 // Recaller is a client, as seen by the homes of its open files.

@@ -72,6 +72,7 @@ func (m *RecallResp) fields(c *codec) {
 	u64(c, &m.Run)
 	u64(c, &m.Floor)
 	c.bool(&m.More)
+	c.bool(&m.Busy)
 	list(c, &m.Files, unlimited, openedSize, (*codec).opened)
 }
 

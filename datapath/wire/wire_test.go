@@ -114,7 +114,7 @@ func messages() []Message {
 		&ClosedReq{Run: 3, Files: []metadata.Opened{{Ino: 5, Ticket: 6}, {Ino: 7, Ticket: 8, Unsure: true, Written: []metadata.Extent{{Off: 1, Len: 2}, {Off: 3, Len: 4}}, Locks: []metadata.Lock{sampleLock}}}},
 		&RecallReq{Run: 3, After: 4},
 		&RecallReq{Run: 3, Only: []metadata.Ino{5, 6}},
-		&RecallResp{metadata.Recalled{Run: 1, Floor: 2, More: true, Files: []metadata.Opened{{
+		&RecallResp{metadata.Recalled{Run: 1, Floor: 2, More: true, Busy: true, Files: []metadata.Opened{{
 			Ino: 5, Ticket: 6, Unsure: true, Outstanding: metadata.Reservation{Seq: 7, Extent: metadata.Extent{Off: -1, Len: 8}},
 		}}}},
 		&InosReq{Inos: []metadata.Ino{1, 2, 3}},

@@ -89,21 +89,29 @@ func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metada
 	return f.cfg.Store.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.GrowSize | metadata.MtimeNow, Size: end})
 }
 
-// endAlone returns when no other node buffers appends to ino, which by has just opened: the node that was told that no other
-// has it open has sent what it has buffered, or its time is over.
+// endAlone returns when no other node buffers appends to ino, which by has just opened: the nodes that may buffer some have
+// sent them, or do not answer, and their time is over.
 func (f *Files) endAlone(ctx context.Context, by metadata.Holder, ino metadata.Ino) {
-	told, seq := f.toldAlone(ino, by.Node)
-	if seq == 0 || f.cfg.Recall == nil {
-		return
+	for ctx.Err() == nil && f.cfg.Recall != nil {
+		told, seq := f.toldAlone(ino, by.Node)
+		if seq == 0 {
+			return
+		}
+		if !f.busy(ctx, told, ino) && ctx.Err() == nil {
+			f.notAlone(ino, seq)
+		}
 	}
+}
+
+// busy asks a node to send what it has buffered of ino, and reports whether it needs longer.
+func (f *Files) busy(ctx context.Context, id metadata.NodeID, ino metadata.Ino) bool {
 	term, cancel := context.WithTimeout(ctx, appends.AloneTerm+aloneSlack)
 	defer cancel()
-	if _, err := f.cfg.Recall(term, told, metadata.Recall{Run: f.cfg.Run, Only: []metadata.Ino{ino}}); err != nil {
+	r, err := f.cfg.Recall(term, id, metadata.Recall{Run: f.cfg.Run, Only: []metadata.Ino{ino}})
+	if err != nil {
 		<-term.Done()
 	}
-	if ctx.Err() == nil {
-		f.notAlone(ino, seq)
-	}
+	return err == nil && r.Busy
 }
 
 // await returns when c is closed, the limit passes (if it is positive), or ctx ends.

@@ -113,13 +113,19 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 
 // tellAlone reports whether no other node has f open, and notes that node id, which has, hears of that.
 func (r *Registry) tellAlone(f *file, id metadata.NodeID) bool {
-	i, has := f.holder(id)
-	if !has || !f.alone(id) {
+	if _, has := f.holder(id); !has || !f.alone(id) {
 		return false
 	}
-	r.seq++
-	f.holders[i].alone = r.seq
+	r.mayBuffer(f, id)
 	return true
+}
+
+// mayBuffer notes that node id, which has f open, may have heard from an earlier run of the home that no other node has.
+func (r *Registry) mayBuffer(f *file, id metadata.NodeID) {
+	if i, has := f.holder(id); has {
+		r.seq++
+		f.holders[i].alone = r.seq
+	}
 }
 
 // toldAlone returns the node that was told that it alone has ino open, if that is not node id, and when.

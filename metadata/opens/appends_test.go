@@ -373,3 +373,31 @@ func TestOpenEndsAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenWaitsForAll: an open waits until every node that may buffer appends has sent them. After a restart of the home those
+// are all that had the file open.
+func TestOpenWaitsForAll(t *testing.T) {
+	w := newWorld()
+	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
+	var asked []metadata.NodeID
+	f := serveWith(t, Config{
+		Store: w, Places: w.places, Remove: w.remove,
+		Recall: func(_ context.Context, id metadata.NodeID, _ metadata.Recall) (metadata.Recalled, error) {
+			asked = append(asked, id)
+			return metadata.Recalled{Busy: len(asked) < 3}, nil
+		},
+	})
+	for id := metadata.NodeID(1); id <= 2; id++ {
+		f.Recover(id)
+		f.Add(on(id), []metadata.Opened{{Ino: 1000, Ticket: 1}})
+		f.Answered(id)
+	}
+	for _, id := range []metadata.NodeID{3, 4} {
+		if _, err := f.Open(t.Context(), on(id), 1000, metadata.Opening{Ticket: 2}); err != nil {
+			t.Fatal(err)
+		}
+		if want := []metadata.NodeID{1, 1, 1, 2}; !slices.Equal(asked, want) {
+			t.Errorf("after the open by node %d: asked were %v, want %v", id, asked, want)
+		}
+	}
+}

@@ -40,7 +40,8 @@
 // (Await).
 //
 // A node that alone has a file open may buffer appends. The home notes whom it has told so, and an open by another node
-// waits until that node has answered a Recall of the file, or for appends.AloneTerm.
+// waits until that node has answered a Recall of the file that all it had buffered has arrived, or for appends.AloneTerm if it
+// does not answer. After a restart of the home any node that has the file open may have been told so.
 //
 // # Versions
 //

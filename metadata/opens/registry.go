@@ -246,6 +246,7 @@ func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 		}
 		if r.node(by.Node).recovering {
 			f.report(by.Node, o)
+			r.mayBuffer(f, by.Node)
 			r.renew(o.Ino, f) // a client that died with the home, such as its own, may have written
 		}
 		if r.locks != nil && len(o.Locks) > 0 {
