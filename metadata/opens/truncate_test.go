@@ -129,7 +129,7 @@ func (s *truncating) act(a *appender) {
 		q := a.next(int64(s.d.n(9) + 1))
 		done := a.done()
 		*[]*int64{&q.End, &done.End}[s.d.n(2)] = int64(s.d.n(1000)) // what the client has written beside
-		for range 1 + s.d.n(2) { // the answer may be lost
+		for range 1 + s.d.n(2) {                                    // the answer may be lost
 			s.append(r, a, q)
 			s.d.pause()
 		}
