@@ -29,7 +29,7 @@ func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 	var a metadata.Attr
 	switch {
 	case ch.Set&metadata.SetSize != 0:
-		a, err = c.resize(ctx, s, f, ino, ch)
+		a, err = resize(ctx, c, s, f, ino, ch)
 	case f != nil:
 		a, err = f.change(ctx, s, ch)
 	default:

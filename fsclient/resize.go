@@ -16,7 +16,7 @@ import (
 // file has its old length, and zeros from the new end on. f is nil if the file is not
 // open here. A freeze that is over before the size is set makes it start again: then a
 // larger size may have been published of which the data was not cut.
-func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
+func resize(ctx context.Context, c *Client, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
 	if ch.Size < 0 {
 		return metadata.Attr{}, fmt.Errorf("inode %v: size %d: %w", ino, ch.Size, syscall.EINVAL)
 	}
@@ -34,7 +34,7 @@ func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino 
 		defer f.app.turn.Unlock()
 	}
 	for try := 1; ; try++ {
-		a, err := c.cutAndSet(ctx, s, f, ino, ch)
+		a, err := cutAndSet(ctx, c, s, f, ino, ch)
 		switch {
 		case !errors.Is(err, syscall.ECANCELED):
 			return a, err
@@ -48,7 +48,7 @@ func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino 
 const truncateTries = 5
 
 // cutAndSet is one try of resize.
-func (c *Client) cutAndSet(ctx context.Context, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (a metadata.Attr, err error) {
+func cutAndSet(ctx context.Context, c *Client, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (a metadata.Attr, err error) {
 	ch.Freeze = 1 + rand.Uint64N(math.MaxUint64)
 	defer func() {
 		if err != nil { // also if the answer to the freeze is lost
