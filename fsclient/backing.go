@@ -88,7 +88,15 @@ func linkHere(ctx context.Context, c *Client, store whole, a *metadata.Attr, ord
 		return false, err
 	}
 	defer o.Close() // nothing was read
-	return true, store.LinkWhole(ctx, a.Ino, o)
+	if err := store.LinkWhole(ctx, a.Ino, o); err != nil {
+		return true, err
+	}
+	again, err := c.backing(a.Ino, a.Size, order)
+	if err != nil || again == nil { // it was found damaged in between
+		return false, errors.Join(err, store.Unlink(a.Ino))
+	}
+	_ = again.Close() // nothing was read
+	return true, nil
 }
 
 // backing opens the object that has all of a file of a dataset; nil if none has.

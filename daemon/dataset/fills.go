@@ -116,7 +116,7 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Peers: peers{f, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
 		Room:  f.cfg.Fence.room, Drop: f.cfg.Store.Remove,
-		Copy: f.replicas.Adopt, Claim: f.replicas.Claim, Stored: f.link,
+		Copy: f.replicas.Adopt, Claim: f.replicas.Claim, Stored: f.link, Dropped: f.unlink,
 		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), CacheSize: f.cfg.Window, Sums: f.cfg.Sums,
 		Log: n.Log().WithField("dataset", ds.Name),
 	}
@@ -144,6 +144,16 @@ func (f *Fills) link(ino metadata.Ino) {
 	}
 	if err := f.cfg.Store.LinkWhole(f.cfg.Ctx, ino, nil); err != nil {
 		f.cfg.Node.Log().WithError(err).Debug("a local file of a dataset is read through FUSE")
+	}
+	if x, _ := f.get(ino.Dataset()); x != nil && !x.Stored(ino) { // it was dropped in between
+		f.unlink(ino)
+	}
+}
+
+// unlink removes the link to a file that a fill has dropped.
+func (f *Fills) unlink(ino metadata.Ino) {
+	if err := f.cfg.Store.Unlink(ino); err != nil {
+		f.cfg.Node.Log().WithError(err).WithField("inode", ino.String()).Warn("a damaged file keeps its link: the kernel view reads it until the dataset is removed")
 	}
 }
 

@@ -111,6 +111,7 @@ func (c *readCheck) piece(ctx context.Context, x refetcher, p fill.PieceSum) err
 		return ctx.Err()
 	}
 	failed, err := x.Refetch(ctx, []metadata.Ino{p.Ino})
+	c.n.Spawn(func(ctx context.Context) { c.dropPages(ctx, []metadata.Ino{p.Ino}) }) // may wait for this read
 	if err == nil {
 		err = failed[p.Ino]
 	}
@@ -122,7 +123,6 @@ func (c *readCheck) piece(ctx context.Context, x refetcher, p fill.PieceSum) err
 		log.WithError(err).Error("object differs from what was staged, and the refetch failed: run bivouac verify to see which file it is")
 		return fmt.Errorf("inode %v differs from what was staged: %w", p.Ino, syscall.EIO)
 	}
-	c.n.Spawn(func(ctx context.Context) { c.dropPages(ctx, []metadata.Ino{p.Ino}) }) // may wait for this read
 	log.Warn("object differed from what was staged: it was refetched")
 	return nil
 }

@@ -41,10 +41,10 @@ func (v *Verifier) repair(ctx context.Context, x table, q verifyRequest, res *Ve
 		return nil
 	}
 	failed, err := v.refetchAll(ctx, q.Dataset, inos)
+	v.DropPages(context.WithoutCancel(ctx), inos) // some may be refetched
 	if err != nil {
 		return err
 	}
-	v.DropPages(ctx, inos)
 	again, err := v.all(ctx, x, verifyRequest{Dataset: q.Dataset, Only: inos})
 	if err != nil {
 		return err
@@ -121,6 +121,9 @@ func (v *Verifier) refetch(ctx context.Context, q *repairRequest) (*repairResult
 		}
 	}
 	failed, err := x.Refetch(ctx, q.Inos)
+	if err != nil { // the node that asked may be gone
+		v.n.Spawn(func(ctx context.Context) { _, _ = v.onDropPages(ctx, v.n.Self(), &dropPagesRequest{q.Inos}) }) // never fails
+	}
 	r := &repairResult{Failed: make(map[metadata.Ino]string, len(failed))}
 	for ino, e := range failed {
 		r.Failed[ino] = node.Clip(node.ErrorText(e))

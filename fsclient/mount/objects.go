@@ -27,7 +27,7 @@ import (
 //	                lists it; directories have none
 //	requests        reads by the kernel alone are not counted
 //	node lost       files of this node are still read, also while its daemon is away
-//	verify          repairs an object in place; if it cannot, the view is detached at once,
+//	verify          repairs an object in place, with bytes that it has compared; if it cannot, the view is detached at once,
 //	                also under processes that use it, and made again without the file
 //	                (Mount.Uncover)
 //	job's end       open objects of this node are read until they are closed

@@ -51,7 +51,9 @@ type Config struct {
 	// false if there is none. Nil: nothing is kept.
 	Kept func(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool)
 	// Stored is called when all of a file is here and recorded, in a dataset without striped files; nil: not needed.
-	Stored    func(ino metadata.Ino)
+	Stored func(ino metadata.Ino)
+	// Dropped is called when a piece of a file is no longer here, before it is fetched again; nil: not needed.
+	Dropped   func(ino metadata.Ino)
 	Peers     Peers           // nil: each node fetches its own files, a piece at a time
 	Journal   string          // path
 	Digest    string          // of the manifest, which the journal belongs to
@@ -149,17 +151,28 @@ func New(cfg Config) (*Fill, error) {
 	if cfg.Sums {
 		sums = make(map[PieceID][16]byte)
 	}
+	lost := make(map[PieceID]bool)
 	f.journal, err = openJournal(cfg.Journal, cfg.Digest, cfg.Boot, func(p PieceID, sum [16]byte) {
+		if sum == droppedSum {
+			lost[p] = true
+			return
+		}
+		delete(lost, p)
 		f.restore(p)
 		if sums != nil {
 			sums[p] = sum
 		}
 	})
+	if err == nil {
+		f.journal.has = sums
+		if err = dropAgain(f, lost); err != nil {
+			err = errors.Join(err, f.journal.close())
+		}
+	}
 	if err != nil {
 		f.cancel()
 		return nil, err
 	}
-	f.journal.has = sums
 	return f, nil
 }
 
@@ -338,7 +351,7 @@ func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
 	if len(s.order) == 0 || p.Chunk >= s.pieces() {
 		return fmt.Errorf("inode %v has no piece %d: %w", p.Ino, p.Chunk, syscall.EIO)
 	}
-	pos, n, off := s.at(p.Chunk, f.cfg.Self)
+	_, n, _ := s.at(p.Chunk, f.cfg.Self)
 	if !from.Sparse && !f.hasRoom(p.Ino, n) {
 		return errNoRoom
 	}
@@ -348,10 +361,31 @@ func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
 		}
 		return err
 	}
-	src, err := f.src.Open(from, &a)
+	if f.dropped.has(p) { // nothing but the right bytes is written to its object: a kernel view may read that
+		_, err := f.readPiece(p, &s, from, fl, func([]byte, int64) error { return nil })
+		if err != nil {
+			return err
+		}
+	}
+	sum, err := f.readPiece(p, &s, from, fl, func(b []byte, off int64) error { return f.put(f.ctx, p.Ino, b, off) })
+	if err == nil {
+		err = f.journal.add(p, sum)
+	}
 	if err != nil {
 		return err
 	}
+	f.markPresent(p, n)
+	return nil
+}
+
+// readPiece reads a piece from the source, calls put with its bytes and where they lie in this node's object, and returns its
+// checksum.
+func (f *Fill) readPiece(p PieceID, s *placement, from manifest.Origin, fl *flight, put func(b []byte, off int64) error) ([16]byte, error) {
+	src, err := f.src.Open(from, &s.a)
+	if err != nil {
+		return [16]byte{}, err
+	}
+	pos, n, off := s.at(p.Chunk, f.cfg.Self)
 	sum := xxh3.New128()
 	of, over := f.admit(fl)
 	src.Src = of(src.Src)
@@ -365,19 +399,11 @@ func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
 		if !zeros && all.Idle(b, at) {
 			return nil
 		}
-		return f.put(f.ctx, p.Ino, b, off+at-pos)
+		return put(b, off+at-pos)
 	})
 	over()
-	err = src.Close(err)
-	if err == nil {
+	if err = src.Close(err); err == nil {
 		err = f.dropped.fromSource(p, sum.Sum128().Bytes(), want)
 	}
-	if err == nil {
-		err = f.journal.add(p, sum.Sum128().Bytes())
-	}
-	if err != nil {
-		return err
-	}
-	f.markPresent(p, n)
-	return nil
+	return sum.Sum128().Bytes(), err
 }

@@ -25,7 +25,7 @@ func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
 		if f.present.has(p) { // read since the caller looked
 			return nil, nil
 		}
-		return nil, unpacking{f, m, n}.all(p)
+		return nil, unpacking{Fill: f, m: m, n: n}.all(p)
 	})
 	switch {
 	case f.present.has(p):
@@ -41,8 +41,9 @@ func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
 // unpacking is one reading of a compressed tar, for all its files that this node lacks.
 type unpacking struct {
 	*Fill
-	m cluster.Map
-	n uint32 // of the source
+	m   cluster.Map
+	n   uint32 // of the source
+	dry bool   // nothing is stored
 }
 
 // all fetches wanted, and the other files of its compressed tar that this node lacks, has no replica of, and has room for.
@@ -54,7 +55,7 @@ func (u unpacking) all(wanted PieceID) error {
 		}
 		partsOf(u.m, from, a, func(p part) {
 			if p.node == u.cfg.Self && !u.present.has(p.PieceID) && (p.PieceID == wanted || u.claim(p.PieceID)) {
-				parts = append(parts, &item{part: p, sum: archive.Hasher{Size: p.n}})
+				parts = append(parts, u.item(p))
 			}
 		})
 		return true
@@ -63,16 +64,47 @@ func (u unpacking) all(wanted PieceID) error {
 		return err
 	}
 	slices.SortFunc(parts, func(a, b *item) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.Chunk, b.Chunk)) })
-	parts = u.fitting(parts, wanted)
+	if parts, err = u.unchanged(u.fitting(parts, wanted)); err != nil {
+		return err
+	}
+	return u.read(parts)
+}
+
+func (u unpacking) item(p part) *item {
+	return &item{part: p, sum: archive.Hasher{Size: p.n}, want: u.dropped.checker(p.PieceID, p.n)}
+}
+
+// unchanged returns parts without those that were dropped and have other bytes in the source now. Nothing but the right
+// bytes is written to the objects of the others: a kernel view may read them.
+func (u unpacking) unchanged(parts []*item) ([]*item, error) {
+	var dropped []*item
+	for _, x := range parts {
+		if u.dropped.has(x.PieceID) {
+			dropped = append(dropped, u.item(x.part))
+		}
+	}
+	u.dry = true
+	err := u.read(dropped)
+	changed := make(map[PieceID]bool)
+	for _, x := range dropped {
+		changed[x.PieceID] = x.changed
+	}
+	return slices.DeleteFunc(parts, func(x *item) bool { return changed[x.PieceID] }), err
+}
+
+// read reads a compressed tar up to the last of parts, and stores them here.
+func (u unpacking) read(parts []*item) error {
+	if len(parts) == 0 {
+		return nil
+	}
 	src, err := u.src.OpenArchive(u.n)
 	if err != nil {
 		return err
 	}
-	return src.Close(u.read(src, parts))
+	return src.Close(u.readFrom(src, parts))
 }
 
-// read reads a compressed tar up to the last of parts, and stores them here.
-func (u unpacking) read(src *archive.Content, parts []*item) error {
+func (u unpacking) readFrom(src *archive.Content, parts []*item) error {
 	ctx, cancel := context.WithCancel(u.ctx)
 	defer cancel()
 	from := src.Stream(ctx, u.bufs)
@@ -107,8 +139,8 @@ func (u unpacking) keep(parts []*item, next int, p *source.Piece) (int, error) {
 			}
 		} else if from, end := max(x.at, p.Off), min(x.end(), p.End()); from < end {
 			b := p.B[from-p.Off : end-p.Off]
-			x.sum.Write(b)
-			if err := u.put(u.ctx, x.Ino, b, x.off+from-x.at); err != nil {
+			x.hash(b)
+			if err := u.put(x, b, x.off+from-x.at); err != nil {
 				return next, err
 			}
 		}
@@ -128,7 +160,11 @@ func (u unpacking) commit(x *item) error {
 	if u.present.has(x.PieceID) {
 		return nil
 	}
-	changed := u.dropped.fromSource(x.PieceID, x.sum.Sum128(), nil)
+	changed := u.dropped.fromSource(x.PieceID, x.sum.Sum128(), x.want)
+	x.changed = changed != nil
+	if u.dry {
+		return nil // who waits is told when the reading is over
+	}
 	if changed == nil {
 		if err := u.journal.add(x.PieceID, x.sum.Sum128()); err != nil {
 			return err
@@ -139,4 +175,12 @@ func (u unpacking) commit(x *item) error {
 		u.finish(x.PieceID, fl, u.outcome(x.PieceID, changed))
 	}
 	return nil
+}
+
+// put stores bytes of a part.
+func (u unpacking) put(x *item, b []byte, off int64) error {
+	if u.dry {
+		return nil
+	}
+	return u.Fill.put(u.ctx, x.Ino, b, off)
 }

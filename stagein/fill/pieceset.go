@@ -125,6 +125,7 @@ func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
 //	of       16 bytes  xxh3-128 of the manifest's digest and of the boot
 //	entries  32 bytes  ino 8, chunk 4, sum 16 (xxh3-128 of the piece; 0 is in the manifest), CRC-32C of these 28
 //
+// The sum droppedSum says that the piece is no longer here: it is damaged, and may be half overwritten.
 // Numbers are big endian. An entry is written when its piece is; a cut or
 // damaged one at the end was being written when the daemon died. Nothing is
 // synced: what a killed process wrote is there, and a machine that was booted
@@ -134,6 +135,9 @@ const (
 	journalHead  = 24
 	journalEntry = 32
 )
+
+// droppedSum is the tombstone of a piece.
+var droppedSum = [16]byte([]byte("piece is dropped"))
 
 // journalFile is the part of an os.File that is written.
 type journalFile interface {
@@ -232,7 +236,7 @@ func (j *journal) addAll(all []stored) error {
 	}
 	j.off += int64(len(b))
 	for i := range all {
-		if j.has != nil {
+		if j.has != nil && all[i].sum != droppedSum {
 			j.has[all[i].PieceID] = all[i].sum
 		}
 	}

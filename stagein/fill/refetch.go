@@ -13,9 +13,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// Refetch fetches this node's pieces of damaged files again and stores them over the old ones. Readers wait meanwhile. It
-// returns the errors by file; a file that failed is no longer here, and its next read fetches it or fails. ESTALE means that
-// the source has other bytes than when it was staged: they are not served.
+// Refetch fetches this node's pieces of damaged files again and stores them over the old ones, once they were compared.
+// Readers wait meanwhile. It returns the errors by file; a file that failed is no longer here, also for a daemon that is
+// started later, and its next read fetches it or fails. ESTALE means that the source has other bytes than when it was
+// staged: they are not served.
 func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error) {
 	was, err := f.sums()
 	if err != nil {
@@ -98,13 +99,16 @@ func (d *dropped) accepts(p PieceID, sum [16]byte, c *stagein.Checker) bool {
 
 // fromSource is accepts for bytes of the source: ESTALE if they are others.
 func (d *dropped) fromSource(p PieceID, sum [16]byte, c *stagein.Checker) error {
-	if d.accepts(p, sum, c) {
-		return nil
-	}
+	ok := d.accepts(p, sum, c)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.pieces[p].changed = true
-	return errChanged(p)
+	if x := d.pieces[p]; x != nil {
+		x.changed = !ok
+	}
+	if !ok {
+		return errChanged(p)
+	}
+	return nil
 }
 
 // changed reports whether the source has other bytes of a piece than when it was staged.
@@ -159,18 +163,53 @@ func (f *Fill) forget(ino metadata.Ino, was map[PieceID][16]byte) ([]PieceID, er
 		if err != nil {
 			return mine, err
 		}
-		f.dropped.add(p, sum)
-		mine = append(mine, p)
-		if !f.present.remove(p) {
-			continue
+		if err := f.journal.add(p, droppedSum); err != nil {
+			return mine, err
 		}
-		_, n, _ := s.at(chunk, f.cfg.Self)
+		f.drop(&s, p, sum)
+		mine = append(mine, p)
+	}
+	return mine, nil
+}
+
+// drop removes a piece, which has the checksum sum, from the set of those present.
+func (f *Fill) drop(s *placement, p PieceID, sum [16]byte) {
+	f.dropped.add(p, sum)
+	if f.present.remove(p) {
+		_, n, _ := s.at(p.Chunk, f.cfg.Self)
 		f.bytes.Add(-n)
-		if chunk == 0 {
+		if p.Chunk == 0 {
 			f.files.Add(-1)
 		}
 	}
-	return mine, nil
+	if f.cfg.Dropped != nil {
+		f.cfg.Dropped(p.Ino)
+	}
+}
+
+// dropAgain drops the pieces that an earlier run of the daemon has dropped and not stored since.
+func dropAgain(f *Fill, all map[PieceID]bool) error {
+	if len(all) == 0 {
+		return nil
+	}
+	was, err := f.sums()
+	if err != nil {
+		return err
+	}
+	m, _ := f.cfg.Watch()
+	for p := range all {
+		_, a, err := f.cfg.Files.Origin(p.Ino)
+		if err != nil {
+			return err
+		}
+		sum, err := lastSum(f, p, &a, was[p])
+		if err != nil {
+			return err
+		}
+		s := placementOf(m, a)
+		f.drop(&s, p, sum)
+	}
+	return nil
 }
 
 // copied reports whether a piece came from what an earlier job has kept, or from a replica.

@@ -27,10 +27,14 @@ func TestRefetchOfChangedSource(t *testing.T) {
 		r := &files[3]
 		changedSource(t, j, f, r, j.Path+"/"+r.Path, bytes.Repeat([]byte{0xee}, int(r.Attr.Size)))
 	})
-	for _, name := range []string{"a.tar", "a.tar.gz"} {
-		t.Run(name, func(t *testing.T) {
+	for _, c := range []struct {
+		name, path string
+		stripe     int64
+	}{{"tar", "a.tar", 1 << 20}, {"tar.gz", "a.tar.gz", 1 << 20}, {"chunks of a tar.gz", "a.tar.gz", 1000}} {
+		t.Run(c.name, func(t *testing.T) {
+			name := c.path
 			s := jobtest.NewRack(t, 3, "/src/"+name, stagein.Options{})
-			s.Region = 1024
+			s.Region, s.Stripe = 1024, c.stripe
 			s.Archive(name, "m", 60, "")
 			s.Check()
 			files, err := stageintest.FilesOfParts(s.Records, s.Sums)
@@ -42,14 +46,14 @@ func TestRefetchOfChangedSource(t *testing.T) {
 				stageintest.NoError(t, err)
 				defer f.Close()
 				for _, r := range files.Records {
-					if !jobtest.HasData(&r) || r.Attr.Layout.Node != node || r.Attr.Size < 1000 || name == "a.tar.gz" && tried == 2 {
+					if !jobtest.HasData(&r) || firstNode(&r) != node || r.Attr.Size <= 1000 || name == "a.tar.gz" && tried == 2 {
 						continue
 					}
 					tried++
 					if stagein.IsCRC(r.Sum) {
 						crcs++
 					}
-					changedSource(t, s.Job, f, &r, s.Path, changed)
+					f = changedSource(t, s.Job, f, &r, s.Path, changed)
 				}
 			}
 			if name == "a.tar" && crcs == 0 {
@@ -107,33 +111,66 @@ func changeContent(t *testing.T, name string, packed []byte) []byte {
 	return stageintest.PackGzip(t, change(plain))
 }
 
-// changedSource damages the object of a file, and has it fetched again while the source is changed and when it is as before.
-func changedSource(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record, path string, changed []byte) {
+// changedSource damages the object of a file, and has it fetched again while the source is changed and when it is as before,
+// also by a daemon that is started in between, whose fill it returns. The object, which a kernel view may read, never has
+// changed bytes.
+func changedSource(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record, path string, changed []byte) *fill.Fill {
 	t.Helper()
 	n, inos := j.FS.Nodes[path], []metadata.Ino{r.Attr.Ino}
-	object := stageintest.ObjectKey{Node: r.Attr.Layout.Node, Ino: r.Attr.Ino}
+	object := stageintest.ObjectKey{Node: firstNode(r), Ino: r.Attr.Ino}
 	old, was := n.Data, bytes.Clone(j.Target.Objects[object])
 	if len(changed) != len(old) || bytes.Equal(changed, old) {
 		t.Fatalf("%s: %d bytes were changed to %d", path, len(old), len(changed))
 	}
 	j.Target.Objects[object][r.Attr.Size/2] ^= 1
-	n.Data = changed
+	damaged := bytes.Clone(j.Target.Objects[object])
+	source := func(b []byte) { // an earlier reading may still be ending
+		j.FS.Mu.Lock()
+		defer j.FS.Mu.Unlock()
+		n.Data = b
+	}
+	source(changed)
+	refused := func() {
+		t.Helper()
+		if err := f.Need(t.Context(), r.Attr.Ino, 0, 1); !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s: Need = %v, want EIO", r.Path, err)
+		}
+		if !bytes.Equal(j.Target.Objects[object], damaged) {
+			t.Errorf("%s: the object has other bytes than were staged", r.Path)
+		}
+	}
 	for range 2 {
 		if failed, err := f.Refetch(t.Context(), inos); err != nil || !errors.Is(failed[r.Attr.Ino], syscall.ESTALE) {
 			t.Errorf("%s: Refetch = %v, %v, want ESTALE", r.Path, failed, err)
 		}
-		if err := f.Need(t.Context(), r.Attr.Ino, 0, 1); !errors.Is(err, syscall.EIO) {
-			t.Errorf("%s: Need = %v, want EIO", r.Path, err)
-		}
+		refused()
 		if slices.Contains(f.Accept(fill.Offer{By: 1, Incarnation: 1, Pieces: []fill.PieceID{{Ino: r.Attr.Ino}}}), true) {
 			t.Errorf("%s: another node may bring its bytes", r.Path)
 		}
 	}
-	n.Data = old
+	f = started(t, f)
+	refused()
+	source(old)
 	if failed, err := f.Refetch(t.Context(), inos); err != nil || len(failed) > 0 {
 		t.Errorf("%s: Refetch = %v, %v of the old bytes", r.Path, failed, err)
 	}
+	f = started(t, f)
 	if err := f.Need(t.Context(), r.Attr.Ino, 0, 1); err != nil || !bytes.Equal(j.Target.Objects[object], was) {
 		t.Errorf("%s: Need = %v, or other bytes than before", r.Path, err)
 	}
+	return f
+}
+
+// firstNode is the node, of three, that has the first piece of a file.
+func firstNode(r *manifest.Record) metadata.NodeID {
+	return stageintest.ClusterMap(3).Order(r.Attr.Ino, r.Attr.Layout)[0]
+}
+
+// started is the fill of a daemon that is started after that of f was killed.
+func started(t *testing.T, f *fill.Fill) *fill.Fill {
+	t.Helper()
+	again, err := fill.New(*f.Config())
+	stageintest.NoError(t, err)
+	t.Cleanup(func() { stageintest.NoError(t, again.Close()) })
+	return again
 }

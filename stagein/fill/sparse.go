@@ -31,11 +31,11 @@ func (u unpacking) keepSparse(x *item, p *source.Piece) (bool, error) {
 		zeros := u.dropped.has(x.PieceID)
 		x.holes.from, x.holes.to = m.Within(x.pos, x.pos+x.n)
 		x.holes.fill = archive.NewHoleFiller(x.pos, x.pos+x.n, func(b []byte, pos int64) error {
-			x.sum.Write(b)
+			x.hash(b)
 			if !zeros && x.holes.fill.Idle(b, pos) {
 				return nil
 			}
-			return u.put(u.ctx, x.Ino, b, x.off+pos-x.pos)
+			return u.put(x, b, x.off+pos-x.pos)
 		})
 	}
 	h := x.holes

@@ -116,7 +116,11 @@ func JournalSums(r io.Reader, see func(p PieceID, sum [16]byte)) error {
 	if _, err := io.ReadFull(r, head); err != nil || string(head[:len(journalMagic)]) != journalMagic {
 		return fmt.Errorf("journal: no header: %w", syscall.EPROTO)
 	}
-	_, err := readJournal(io.MultiReader(bytes.NewReader(head), r), head, see)
+	_, err := readJournal(io.MultiReader(bytes.NewReader(head), r), head, func(p PieceID, sum [16]byte) {
+		if sum != droppedSum {
+			see(p, sum)
+		}
+	})
 	return err
 }
 
@@ -129,7 +133,7 @@ func (f *Fill) sums() (map[PieceID][16]byte, error) {
 	defer r.Close() // read only
 	last := make(map[PieceID][16]byte)
 	if _, err := readJournal(r, journalHeader(f.cfg.Digest, f.cfg.Boot), func(p PieceID, sum [16]byte) {
-		if sum != [16]byte{} {
+		if sum != [16]byte{} && sum != droppedSum {
 			last[p] = sum
 		}
 	}); err != nil {

@@ -20,17 +20,27 @@ import (
 // item is a part of a transfer.
 type item struct {
 	part
-	index  int // among the parts of its run
-	heads  []byte
-	holes  *holes // of a sparse one
-	sum    archive.Hasher
-	read   bool // all of it
-	stored bool // all of it is put
+	index   int // among the parts of its run
+	heads   []byte
+	holes   *holes // of a sparse one
+	sum     archive.Hasher
+	want    *stagein.Checker // of one that was dropped, and of which only the CRC-32C is known
+	read    bool             // all of it
+	stored  bool             // all of it is put
+	changed bool             // the source has other bytes of it than before
 
 	direct bool            // it goes by itself, as it comes
 	queued int64           // bytes in data
 	data   [][]byte        // what was read of it
 	held   []*source.Piece // where each of data lies
+}
+
+// hash adds bytes to the checksums.
+func (x *item) hash(b []byte) {
+	x.sum.Write(b)
+	if x.want != nil {
+		_, _ = x.want.Write(b) // cannot fail
+	}
 }
 
 // transfer reads neighbours in an archive together, for all their owners.
