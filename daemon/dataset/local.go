@@ -119,7 +119,7 @@ func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe
 	if err != nil {
 		return 0, err
 	}
-	if !ino.Sealed() || x != nil && !x.Stored(ino) {
+	if !ino.Sealed() || x != nil && !x.HasPiece(fill.PieceID{Ino: ino}) {
 		return l.ReadAt(ctx, ino, p, off)
 	}
 	if x != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -44,10 +45,22 @@ func (c *readCheck) isVerified(p fill.PieceSum) bool {
 	return ok
 }
 
-// passed reports whether the first piece of a file, which is all of a small one, was verified or need
-// not be.
+// passed reports whether all pieces of a file were verified or need not be.
 func (c *readCheck) passed(ino metadata.Ino) bool {
-	return c == nil || !c.fills.cfg.Sums || c.isVerified(fill.PieceSum{Ino: ino})
+	if c == nil || !c.fills.cfg.Sums {
+		return true
+	}
+	x, _ := c.fills.get(ino.Dataset())
+	t, ok := c.tables.get(ino.Dataset())
+	if x == nil || !ok || !c.isVerified(fill.PieceSum{Ino: ino}) {
+		return false
+	}
+	_, a, err := t.table.Record(ino)
+	if err != nil {
+		return false
+	}
+	ps, err := x.Overlapping(ino, 0, a.Size)
+	return err == nil && !slices.ContainsFunc(ps, func(p fill.PieceSum) bool { return !c.isVerified(p) })
 }
 
 func (c *readCheck) setVerified(p fill.PieceSum) {

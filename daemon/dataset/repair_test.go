@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -149,5 +150,48 @@ func TestLinkOfDroppedFile(t *testing.T) {
 	wg.Wait()
 	if x.store.Linked(inos[0]) {
 		t.Error("a file that is not here is linked")
+	}
+}
+
+// TestOpenOfChunks: the object of a file in chunks, all of which belong to this node, is not read directly before it has all
+// of them, and with verify=reads not before each was compared. When the last chunk is here, it may have the file's size.
+func TestOpenOfChunks(t *testing.T) {
+	for _, sums := range []bool{false, true} {
+		all, _ := newNodes(t, 1)
+		x := all[0]
+		x.Fills.cfg.Sums = sums
+		var gates [5]chan struct{} // of the chunks, which the fill fetches by itself, too
+		for i := range gates {
+			gates[i] = make(chan struct{})
+		}
+		x.src.OnRead = func(_ string, off int64) { <-gates[off/1024] }
+		close(gates[0])
+		id, inos := x.stage(t, 1, metadata.Layout{Kind: metadata.Striped, ChunkSize: 1024})
+		fill, _ := x.Fills.get(id)
+		opens := func(want bool) {
+			t.Helper()
+			f, err := x.Local.Open(inos[0])
+			if err == nil {
+				_ = f.Close() // read only
+			}
+			if (err == nil) != want || err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("verify=reads %v: Open: %v, want %v", sums, err, want)
+			}
+		}
+		for _, off := range []int64{4096, 1024, 2048, 3072} {
+			opens(false)
+			close(gates[off/1024])
+			if err := fill.Need(t.Context(), inos[0], off, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		opens(!sums)
+		for off := range int64(5) {
+			opens(!sums)
+			if n, err := x.Local.ReadAt(t.Context(), inos[0], make([]byte, 1), 1024*off); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		opens(true)
 	}
 }

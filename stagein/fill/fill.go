@@ -238,8 +238,24 @@ func (f *Fill) Progress() stagein.Progress {
 	}
 }
 
-// Stored reports whether the file is whole on this node.
-func (f *Fill) Stored(ino metadata.Ino) bool { return f.HasPiece(PieceID{Ino: ino}) }
+// Stored reports whether the file is whole on this node, in one object.
+func (f *Fill) Stored(ino metadata.Ino) bool {
+	if !f.HasPiece(PieceID{Ino: ino}) || !f.striped {
+		return f.HasPiece(PieceID{Ino: ino})
+	}
+	_, a, err := f.cfg.Files.Origin(ino)
+	if err != nil {
+		return false
+	}
+	m, _ := f.cfg.Watch()
+	s := placementOf(m, a)
+	for chunk := uint32(1); chunk < s.pieces(); chunk++ {
+		if len(s.order) != 1 || !f.present.has(PieceID{ino, chunk}) {
+			return false
+		}
+	}
+	return true
+}
 
 // HasPiece reports whether a piece is here.
 func (f *Fill) HasPiece(p PieceID) bool { return f.present.has(p) }

@@ -133,3 +133,25 @@ func TestHasKnowsWhoseChunk(t *testing.T) {
 		t.Error("bytes of no chunk are said to be here")
 	}
 }
+
+// TestStoredIsWhole: a file in chunks, all of them for this node, is stored when every chunk is here. Before, its object
+// can have the size of the file, and holes.
+func TestStoredIsWhole(t *testing.T) {
+	m := cluster.NewMap(7, []string{"a"})
+	a := metadata.Attr{Ino: metadata.SealedIno(3, 0, 1), Size: 2<<20 + 1, Layout: metadata.Layout{Kind: metadata.Striped, ChunkSize: 1 << 20}}
+	files := &stageintest.MemFiles{ByIno: map[metadata.Ino]*manifest.Record{a.Ino: {Attr: a}}}
+	f := &Fill{striped: true, present: newPieceSet(), cfg: Config{
+		Files: files, Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
+	}}
+	for i, chunk := range []uint32{0, 2, 1} {
+		f.present.add(PieceID{a.Ino, chunk})
+		if got := f.Stored(a.Ino); got != (i == 2) {
+			t.Errorf("with %d of 3 chunks: stored: %v", i+1, got)
+		}
+	}
+	two := cluster.NewMap(7, []string{"a", "b"})
+	f.cfg.Watch = func() (cluster.Map, <-chan struct{}) { return two, nil }
+	if f.Stored(a.Ino) {
+		t.Error("a file of two nodes is said to be stored on one")
+	}
+}
