@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -78,9 +80,13 @@ type covers struct {
 	memory int64          // of this machine, in bytes
 	wg     sync.WaitGroup // helpers and waits for them
 
+	uncover func(name string) // Mount.Uncover
+	reveal  func()            // is called when a dataset is no longer hidden
+	active  func(name string) (cluster.Dataset, bool)
+
 	mu    sync.Mutex                      // lookups of names wait for it: nothing of the mount may be called with it held
 	seen  map[metadata.DatasetID]*covered // under mu
-	shown map[metadata.DatasetID]bool     // under mu; no longer hidden
+	shown map[metadata.DatasetID]bool     // under mu; no longer hidden; also kept in files
 }
 
 // covered is the state of the mounts over a dataset. covers.mu guards it.
@@ -101,6 +107,12 @@ func newCovers(n *node, by coverer) *covers {
 		seen: make(map[metadata.DatasetID]*covered), shown: make(map[metadata.DatasetID]bool),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.uncover = func(name string) { n.mount.Uncover(name) }
+	c.reveal = func() {
+		n.mount.Reveal()
+		n.daemon.Nudge()
+	}
+	c.active = func(name string) (cluster.Dataset, bool) { return n.daemon.View().Active(name) }
 	return c
 }
 
@@ -129,23 +141,34 @@ func viewable(ds cluster.Dataset) bool {
 }
 
 // hidden reports whether a dataset is kept from programs because its mount is still being made. One
-// that other nodes show already, as after a restart of the daemon, is not.
+// that other nodes show already is not, nor one that programs of this node saw before the daemon was restarted.
 func (c *covers) hidden(ds cluster.Dataset) bool {
 	if c.by == nil || ds.Phase != cluster.Publishing || !viewable(ds) {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.shown[ds.ID] {
+		_, err := os.Stat(c.shownFile(ds.ID))
+		c.shown[ds.ID] = err == nil
+	}
 	return !c.shown[ds.ID]
+}
+
+// shownFile is a file that is there when programs of this node may have seen a dataset.
+func (c *covers) shownFile(id metadata.DatasetID) string {
+	return filepath.Join(c.node.job.Dirs.Run, fmt.Sprintf("shown-%d", id))
 }
 
 // show ends the hiding of a dataset.
 func (c *covers) show(id metadata.DatasetID) {
+	if err := os.WriteFile(c.shownFile(id), nil, 0o600); err != nil {
+		c.node.log.WithError(err).Warn("if the daemon is restarted before the dataset is ready, it is not seen for a moment")
+	}
 	c.mu.Lock()
 	c.shown[id] = true
 	c.mu.Unlock()
-	c.node.mount.Reveal()
-	c.node.daemon.Nudge()
+	c.reveal()
 }
 
 // see is called for every readable dataset, more than once, and for one that ended.
@@ -178,14 +201,32 @@ func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 // forget detaches the mounts over a dataset that ended, and its name. A mount that is being made is
 // detached when it is there.
 func (c *covers) forget(ds cluster.Dataset) {
+	next, taken := c.active(ds.Name)
 	c.mu.Lock()
-	if x := c.seen[ds.ID]; x != nil {
+	x := c.seen[ds.ID]
+	if x != nil {
 		delete(c.seen, ds.ID)
 		x.ds = ds
+		taken = false
 	}
+	// If this run of the daemon has not mounted over ds, what is mounted there may be over its successor.
+	keep := c.succeeded(ds) || taken && next.Phase != cluster.Staging
 	c.mu.Unlock()
 	c.show(ds.ID)
-	c.node.mount.Uncover(ds.Name)
+	if !keep {
+		c.uncover(ds.Name)
+	}
+}
+
+// succeeded reports whether another dataset with the same name has mounts, or gets some. They must not be detached with those
+// of ds, which has ended. mu is held.
+func (c *covers) succeeded(ds cluster.Dataset) bool {
+	for id, x := range c.seen {
+		if id != ds.ID && x.ds.Name == ds.Name {
+			return true
+		}
+	}
+	return false
 }
 
 // mount starts to mount over a dataset. mu is held.
@@ -197,10 +238,10 @@ func (c *covers) mount(x *covered) {
 	ds, sum := x.ds, x.sum
 	c.wg.Go(func() {
 		m, view := c.make(ds, sum)
-		ended, again := c.done(x, m, view)
+		detach, again := c.done(x, m, view)
 		c.show(ds.ID)
-		if ended {
-			c.node.mount.Uncover(ds.Name)
+		if detach {
+			c.uncover(ds.Name)
 		} else if again {
 			c.remake(x)
 		}
@@ -220,8 +261,8 @@ func (c *covers) make(ds cluster.Dataset, sum manifest.Summary) (m *mount.Cover,
 	return m, false
 }
 
-// done records the result of a mount.
-func (c *covers) done(x *covered, m *mount.Cover, view bool) (ended, again bool) {
+// done records the result of a mount. Detach: the dataset has ended meanwhile.
+func (c *covers) done(x *covered, m *mount.Cover, view bool) (detach, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.mounts = false
@@ -231,7 +272,7 @@ func (c *covers) done(x *covered, m *mount.Cover, view bool) (ended, again bool)
 	}
 	again, x.again = x.again && x.view, false
 	c.linkAll(x)
-	return x.ds.Phase.Ended(), again
+	return m != nil && x.ds.Phase.Ended() && !c.succeeded(x.ds), again
 }
 
 // cover mounts a cover; nil if it cannot.

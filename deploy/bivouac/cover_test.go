@@ -1,8 +1,17 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
 	"testing"
 
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/fsclient/mount"
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -27,5 +36,128 @@ func TestCoverable(t *testing.T) {
 	}
 	if machineMemory() < 64<<20 {
 		t.Errorf("this machine has %d bytes of memory", machineMemory())
+	}
+}
+
+// testCovers is covers without a mount, and the names that were uncovered. They take no mount to be in the making.
+func testCovers(dir string) (c *covers, uncovered *[]string) {
+	log := logrus.New()
+	log.SetLevel(logrus.PanicLevel)
+	c = newCovers(&node{job: &job.File{Dirs: job.Dirs{Run: dir}}, log: logrus.NewEntry(log)}, byUs{})
+	uncovered = new([]string)
+	c.uncover = func(name string) { *uncovered = append(*uncovered, name) }
+	c.reveal = func() {}
+	c.active = func(string) (cluster.Dataset, bool) { return cluster.Dataset{}, false }
+	return c, uncovered
+}
+
+// mounted notes that a dataset has a mount.
+func (c *covers) mounted(ds cluster.Dataset) {
+	c.seen[ds.ID] = &covered{ds: ds}
+	c.done(c.seen[ds.ID], new(mount.Cover), false)
+}
+
+// TestSuccessorKeepsItsMount: when a dataset ends, its mounts go, but not those of a later dataset of the same name, however
+// late it ends for this node: when its own mount is made at last, or after a restart of the daemon.
+func TestSuccessorKeepsItsMount(t *testing.T) {
+	was, next := cluster.Dataset{ID: 1, Name: "ds", Phase: cluster.Sealed}, cluster.Dataset{ID: 2, Name: "ds", Phase: cluster.Sealed}
+	gone, other := was, next
+	gone.Phase, other.Name = cluster.Removed, "other"
+	for _, c := range []struct {
+		what string
+		do   func(c *covers)
+		want int // names that are uncovered
+	}{
+		{"it has a mount", func(c *covers) { c.mounted(was); c.mounted(other); c.forget(gone) }, 1},
+		{"its successor has a mount, too", func(c *covers) { c.mounted(was); c.mounted(next); c.forget(gone) }, 0},
+		{"its successor is published, and not mounted yet", func(c *covers) {
+			c.mounted(was)
+			c.active = func(string) (cluster.Dataset, bool) { return next, true }
+			c.forget(gone)
+		}, 1},
+		{"the daemon was restarted", func(c *covers) {
+			c.active = func(string) (cluster.Dataset, bool) { return next, true }
+			c.forget(gone)
+		}, 0},
+		{"the daemon was restarted, and no successor is published", func(c *covers) {
+			c.active = func(string) (cluster.Dataset, bool) { return cluster.Dataset{ID: 2, Phase: cluster.Staging}, true }
+			c.forget(gone)
+		}, 1},
+		{"its view is made again", func(c *covers) {
+			x := &covered{ds: was, view: true}
+			c.seen[was.ID] = x
+			c.forget(gone)
+			c.mounted(next)
+			c.remake(x)
+		}, 1},
+	} {
+		x, uncovered := testCovers(t.TempDir())
+		c.do(x)
+		if len(*uncovered) != c.want || slices.ContainsFunc(*uncovered, func(n string) bool { return n != "ds" }) {
+			t.Errorf("%s: %q are uncovered, want %d names", c.what, *uncovered, c.want)
+		}
+	}
+	for _, c := range []struct {
+		what       string
+		m          *mount.Cover
+		next, want bool
+	}{{"mounted", new(mount.Cover), false, true}, {"not mounted", nil, false, false}, {"mounted, with a successor", new(mount.Cover), true, false}} {
+		x, _ := testCovers(t.TempDir())
+		late := &covered{ds: gone}
+		if c.next {
+			x.mounted(next)
+		}
+		if detach, _ := x.done(late, c.m, false); detach != c.want {
+			t.Errorf("%s after the end: detach is %v", c.what, detach)
+		}
+	}
+}
+
+// TestShownStaysShown: a daemon that is started again does not hide a dataset that programs of this node have seen.
+func TestShownStaysShown(t *testing.T) {
+	dir := t.TempDir()
+	ds, other := cluster.Dataset{ID: 7, Files: 1, Phase: cluster.Publishing}, cluster.Dataset{ID: 8, Files: 1, Phase: cluster.Publishing}
+	c, _ := testCovers(dir)
+	if !c.hidden(ds) || !c.hidden(other) {
+		t.Fatal("a dataset is shown before its mount is made")
+	}
+	c.show(ds.ID)
+	if c.hidden(ds) {
+		t.Error("a dataset is hidden that was shown")
+	}
+	c, _ = testCovers(dir)
+	if c.hidden(ds) || !c.hidden(other) {
+		t.Errorf("after a restart: hidden: %v, the other %v, want false, true", c.hidden(ds), c.hidden(other))
+	}
+}
+
+// TestLinkFiles: a file that cannot be linked is counted, and hides none behind it.
+func TestLinkFiles(t *testing.T) {
+	entries := func(fn func(uint32, string, metadata.Attr) bool) error {
+		for i := range 10 {
+			a := metadata.Attr{Ino: metadata.SealedIno(1, 0, uint32(i)), Mode: syscall.S_IFREG}
+			if i == 9 {
+				a.Mode = syscall.S_IFDIR
+			}
+			if !fn(0, fmt.Sprint("f", i), a) {
+				break
+			}
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	files, failed, err := linkFiles(ctx, entries, func(_ context.Context, a *metadata.Attr) (bool, error) {
+		if i := a.Ino.Seq(); i == 1 || i == 4 {
+			return true, syscall.EMLINK
+		}
+		return a.Ino.Seq() != 5, nil
+	})
+	if want := `"f1": ` + syscall.EMLINK.Error(); files != 6 || failed != 2 || err == nil || err.Error() != want {
+		t.Errorf("linkFiles = %d, %d, %v, want 6, 2, %s", files, failed, err, want)
+	}
+	n := 0
+	_, _, _ = linkFiles(ctx, entries, func(context.Context, *metadata.Attr) (bool, error) { n++; cancel(); return true, nil })
+	if n != 1 {
+		t.Errorf("%d files are linked after the end", n)
 	}
 }

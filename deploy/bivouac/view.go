@@ -107,10 +107,11 @@ func (c *covers) linkAll(x *covered) {
 	x.links = true
 	ds := x.ds
 	c.wg.Go(func() {
-		files, err := c.link(ds)
+		files, failed, err := c.link(ds)
 		log := c.node.log.WithFields(logrus.Fields{"dataset": ds.Name, "local": files})
-		if err != nil {
-			log.WithError(err).Warn("not all local files of the dataset are read by the kernel directly; the others are read through FUSE")
+		if err != nil && c.ctx.Err() == nil {
+			log.WithError(err).WithField("failed", failed).
+				Warn("not all local files of the dataset are read by the kernel directly; the others are read through FUSE")
 		}
 		log.Debug("the kernel finds these local files of the dataset")
 		c.mu.Lock()
@@ -122,26 +123,36 @@ func (c *covers) linkAll(x *covered) {
 	})
 }
 
-// link links the whole objects of a dataset, and returns their number.
-func (c *covers) link(ds cluster.Dataset) (files int, err error) {
+// link links the whole objects of a dataset.
+func (c *covers) link(ds cluster.Dataset) (files, failed int, err error) {
 	store, _ := c.node.daemon.Table(ds.ID)
 	table, ok := store.(*manifest.Table)
 	if !ok {
-		return 0, nil // it was removed
+		return 0, 0, nil // it was removed
 	}
-	var bad error
-	err = table.Entries(func(_ uint32, _ string, a metadata.Attr) bool {
+	return linkFiles(c.ctx, table.Entries, c.node.client.LinkIfWhole)
+}
+
+// linkFiles calls link with each regular file, and counts those that are linked and those that cannot be, with the error of
+// the first.
+func linkFiles(ctx context.Context, entries func(func(uint32, string, metadata.Attr) bool) error, link func(context.Context, *metadata.Attr) (bool, error)) (
+	files, failed int, first error) {
+	err := entries(func(_ uint32, name string, a metadata.Attr) bool {
 		if a.Mode&syscall.S_IFMT != syscall.S_IFREG {
 			return true
 		}
-		here, err := c.node.client.LinkIfWhole(c.ctx, &a)
-		if here && err == nil {
+		switch here, err := link(ctx, &a); {
+		case err != nil:
+			failed++
+			if first == nil {
+				first = fmt.Errorf("%q: %w", name, err)
+			}
+		case here:
 			files++
 		}
-		bad = errors.Join(bad, err)
-		return err == nil && c.ctx.Err() == nil
+		return ctx.Err() == nil
 	})
-	return files, errors.Join(bad, err)
+	return files, failed, errors.Join(first, err)
 }
 
 // invalidate remakes the views of the datasets in which a local file is damaged or missing,
@@ -191,10 +202,13 @@ func (c *covers) renew(ds metadata.DatasetID) {
 // over a directory that programs see.
 func (c *covers) remake(x *covered) {
 	c.mu.Lock()
-	name := x.ds.Name
+	name, ended := x.ds.Name, c.seen[x.ds.ID] != x
 	x.view = false
 	c.mu.Unlock()
-	c.node.mount.Uncover(name)
+	if ended {
+		return // a successor may have the name
+	}
+	c.uncover(name)
 	c.node.log.WithField("dataset", name).Info("local files of the dataset have changed; making the kernel view again")
 	c.mu.Lock()
 	defer c.mu.Unlock()
