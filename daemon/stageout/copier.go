@@ -25,7 +25,8 @@ type Share struct {
 	Self   int // this node's place among the N that copy
 	N      int
 	Settle time.Duration                                            // see stageout.Config
-	Memory *stageout.Memory                                         // see there
+	Memory *stageout.Memory                                         // see there; copyShare sets it
+	Trust  bool                                                     // see there
 	Help   func(ctx context.Context, k int, p stageout.Piece) error // see there
 	Writer string                                                   // see there
 	Gone   []string                                                 // see there
@@ -67,7 +68,7 @@ type Copier struct {
 	piece   atomic.Pointer[PieceFunc]
 	began   int64        // of this daemon, in ns: helpers may remember the tasks of an earlier one
 	pieces  atomic.Int64 // pieces that other nodes were asked to copy; with began, their task IDs
-	targets sync.Map     // by target directory: a chan struct{} that holds one token during a copy there
+	targets sync.Map     // by target directory: a chan *stageout.Memory that is empty during a copy there
 
 	mu       sync.Mutex
 	stop     context.CancelFunc // guarded by mu; ends the background scans
@@ -163,12 +164,11 @@ func (c *Copier) Status() []Status {
 }
 
 func (c *Copier) background(ctx context.Context) {
-	memory := make([]stageout.Memory, len(c.cfg.Job.StageOut))
 	rest := c.cfg.Every
 	for node.Pause(ctx, rest) == nil {
 		began := time.Now()
 		for i, o := range c.cfg.Job.StageOut {
-			c.scan(ctx, i, Share{StageOut: o, Settle: c.cfg.Settle, Memory: &memory[i]})
+			c.scan(ctx, i, Share{StageOut: o, Settle: c.cfg.Settle, Trust: true})
 		}
 		rest = max(c.cfg.Every, scanPart*time.Since(began))
 	}
@@ -249,17 +249,20 @@ func (c *Copier) copyShare(ctx context.Context, s Share) (stageout.Result, error
 	if f == nil {
 		return stageout.Result{}, fmt.Errorf("the mount of this node is not ready: try again later: %w", syscall.EAGAIN)
 	}
-	x, _ := c.targets.LoadOrStore(filepath.Clean(s.To), make(chan struct{}, 1))
-	token := x.(chan struct{})
+	memory := make(chan *stageout.Memory, 1)
+	memory <- new(stageout.Memory)
+	if x, ok := c.targets.LoadOrStore(filepath.Clean(s.To), memory); ok {
+		memory = x.(chan *stageout.Memory)
+	}
 	select {
-	case token <- struct{}{}:
+	case s.Memory = <-memory:
 	case <-ctx.Done():
 		return stageout.Result{}, ctx.Err()
 	}
 	var r stageout.Result
 	copied := make(chan error, 1)
 	go func() {
-		defer func() { <-token }()
+		defer func() { memory <- s.Memory }()
 		var err error
 		r, err = (*f)(ctx, s)
 		copied <- err

@@ -67,7 +67,7 @@ func TestBackground(t *testing.T) {
 	c := f.copiers[1]
 	var fails, scans atomic.Int64
 	c.SetCopy(func(_ context.Context, s Share) (stageout.Result, error) {
-		if s.Self != 1 || s.N != 2 || s.Settle != 3*time.Second || s.Memory == nil {
+		if s.Self != 1 || s.N != 2 || s.Settle != 3*time.Second || !s.Trust || s.Memory == nil {
 			t.Errorf("share %+v", s)
 		}
 		scans.Add(1)

@@ -309,7 +309,7 @@ func (n *node) stageOut(ctx context.Context, s daemonout.Share) (stageout.Result
 	}
 	return stageout.Run(ctx, stageout.Config{
 		Store: n.client, Read: n.client.ReadFile, Root: root, To: s.To, Name: path.Base(s.From), Self: s.Self, N: s.N,
-		Settle: s.Settle, Memory: s.Memory, Help: s.Help, Writer: s.Writer, Gone: s.Gone, Failed: s.Failed, Log: n.log.WithField("part", "stage-out"),
+		Settle: s.Settle, Memory: s.Memory, Trust: s.Trust, Help: s.Help, Writer: s.Writer, Gone: s.Gone, Failed: s.Failed, Log: n.log.WithField("part", "stage-out"),
 	})
 }
 

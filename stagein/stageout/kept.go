@@ -8,8 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// OutMemory is what runs of Out with the same root and target have seen to be
-// in the target, so that the next one does not ask the target again. It holds
+// Memory is what runs with the same target have copied to it or found there. It holds
 // some 100 bytes for each name.
 type Memory struct {
 	mu   sync.Mutex
@@ -26,7 +25,7 @@ type stamp struct {
 
 func stampOf(a metadata.Attr) stamp { return stamp{a.Ino, a.Mode, a.Size, a.Mtime} }
 
-// has reports whether the thing is in the target as it is now. A nil memory
+// has reports whether a copy of the thing as it is now was made or found in the target. A nil memory
 // remembers nothing.
 func (m *Memory) has(rel string, s stamp) bool {
 	if m == nil {
@@ -51,19 +50,27 @@ func (m *Memory) add(rel string, s stamp) {
 }
 
 // kept reports whether the target has the file already, as it is now: by
-// memory, or because its size, mode and time of modification are those that a
-// copy gets. So a run that was interrupted is taken up where it ended.
+// memory that is trusted, or because its size, mode and time of modification are those that a
+// copy gets. So a run that was interrupted is taken up where it ended. A time in whole seconds, which is
+// all that some parallel filesystems keep, counts if memory has the exact one.
 func (o *out) kept(rel string, a metadata.Attr) bool {
-	if o.cfg.Memory.has(rel, stampOf(a)) {
+	if o.trusted(rel, stampOf(a)) {
 		return true
 	}
 	info, err := o.root.Lstat(rel)
-	if err != nil || info.Mode() != os.FileMode(a.Mode&0o777) || info.Size() != a.Size || !info.ModTime().Equal(a.Mtime.Time()) {
+	if err != nil || info.Mode() != os.FileMode(a.Mode&0o777) || info.Size() != a.Size {
+		return false
+	}
+	mtime := a.Mtime.Time()
+	if t := info.ModTime(); !t.Equal(mtime) && !(t.Unix() == mtime.Unix() && t.Nanosecond() == 0 && o.cfg.Memory.has(rel, stampOf(a))) {
 		return false
 	}
 	o.cfg.Memory.add(rel, stampOf(a))
 	return true
 }
+
+// trusted reports whether the target need not be asked for the thing.
+func (o *out) trusted(rel string, s stamp) bool { return o.cfg.Trust && o.cfg.Memory.has(rel, s) }
 
 // unsettled reports whether the file was changed so recently that its writer may not be done.
 func (o *out) unsettled(a metadata.Attr) bool {
@@ -78,7 +85,7 @@ func (o *out) keptLink(rel, target string) bool {
 
 // keptDir reports whether the directory is known to be in the target.
 func (o *out) keptDir(rel string, ino metadata.Ino) bool {
-	return o.cfg.Memory.has(rel+"/", stamp{ino: ino})
+	return o.trusted(rel+"/", stamp{ino: ino})
 }
 
 // removeStale removes what an earlier run left under a temporary name.

@@ -140,14 +140,55 @@ func TestOutGroup(t *testing.T) {
 	}
 }
 
-// TestOutMemory: what is remembered is not asked for; who has no memory finds
+// TestOutWholeSeconds: a target that keeps times in seconds only, as Lustre does, gets a file again if it was written to
+// since it was copied, or if nobody remembers.
+func TestOutWholeSeconds(t *testing.T) {
+	s := newScratch()
+	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("f"))
+	cfg := s.config(t.TempDir(), 0, 1)
+	cfg.Memory = new(Memory)
+	seconds := func() {
+		t.Helper()
+		whole := s.attrs[ino].Mtime.Time().Truncate(time.Second)
+		if err := os.Chtimes(filepath.Join(cfg.To, "f"), whole, whole); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.change(ino, []byte("g")) // its time is no whole second
+	for _, tt := range []struct {
+		what   string
+		change func()
+		copied int64
+	}{
+		{"new", func() {}, 1},
+		{"the same", seconds, 0},
+		{"changed within the second", func() { seconds(); s.change(ino, []byte("h")) }, 1},
+		{"not remembered", func() { seconds(); cfg.Memory = new(Memory) }, 1},
+		{"another second", func() {
+			later := s.attrs[ino].Mtime.Time().Truncate(time.Second).Add(time.Second)
+			if err := os.Chtimes(filepath.Join(cfg.To, "f"), later, later); err != nil {
+				t.Fatal(err)
+			}
+		}, 1},
+	} {
+		tt.change()
+		if r := s.run(t, cfg); r.Files != tt.copied || r.Kept != 1-tt.copied {
+			t.Errorf("%s: %+v, want %d copied", tt.what, r, tt.copied)
+		}
+		if got, err := os.ReadFile(filepath.Join(cfg.To, "f")); err != nil || string(got) != string(s.data[ino]) {
+			t.Errorf("%s: the target has %q, %v", tt.what, got, err)
+		}
+	}
+}
+
+// TestOutMemory: what is remembered is not asked for if memory is trusted; else it is found
 // that a copy is gone.
 func TestOutMemory(t *testing.T) {
 	s := newScratch()
 	s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("f"))
 	s.add(s.add(metadata.RootIno, "d", source.TypeDir|0o755, nil), "g", source.TypeRegular|0o600, []byte("g"))
 	cfg := s.config(t.TempDir(), 0, 1)
-	cfg.Memory = new(Memory)
+	cfg.Memory, cfg.Trust = new(Memory), true
 	s.run(t, cfg)
 	for _, name := range []string{"f", "d"} {
 		if err := os.RemoveAll(filepath.Join(cfg.To, name)); err != nil {
@@ -157,9 +198,9 @@ func TestOutMemory(t *testing.T) {
 	if r := s.run(t, cfg); r.Kept != 2 || r.Files != 0 {
 		t.Errorf("with memory = %+v, want two kept", r)
 	}
-	cfg.Memory = nil
+	cfg.Trust = false
 	if r := s.run(t, cfg); r.Kept != 0 || r.Files != 2 {
-		t.Errorf("without = %+v, want two copied", r)
+		t.Errorf("without trust = %+v, want two copied", r)
 	}
 	s.checkOut(t, cfg.To, metadata.RootIno)
 }

@@ -37,8 +37,8 @@ type Config struct {
 	// done; 0 takes all.
 	Settle time.Duration
 	Now    func() time.Time // nil is time.Now
-	// Memory is of earlier runs with the same Root and To; nil is none.
-	Memory *Memory
+	Memory *Memory          // of earlier runs with the same To; nil is none
+	Trust  bool             // what Memory has is not looked up in the target
 	// Help has the k-th of the N nodes do CopyPiece; nil: no help.
 	// Files of two pieces and more are then copied by all nodes.
 	Help  func(ctx context.Context, k int, p Piece) error
@@ -297,7 +297,7 @@ func (o *out) copyOne(ctx context.Context, rel string, a metadata.Attr) {
 	var err error
 	switch typ := a.Mode & source.TypeMask; {
 	case o.blocked != nil:
-		if !o.cfg.Memory.has(rel, stampOf(a)) {
+		if !o.trusted(rel, stampOf(a)) {
 			err = o.blocked
 		}
 	case typ == source.TypeRegular:
