@@ -2,13 +2,10 @@ package pebblestore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"syscall"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -237,22 +234,14 @@ func (s *Store) orphans(ctx context.Context) ([]metadata.Attr, error) {
 	defer s.end()
 	snap := s.db.NewSnapshot()
 	defer snap.Close()
-	it, err := snap.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixOrphan}, UpperBound: []byte{prefixOrphan + 1}})
-	if err != nil {
-		return nil, ioError("orphans", err)
-	}
 	var all []metadata.Attr
-	for ok := it.First(); ok && err == nil; ok = it.Next() {
-		if len(it.Key()) != 9 {
-			err = fmt.Errorf("key of an orphan %x: %w", it.Key(), syscall.EIO)
-			break
+	err := scanInos(snap, "orphans", prefixOrphan, func(ino metadata.Ino, _ []byte) error {
+		n, err := reader{snap}.inode(ino)
+		if err != nil {
+			return err
 		}
-		var n inode
-		n, err = reader{snap}.inode(metadata.Ino(binary.BigEndian.Uint64(it.Key()[1:])))
-		if err == nil {
-			all = append(all, n.Attr)
-			err = interrupted(ctx)
-		}
-	}
-	return all, errors.Join(err, ioError("orphans", it.Close()))
+		all = append(all, n.Attr)
+		return interrupted(ctx)
+	})
+	return all, err
 }

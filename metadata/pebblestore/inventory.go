@@ -9,8 +9,6 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -71,17 +69,13 @@ func (s *Store) eachRecord(ctx context.Context, after []byte, fn func(Record) (b
 	return s.once(func() error {
 		snap := s.db.NewSnapshot()
 		defer snap.Close()
-		it, err := snap.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: []byte{prefixShard + 1}})
-		if err != nil {
-			return ioError("inventory", err)
-		}
-		more := true
-		for ok := it.First(); ok && err == nil && more; ok = it.Next() {
-			if more, err = fn(Record{it.Key(), it.Value()}); err == nil {
+		return scan(snap, "inventory", lower, []byte{prefixShard + 1}, func(k, v []byte) (bool, error) {
+			more, err := fn(Record{k, v})
+			if err == nil {
 				err = interrupted(ctx)
 			}
-		}
-		return errors.Join(err, ioError("inventory", it.Close()))
+			return more, err
+		})
 	})
 }
 

@@ -53,25 +53,22 @@ func (s *core) AllRecords(size int, fn func(changes []byte) error) error {
 	snap := s.db.NewSnapshot()
 	s.end()
 	defer snap.Close()
-	it, err := snap.NewIter(&pebble.IterOptions{UpperBound: []byte{prefixTable}})
-	if err != nil {
-		return ioError("records", err)
-	}
 	b := s.db.NewBatch()
 	defer b.Close()
-	for ok := it.First(); ok && err == nil; ok = it.Next() {
-		if k := it.Key(); !bytes.Equal(k, keyPartner) && !bytes.Equal(k, keyStream) {
-			err = b.Set(k, it.Value(), nil)
+	err := scan(snap, "records", nil, []byte{prefixTable}, func(k, v []byte) (more bool, err error) {
+		if !bytes.Equal(k, keyPartner) && !bytes.Equal(k, keyStream) {
+			err = b.Set(k, v, nil)
 		}
 		if err == nil && b.Len() >= size {
 			err = fn(b.Repr())
 			b.Reset()
 		}
+		return true, err
+	})
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = fn(b.Repr())
-	}
-	return errors.Join(err, ioError("records", it.Close()))
+	return fn(b.Repr())
 }
 
 // Copy is a copy of another node's records, on which Open opens a Store later.

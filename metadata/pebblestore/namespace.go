@@ -394,21 +394,15 @@ func entries(ctx context.Context, r reader, p page, make makeEntry) ([]metadata.
 	if p.after != "" {
 		lower = append(lower, 0)
 	}
-	it, err := r.r.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: entriesEnd(p.dir)})
-	if err != nil {
-		return nil, ioError("metadata store", err)
-	}
 	var all []metadata.Entry
-	for ok := it.First(); ok && len(all) < p.limit && err == nil; ok = it.Next() {
-		var e metadata.Entry
-		if e, err = make(r, string(it.Key()[entryNameAt:]), it.Value()); err == nil {
-			all = append(all, e)
-			err = interrupted(ctx)
+	err := scan(r.r, "metadata store", lower, entriesEnd(p.dir), func(k, v []byte) (bool, error) {
+		e, err := make(r, string(k[entryNameAt:]), v)
+		if err != nil {
+			return false, err
 		}
-	}
-	if e := it.Close(); err == nil {
-		err = ioError("metadata store", e)
-	}
+		all = append(all, e)
+		return len(all) < p.limit, interrupted(ctx)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read of directory %v: %w", p.dir, err)
 	}

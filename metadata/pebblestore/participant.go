@@ -2,13 +2,9 @@ package pebblestore
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"syscall"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -187,18 +183,7 @@ func (s *transactions) loadIntents() error {
 
 // scanTx calls fn with each transaction record under prefix.
 func (s *transactions) scanTx(prefix byte, fn func(metadata.TxID, []byte) error) error {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
-	if err != nil {
-		return ioError("transactions", err)
-	}
-	for ok := it.First(); ok && err == nil; ok = it.Next() {
-		if len(it.Key()) != 9 {
-			err = fmt.Errorf("key of a transaction %x: %w", it.Key(), syscall.EIO)
-			break
-		}
-		err = fn(metadata.TxID(binary.BigEndian.Uint64(it.Key()[1:])), it.Value())
-	}
-	return errors.Join(err, ioError("transactions", it.Close()))
+	return scanInos(s.db, "transactions", prefix, func(tx metadata.Ino, v []byte) error { return fn(metadata.TxID(tx), v) })
 }
 
 // commitLate applies the edits of a transaction whose locks were released and which was committed

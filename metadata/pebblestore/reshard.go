@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -73,21 +71,13 @@ func (s *core) eachEntry(dir metadata.Ino, after string, fn func(name string, e 
 	if after != "" {
 		lower = append(lower, 0)
 	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: entriesEnd(dir)})
-	if err != nil {
-		return ioError("metadata store", err)
-	}
-	for ok := it.First(); ok; ok = it.Next() {
-		e, perr := parseEntry(it.Value())
-		if perr != nil {
-			err = fmt.Errorf("record of entry %q in %v: %w", it.Key()[entryNameAt:], dir, perr)
-			break
+	return scan(s.db, "metadata store", lower, entriesEnd(dir), func(k, v []byte) (bool, error) {
+		e, err := parseEntry(v)
+		if err != nil {
+			return false, fmt.Errorf("record of entry %q in %v: %w", k[entryNameAt:], dir, err)
 		}
-		if !fn(string(it.Key()[entryNameAt:]), e) {
-			break
-		}
-	}
-	return errors.Join(err, ioError("metadata store", it.Close()))
+		return fn(string(k[entryNameAt:]), e), nil
+	})
 }
 
 // Shard returns the description of a shard for its node.

@@ -2,12 +2,11 @@ package pebblestore
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"syscall"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -75,10 +74,7 @@ func (n *dirSet) add(dir metadata.Ino) {
 func (n *dirSet) take() []metadata.Ino {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	all := make([]metadata.Ino, 0, len(n.dirs))
-	for dir := range n.dirs {
-		all = append(all, dir)
-	}
+	all := slices.Collect(maps.Keys(n.dirs))
 	clear(n.dirs)
 	return all
 }
@@ -155,12 +151,6 @@ func (s *core) checkEntryHome(d *shardedDir, dir metadata.Ino, name string) erro
 func (s *core) Resharding(dir metadata.Ino) bool {
 	_, g := s.sharded.get(dir)
 	return g != nil
-}
-
-// CheckEntryHome returns nil if this node keeps the entry name of dir, else a Redirect or a
-// Resharding. The answer may change at once.
-func (s *core) CheckEntryHome(dir metadata.Ino, name string) error {
-	return s.checkReadable(dir, name)
 }
 
 // Epoch returns the epoch of the split of dir; 0 if it is not sharded, or has no shard here.
@@ -274,27 +264,17 @@ func parseShardedDir(b []byte) (*shardedDir, error) {
 
 // loadSharded reads the table at a start. Then every shard reports.
 func (s *shards) loadSharded() error {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixShard}, UpperBound: []byte{prefixShard + 1}})
-	if err != nil {
-		return ioError("sharded directories", err)
-	}
-	for ok := it.First(); ok && err == nil; ok = it.Next() {
-		var d *shardedDir
-		if len(it.Key()) != 9 {
-			err = fmt.Errorf("key of a sharded directory %x: %w", it.Key(), syscall.EIO)
-			break
-		}
-		dir := metadata.Ino(binary.BigEndian.Uint64(it.Key()[1:]))
-		if d, err = parseShardedDir(it.Value()); err != nil {
-			err = fmt.Errorf("record of sharded directory %v: %w", dir, err)
-			break
+	return scanInos(s.db, "sharded directories", prefixShard, func(dir metadata.Ino, v []byte) error {
+		d, err := parseShardedDir(v)
+		if err != nil {
+			return fmt.Errorf("record of sharded directory %v: %w", dir, err)
 		}
 		s.sharded.set(dir, d)
 		if !s.here(dir) {
 			s.MarkChanged(dir)
 		}
-	}
-	return errors.Join(err, ioError("sharded directories", it.Close()))
+		return nil
+	})
 }
 
 // ShardedError is the answer to the removal of a sharded directory, which has to be merged first.

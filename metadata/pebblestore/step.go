@@ -1,6 +1,7 @@
 package pebblestore
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -71,6 +72,31 @@ func (s *core) entry(dir metadata.Ino, name string) (entry, error) {
 }
 
 func (s *core) empty(dir metadata.Ino) (bool, error) { return reader{s.db}.empty(dir) }
+
+// scan calls fn with the records of r in [lower, upper), in order, until it returns false or an error.
+// A record is valid until fn returns. what is for the errors.
+func scan(r pebble.Reader, what string, lower, upper []byte, fn func(k, v []byte) (more bool, err error)) error {
+	it, err := r.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return ioError(what, err)
+	}
+	more := true
+	for ok := it.First(); ok && more && err == nil; ok = it.Next() {
+		more, err = fn(it.Key(), it.Value())
+	}
+	return errors.Join(err, ioError(what, it.Close()))
+}
+
+// scanInos is scan for all records under a prefix whose keys are inode numbers, or the likewise
+// numbered transactions.
+func scanInos(r pebble.Reader, what string, prefix byte, fn func(ino metadata.Ino, v []byte) error) error {
+	return scan(r, what, []byte{prefix}, []byte{prefix + 1}, func(k, v []byte) (bool, error) {
+		if len(k) != 9 {
+			return false, fmt.Errorf("%s: key %x: %w", what, k, syscall.EIO)
+		}
+		return true, fn(metadata.Ino(binary.BigEndian.Uint64(k[1:])), v)
+	})
+}
 
 // inode reads an inode; ENOENT if there is none.
 func (r reader) inode(ino metadata.Ino) (inode, error) {

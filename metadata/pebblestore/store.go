@@ -1,6 +1,7 @@
 package pebblestore
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -58,23 +59,15 @@ func (c *Config) setDefaults() error {
 	if c.FS == nil {
 		c.FS = vfs.Default
 	}
-	if c.RootMode == 0 {
-		c.RootMode = 0o700
-	}
+	c.RootMode = cmp.Or(c.RootMode, 0o700)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.CacheSize == 0 {
-		c.CacheSize = defaultCacheSize
-	}
+	c.CacheSize = cmp.Or(c.CacheSize, defaultCacheSize)
 	if c.Orphaned == nil {
 		c.Orphaned = func(metadata.Ino, int64) {}
 	}
-	if c.Log == nil {
-		l := logrus.New()
-		l.SetOutput(io.Discard)
-		c.Log = logrus.NewEntry(l)
-	}
+	c.Log = cmp.Or(c.Log, logrus.NewEntry(&logrus.Logger{Out: io.Discard}))
 	return nil
 }
 

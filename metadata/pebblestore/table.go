@@ -2,6 +2,7 @@ package pebblestore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,21 +42,14 @@ func (t *Table) Scan(from, to []byte, fn func(k, v []byte) bool) error {
 		return err
 	}
 	defer t.s.end()
-	o := &pebble.IterOptions{LowerBound: tableKey(t.ds, from), UpperBound: tableEnd(t.ds)}
+	lower, upper := tableKey(t.ds, from), tableEnd(t.ds)
 	if to != nil {
-		o.UpperBound = tableKey(t.ds, to)
+		upper = tableKey(t.ds, to)
 	}
-	if bytes.Compare(o.LowerBound, o.UpperBound) >= 0 {
+	if bytes.Compare(lower, upper) >= 0 {
 		return nil
 	}
-	it, err := t.s.db.NewIter(o)
-	if err != nil {
-		return ioError("table", err)
-	}
-	for ok := it.First(); ok && fn(it.Key()[3:], it.Value()); {
-		ok = it.Next()
-	}
-	return ioError("table", it.Close())
+	return scan(t.s.db, "table", lower, upper, func(k, v []byte) (bool, error) { return fn(k[3:], v), nil })
 }
 
 // Drop empties the table and frees its space.
@@ -83,13 +77,7 @@ func (t *Table) Ingest(ctx context.Context, src func(yield func(k, v []byte) err
 	if err == nil {
 		err = in.err // in case src ignored it
 	}
-	if e := in.finishFile(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = interrupted(ctx)
-	}
-	if err == nil {
+	if err = cmp.Or(err, in.finishFile(), interrupted(ctx)); err == nil {
 		err = in.link()
 	}
 	for _, f := range in.files {

@@ -1,6 +1,7 @@
 package pebblestore
 
 import (
+	"errors"
 	"strings"
 	"sync/atomic"
 
@@ -75,9 +76,5 @@ func (f *walFile) SyncData() error {
 
 // Close makes the whole log durable.
 func (f *walFile) Close() error {
-	err := f.File.Sync()
-	if e := f.File.Close(); err == nil {
-		err = e
-	}
-	return err
+	return errors.Join(f.File.Sync(), f.File.Close())
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -69,15 +67,12 @@ func (s *Store) Listxattr(_ context.Context, ino metadata.Ino) ([]string, error)
 	if err != nil || n.xattrs == 0 {
 		return nil, err
 	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: xattrKey(ino, ""), UpperBound: xattrsEnd(ino)})
-	if err != nil {
-		return nil, ioError("metadata store", err)
-	}
 	var names []string
-	for ok := it.First(); ok; ok = it.Next() {
-		names = append(names, string(it.Key()[xattrNameAt:]))
-	}
-	return names, ioError("metadata store", it.Close())
+	err = scan(s.db, "metadata store", xattrKey(ino, ""), xattrsEnd(ino), func(k, _ []byte) (bool, error) {
+		names = append(names, string(k[xattrNameAt:]))
+		return true, nil
+	})
+	return names, err
 }
 
 // Removexattr is metadata.Xattrs.
@@ -105,14 +100,11 @@ func (s *Store) Removexattr(_ context.Context, ino metadata.Ino, name string) er
 
 // has reports whether the store has a key.
 func (s *Store) has(key []byte) (bool, error) {
-	_, closer, err := s.db.Get(key)
-	if errors.Is(err, pebble.ErrNotFound) {
+	_, err := s.get(key)
+	if errors.Is(err, syscall.ENOENT) {
 		return false, nil
 	}
-	if err != nil {
-		return false, ioError("metadata store", err)
-	}
-	return true, closer.Close()
+	return err == nil, err
 }
 
 func noXattr(ino metadata.Ino, name string) error {
