@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -324,10 +326,7 @@ func (t *takeover) again(o op, h *fuse.InHeader) error {
 // restoreFiles opens the files of earlier daemons again, until all are open or ctx ends.
 func (t *takeover) restoreFiles(ctx context.Context) {
 	t.mu.Lock()
-	left := make([]uint64, 0, len(t.files))
-	for fh := range t.files {
-		left = append(left, fh)
-	}
+	left := slices.Collect(maps.Keys(t.files))
 	t.mu.Unlock()
 	n, began, broken := len(left), time.Now(), 0
 	for b := retry.New(settleAfter/10, 2*time.Second, 0.5); len(left) > 0; {
@@ -407,10 +406,7 @@ func (w *writtenHandles) pending() bool {
 // settle settles the handles whose writes have arrived.
 func (w *writtenHandles) settle() time.Duration {
 	w.mu.Lock()
-	all := make([]*handle, 0, len(w.all))
-	for h := range w.all {
-		all = append(all, h)
-	}
+	all := slices.Collect(maps.Keys(w.all))
 	clear(w.all) // a write that begins now adds its handle again
 	w.mu.Unlock()
 	for _, h := range all {

@@ -122,9 +122,7 @@ func fillAttrOut(out *fuse.AttrOut, a *metadata.Attr, left time.Duration) {
 // Lookup finds a name.
 func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	return s.call(opLookup, cancel, h, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = name
-		}
+		note(ctx, name)
 		dir := metadata.Ino(h.NodeId)
 		if len(name) > metadata.MaxName {
 			return syscall.ENAMETOOLONG

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -262,10 +263,9 @@ func (t *backings) disabled() error {
 }
 
 func (t *backings) disable(err error) {
-	for _, e := range []syscall.Errno{syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC} {
-		if errors.Is(err, e) {
-			return // it may succeed later
-		}
+	passing := []syscall.Errno{syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC}
+	if slices.ContainsFunc(passing, func(e syscall.Errno) bool { return errors.Is(err, e) }) {
+		return // it may succeed later
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

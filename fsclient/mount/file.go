@@ -130,14 +130,7 @@ func (s *fsys) confirmDrop(h *handle) {
 // Create creates a file and opens it. The kernel has found no such name, but another
 // node may have been faster.
 func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	return s.call(opCreate, cancel, &in.InHeader, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = name
-		}
-		dir := metadata.Ino(in.NodeId)
-		if err := checkNames([]string{name}, dir); err != nil {
-			return err
-		}
+	return s.change(opCreate, cancel, &in.InHeader, name, func(ctx context.Context, dir metadata.Ino) error {
 		n := metadata.New{Mode: syscall.S_IFREG | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
 		if in.Unique&resent != 0 && in.Flags&syscall.O_EXCL != 0 {
 			return errResent

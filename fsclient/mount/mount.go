@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,20 +84,14 @@ func (c *Config) validate() error {
 	if len(errs) > 0 {
 		return fmt.Errorf("mount: %w: %w", errors.Join(errs...), syscall.EINVAL)
 	}
-	if c.MaxBackings == 0 {
-		c.MaxBackings = maxBackings
-	}
+	c.MaxBackings = cmp.Or(c.MaxBackings, maxBackings)
 	if c.Hidden == nil {
 		c.Hidden = func(cluster.Dataset) bool { return false }
 	}
 	if c.Virtual == nil {
 		c.Virtual = func(string) ([]byte, error) { return nil, nil }
 	}
-	if c.Log == nil {
-		l := logrus.New()
-		l.SetOutput(io.Discard)
-		c.Log = logrus.NewEntry(l)
-	}
+	c.Log = cmp.Or(c.Log, logrus.NewEntry(&logrus.Logger{Out: io.Discard}))
 	return nil
 }
 

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"slices"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -14,78 +15,60 @@ func checkNames(names []string, dirs ...metadata.Ino) error {
 	if err := writable(dirs...); err != nil {
 		return err
 	}
-	for _, n := range names {
-		if len(n) > metadata.MaxName {
-			return syscall.ENAMETOOLONG
-		}
+	if slices.ContainsFunc(names, func(n string) bool { return len(n) > metadata.MaxName }) {
+		return syscall.ENAMETOOLONG
 	}
 	return nil
 }
 
+// change serves a request that changes the name in its directory.
+func (s *fsys) change(o op, cancel <-chan struct{}, h *fuse.InHeader, name string, fn func(ctx context.Context, dir metadata.Ino) error) fuse.Status {
+	return s.call(o, cancel, h, func(ctx context.Context) error {
+		note(ctx, name)
+		dir := metadata.Ino(h.NodeId)
+		if err := checkNames([]string{name}, dir); err != nil {
+			return err
+		}
+		return fn(ctx, dir)
+	})
+}
+
 // Mknod makes a file, fifo, socket or device.
 func (s *fsys) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	return s.call(opMknod, cancel, &in.InHeader, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = name
-		}
-		n := metadata.New{Mode: in.Mode, UID: in.Uid, GID: in.Gid, Rdev: in.Rdev}
-		return s.create(ctx, metadata.Ino(in.NodeId), name, n, out)
+	return s.change(opMknod, cancel, &in.InHeader, name, func(ctx context.Context, dir metadata.Ino) error {
+		a, err := s.client.Create(ctx, dir, name, metadata.New{Mode: in.Mode, UID: in.Uid, GID: in.Gid, Rdev: in.Rdev})
+		return entered(out, &a, err)
 	})
 }
 
 // Symlink makes a symbolic link.
 func (s *fsys) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
-	return s.call(opSymlink, cancel, h, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = name + " -> " + target
-		}
-		n := metadata.New{Mode: syscall.S_IFLNK | 0o777, UID: h.Uid, GID: h.Gid, Target: target}
-		return s.create(ctx, metadata.Ino(h.NodeId), name, n, out)
+	return s.change(opSymlink, cancel, h, name, func(ctx context.Context, dir metadata.Ino) error {
+		note(ctx, name+" -> "+target)
+		a, err := s.client.Create(ctx, dir, name, metadata.New{Mode: syscall.S_IFLNK | 0o777, UID: h.Uid, GID: h.Gid, Target: target})
+		return entered(out, &a, err)
 	})
 }
 
-func (s *fsys) create(ctx context.Context, dir metadata.Ino, name string, n metadata.New, out *fuse.EntryOut) error {
-	if err := checkNames([]string{name}, dir); err != nil {
-		return err
+// entered answers with the new entry of an inode, unless it failed.
+func entered(out *fuse.EntryOut, a *metadata.Attr, err error) error {
+	if err == nil {
+		fillEntry(out, a)
 	}
-	a, err := s.client.Create(ctx, dir, name, n)
-	if err != nil {
-		return err
-	}
-	fillEntry(out, &a)
-	return nil
+	return err
 }
 
 // Mkdir makes a directory.
 func (s *fsys) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	return s.call(opMkdir, cancel, &in.InHeader, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = name
-		}
-		dir := metadata.Ino(in.NodeId)
-		if err := checkNames([]string{name}, dir); err != nil {
-			return err
-		}
-		n := metadata.New{Mode: syscall.S_IFDIR | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
-		a, err := s.client.Mkdir(ctx, dir, name, n)
-		if err != nil {
-			return err
-		}
-		fillEntry(out, &a)
-		return nil
+	return s.change(opMkdir, cancel, &in.InHeader, name, func(ctx context.Context, dir metadata.Ino) error {
+		a, err := s.client.Mkdir(ctx, dir, name, metadata.New{Mode: syscall.S_IFDIR | in.Mode&0o7777, UID: in.Uid, GID: in.Gid})
+		return entered(out, &a, err)
 	})
 }
 
 // Unlink removes a name that is not of a directory.
 func (s *fsys) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
-	return s.call(opUnlink, cancel, h, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = name
-		}
-		dir := metadata.Ino(h.NodeId)
-		if err := checkNames([]string{name}, dir); err != nil {
-			return err
-		}
+	return s.change(opUnlink, cancel, h, name, func(ctx context.Context, dir metadata.Ino) error {
 		_, err := s.client.Unlink(ctx, dir, name)
 		return err
 	})
@@ -93,24 +76,13 @@ func (s *fsys) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fus
 
 // Rmdir removes an empty directory.
 func (s *fsys) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
-	return s.call(opRmdir, cancel, h, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = name
-		}
-		dir := metadata.Ino(h.NodeId)
-		if err := checkNames([]string{name}, dir); err != nil {
-			return err
-		}
-		return s.client.Rmdir(ctx, dir, name)
-	})
+	return s.change(opRmdir, cancel, h, name, func(ctx context.Context, dir metadata.Ino) error { return s.client.Rmdir(ctx, dir, name) })
 }
 
 // Rename is renameat2.
 func (s *fsys) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
 	return s.call(opRename, cancel, &in.InHeader, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = oldName + " -> " + newName
-		}
+		note(ctx, oldName+" -> "+newName)
 		r := metadata.Rename{
 			Dir: metadata.Ino(in.NodeId), Name: oldName,
 			NewDir: metadata.Ino(in.Newdir), NewName: newName,
@@ -126,14 +98,7 @@ func (s *fsys) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newNam
 
 // Link makes one more name of a file.
 func (s *fsys) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
-	return s.call(opLink, cancel, &in.InHeader, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = name
-		}
-		dir := metadata.Ino(in.NodeId)
-		if err := checkNames([]string{name}, dir); err != nil {
-			return err
-		}
+	return s.change(opLink, cancel, &in.InHeader, name, func(ctx context.Context, dir metadata.Ino) error {
 		ino := metadata.Ino(in.Oldnodeid)
 		if virtual(ino) {
 			return syscall.EXDEV

@@ -59,9 +59,7 @@ type objectsFS struct {
 // Lookup finds a directory or an inode.
 func (o *objectsFS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	return o.s.call(opLookup, cancel, h, func(ctx context.Context) error {
-		if r := traced(ctx); r != nil {
-			r.what = name
-		}
+		note(ctx, name)
 		if h.NodeId == fuse.FUSE_ROOT_ID {
 			id, ok := objectsNode(name)
 			if ok {

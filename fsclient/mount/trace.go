@@ -40,6 +40,13 @@ func traced(ctx context.Context) *request {
 	return nil
 }
 
+// note says what a traced request is about.
+func note(ctx context.Context, what string) {
+	if r := traced(ctx); r != nil {
+		r.what = what
+	}
+}
+
 func (r *request) report(f *func(Request), o op, h *fuse.InHeader, start time.Time, err error) {
 	(*f)(Request{At: start, Op: o.String(), Ino: metadata.Ino(h.NodeId), Pid: h.Pid, What: r.what, Took: time.Since(start), Error: errnoOnly(err)})
 }
