@@ -149,6 +149,13 @@ func (t *Table) Files(fn func(dir string, number uint32, name string, a metadata
 	})
 }
 
+// Each is Files with whole paths.
+func (t *Table) Each(fn func(path string, a metadata.Attr) bool) error {
+	return t.Files(func(dir string, _ uint32, name string, a metadata.Attr) bool {
+		return fn(strings.TrimPrefix(dir+"/"+name, "/"), a)
+	})
+}
+
 // Located calls fn with every file whose bytes have an origin, by inode, until it returns false. fn may keep its
 // arguments.
 func (t *Table) Located(fn func(from Origin, a metadata.Attr) bool) error {
