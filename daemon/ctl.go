@@ -134,14 +134,14 @@ func (c *ctlServer) routes() *http.ServeMux {
 	})
 	c.planRoutes(m)
 	m.HandleFunc("POST /v1/training", c.postTraining)
-	m.HandleFunc("POST /v1/stage-in", c.postStageIn)
-	m.HandleFunc("POST /v1/remove", c.postRemove)
+	m.HandleFunc("POST /v1/stage-in", answer(c.stageIn))
+	m.HandleFunc("POST /v1/remove", answer(c.remove))
 	m.HandleFunc("GET /v1/skips", c.getSkips)
-	m.HandleFunc("POST /v1/verify", c.postVerify)
+	m.HandleFunc("POST /v1/verify", answer(c.verify))
 	m.HandleFunc("GET /v1/sums", c.getSums)
 	m.HandleFunc("POST /v1/check", c.postCheck)
-	m.HandleFunc("POST /v1/stage-out", c.postStageOut)
-	m.HandleFunc("POST /v1/output", c.postOutput)
+	m.HandleFunc("POST /v1/stage-out", answer(c.stageOut))
+	m.HandleFunc("POST /v1/output", answer(c.setOutput))
 	m.HandleFunc("GET /v1/trace", c.getTrace)
 	m.Handle("GET /metrics", promhttp.HandlerFor(c.d.registry(), promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	m.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -188,6 +188,17 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
+// answer makes the handler of a request of T, which f answers.
+func answer[T any](f func(context.Context, T) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var q T
+		if readJSON(w, r, &q) {
+			v, err := f(r.Context(), q)
+			writeReply(w, v, err)
+		}
+	}
+}
+
 // readList reads a list of T, or one T; what names them in an error.
 func readList[T any](w http.ResponseWriter, r *http.Request, what string) (all []T, ok bool) {
 	var body json.RawMessage
@@ -205,20 +216,15 @@ func readList[T any](w http.ResponseWriter, r *http.Request, what string) (all [
 	return []T{one}, true
 }
 
-// postStageIn registers a dataset and begins to stage it in; it does not wait.
-func (c *ctlServer) postStageIn(w http.ResponseWriter, r *http.Request) {
-	var s job.Dataset
-	if !readJSON(w, r, &s) {
-		return
-	}
-	x, err := c.d.stager.Begin(r.Context(), s)
+// stageIn registers a dataset and begins to stage it in; it does not wait.
+func (c *ctlServer) stageIn(ctx context.Context, s job.Dataset) (any, error) {
+	x, err := c.d.stager.Begin(ctx, s)
 	if err != nil {
-		writeError(w, err)
-		return
+		return nil, err
 	}
 	x.Start()
 	ds := x.Dataset()
-	writeJSON(w, http.StatusOK, StageInReply{Dataset: ds.ID, Name: ds.Name})
+	return StageInReply{Dataset: ds.ID, Name: ds.Name}, nil
 }
 
 // RemoveRequest asks POST /v1/remove to end a dataset.
@@ -227,37 +233,28 @@ type RemoveRequest struct {
 	Cancel bool   `json:"cancel,omitempty"` // only while it is being staged
 }
 
-// postRemove ends a dataset. Its space is free soon after.
-func (c *ctlServer) postRemove(w http.ResponseWriter, r *http.Request) {
-	var q RemoveRequest
-	if !readJSON(w, r, &q) {
-		return
-	}
-	writeReply(w, struct{}{}, c.remove(r.Context(), q))
-}
-
-// remove ends the dataset that has a name at present.
-func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) error {
+// remove ends the dataset that has a name at present. Its space is free soon after.
+func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) (any, error) {
 	d := c.d
 	if err := d.Refresh(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	all := cluster.Current(d.View().Datasets)
 	i := slices.IndexFunc(all, func(ds cluster.Dataset) bool { return ds.Name == q.Name })
 	if i < 0 {
-		return dataset.Unknown(q.Name, all)
+		return nil, dataset.Unknown(q.Name, all)
 	}
 	ds := cluster.Dataset{ID: all[i].ID, Phase: cluster.Removed, Error: "removed by bivouac remove"}
 	if q.Cancel {
 		if all[i].Phase.Ended() || all[i].Phase == cluster.Sealed {
-			return fmt.Errorf("%s is not being staged: bivouac remove %s removes it: %w", q.Name, q.Name, syscall.EINVAL)
+			return nil, fmt.Errorf("%s is not being staged: bivouac remove %s removes it: %w", q.Name, q.Name, syscall.EINVAL)
 		}
 		ds.Phase, ds.Error = cluster.Failed, "cancelled by bivouac cancel"
 	}
 	if _, err := d.Propose(ctx, raftstore.Command{Kind: raftstore.KindRemoveDataset, Dataset: ds}); err != nil {
-		return fmt.Errorf("%s: %w", q.Name, err)
+		return nil, fmt.Errorf("%s: %w", q.Name, err)
 	}
-	return nil
+	return struct{}{}, nil
 }
 
 // getSkips answers GET /v1/skips?name=N with what the dataset N lacks, a line of JSON for
@@ -283,14 +280,9 @@ func (c *ctlServer) getSkips(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, f) // the caller has gone away
 }
 
-// postVerify has all nodes verify a dataset, and waits.
-func (c *ctlServer) postVerify(w http.ResponseWriter, r *http.Request) {
-	var s dataset.VerifySpec
-	if !readJSON(w, r, &s) {
-		return
-	}
-	res, err := c.d.datasets.Verifier.Verify(r.Context(), s)
-	writeReply(w, res, err)
+// verify has all nodes verify a dataset, and waits.
+func (c *ctlServer) verify(ctx context.Context, s dataset.VerifySpec) (any, error) {
+	return c.d.datasets.Verifier.Verify(ctx, s)
 }
 
 // getSums answers GET /v1/sums?name=N with the SHA-256 of the files of N, node after node,
@@ -320,27 +312,18 @@ func copyFile(w io.Writer, path string) error {
 	return err
 }
 
-// postStageOut has all nodes copy a directory of scratch out, and waits.
-func (c *ctlServer) postStageOut(w http.ResponseWriter, r *http.Request) {
-	var o job.StageOut
-	if !readJSON(w, r, &o) {
-		return
-	}
+// stageOut has all nodes copy a directory of scratch out, and waits.
+func (c *ctlServer) stageOut(ctx context.Context, o job.StageOut) (any, error) {
 	if err := o.Validate(); err != nil {
-		writeError(w, err)
-		return
+		return nil, err
 	}
-	res, err := c.d.out.All(r.Context(), o)
-	writeReply(w, StageOutReply{Result: res}, err)
+	res, err := c.d.out.All(ctx, o)
+	return StageOutReply{Result: res}, err
 }
 
-// postOutput notes where the job's output goes.
-func (c *ctlServer) postOutput(w http.ResponseWriter, r *http.Request) {
-	var o stageout.Output
-	if !readJSON(w, r, &o) {
-		return
-	}
-	writeReply(w, struct{}{}, c.d.notifier.SetOutput(o))
+// setOutput notes where the job's output goes.
+func (c *ctlServer) setOutput(_ context.Context, o stageout.Output) (any, error) {
+	return struct{}{}, c.d.notifier.SetOutput(o)
 }
 
 // postCheck checks the live realm, and waits.

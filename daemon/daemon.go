@@ -87,7 +87,7 @@ type Daemon struct {
 	wg     sync.WaitGroup
 	ready  atomic.Bool // the mount is served
 	left   atomic.Bool // Leave was called: the job is over
-	phases Phases
+	phases phases
 	client atomic.Pointer[Client]
 	run    metadata.Run
 
@@ -118,9 +118,7 @@ type Daemon struct {
 // reports. It is not Up before SetReady.
 func Open(cfg Config) (*Daemon, error) {
 	d := &Daemon{cfg: cfg, job: cfg.Job, log: cfg.Log}
-	if d.log == nil {
-		d.log = logrus.NewEntry(logrus.StandardLogger())
-	}
+	d.log = cmp.Or(d.log, logrus.NewEntry(logrus.StandardLogger()))
 	if err := d.job.Validate(); err != nil {
 		return nil, fmt.Errorf("daemon: %w", err)
 	}
@@ -130,8 +128,8 @@ func Open(cfg Config) (*Daemon, error) {
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.pace()
-	d.phases.Created, d.phases.Started = d.job.Created, now()
-	d.run = metadata.Run(d.phases.Started)
+	d.phases.t = PhaseTimes{Created: d.job.Created, Started: now()}
+	d.run = metadata.Run(d.phases.t.Started)
 	d.Member = d.newMember()
 	d.copies = rebuild.NewGuard(d.job.Self, d.View)
 	d.tasks = tasks.New(d, 2*d.cfg.Timing.Down)

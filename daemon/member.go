@@ -19,7 +19,7 @@ var _ node.Node = (*Daemon)(nil)
 // newMember makes this node's membership in the control plane.
 func (d *Daemon) newMember() *member.Member {
 	return member.New(member.Config{
-		Ctx: d.ctx, Node: d, Job: d.job, Every: d.cfg.Timing.Report, Down: d.cfg.Timing.Down, Started: d.phases.started(),
+		Ctx: d.ctx, Node: d, Job: d.job, Every: d.cfg.Timing.Report, Down: d.cfg.Timing.Down, Started: d.phases.times().Started.Time(),
 		Group: raftstore.Config{Dir: d.dir("raft"), Dial: d.dialMember, Log: d.log.WithField("part", "raft")},
 		Fill:  d.fillReport, Heard: d.heard, StageIn: d.beginStageIn,
 		Leased:     func(sent time.Time) { d.copies.Lease.Renew(sent, d.cfg.Timing.Down) },

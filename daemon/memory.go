@@ -3,6 +3,7 @@ package daemon
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"io/fs"
 	"math"
 	"path"
@@ -33,9 +34,7 @@ const programMemory = 128 << 20
 
 // MemoryOf is the bound for the daemon of j. serving is Config.Memory.
 func MemoryOf(j *job.File, serving int64) Memory {
-	if serving == 0 {
-		serving = rpc.DefaultMemory
-	}
+	serving = cmp.Or(serving, rpc.DefaultMemory)
 	return Memory{
 		Program:  programMemory,
 		Metadata: pebblestore.Memory + raftstore.Memory,
@@ -57,9 +56,7 @@ func sumsIn(j *job.File, serving int64) int64 {
 	if j.NoChecksums {
 		return -1
 	}
-	if serving == 0 {
-		serving = rpc.DefaultMemory
-	}
+	serving = cmp.Or(serving, rpc.DefaultMemory)
 	return serving / 4
 }
 

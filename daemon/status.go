@@ -19,33 +19,24 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// Phases are the moments of this node's start; zero is "not yet".
-type Phases struct {
-	mu      sync.Mutex
+// phases is the PhaseTimes of this node.
+type phases struct {
+	mu sync.Mutex
+	t  PhaseTimes // under mu
+}
+
+// PhaseTimes are the moments of a node's start; zero is "not yet".
+type PhaseTimes struct {
 	Created metadata.Time `json:"created"` // the prolog began
 	Started metadata.Time `json:"started"` // the daemon began
 	Mounted metadata.Time `json:"mounted"` // the mount was served
 	Up      metadata.Time `json:"up"`      // the map was complete
 }
 
-func (p *Phases) setMounted(t metadata.Time) { p.mu.Lock(); p.Mounted = t; p.mu.Unlock() }
-func (p *Phases) setUp(t metadata.Time)      { p.mu.Lock(); p.Up = t; p.mu.Unlock() }
+func (p *phases) setMounted(t metadata.Time) { p.mu.Lock(); p.t.Mounted = t; p.mu.Unlock() }
+func (p *phases) setUp(t metadata.Time)      { p.mu.Lock(); p.t.Up = t; p.mu.Unlock() }
 
-func (p *Phases) started() time.Time { p.mu.Lock(); defer p.mu.Unlock(); return p.Started.Time() }
-
-// PhaseTimes is Phases without its lock.
-type PhaseTimes struct {
-	Created metadata.Time `json:"created"`
-	Started metadata.Time `json:"started"`
-	Mounted metadata.Time `json:"mounted"`
-	Up      metadata.Time `json:"up"`
-}
-
-func (p *Phases) times() PhaseTimes {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return PhaseTimes{p.Created, p.Started, p.Mounted, p.Up}
-}
+func (p *phases) times() PhaseTimes { p.mu.Lock(); defer p.mu.Unlock(); return p.t }
 
 // Status is the answer of GET /v1/status.
 type Status struct {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/bivouacfs/bivouac/daemon/home"
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 )
 
@@ -81,10 +82,7 @@ func (d *Daemon) recogniseStores() error {
 	if err := os.MkdirAll(d.job.Dirs.Run, 0o700); err != nil {
 		return fmt.Errorf("stores: %w", err)
 	}
-	if err := os.WriteFile(record+".new", []byte(strings.Join(ids, "\n")), 0o600); err != nil {
-		return fmt.Errorf("stores: %w", err)
-	}
-	if err := os.Rename(record+".new", record); err != nil {
+	if err := node.ReplaceFile(record, []byte(strings.Join(ids, "\n"))); err != nil {
 		return fmt.Errorf("stores: %w", err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -18,22 +19,10 @@ type Timing struct {
 }
 
 func (t *Timing) setDefaults(j *job.File) {
-	if t.Down == 0 {
-		t.Down = j.GiveUp()
-	}
-	if t.Report == 0 {
-		t.Report = leader.Every(len(j.Hosts), t.Down)
-	}
-	if t.Out == 0 {
-		t.Out = 5 * time.Second
-	}
-	if t.Scrub == 0 {
-		t.Scrub = 10 * time.Minute
-	}
-	if t.Settle == 0 {
-		t.Settle = 3 * time.Second
-	}
-	if t.Sweep == 0 {
-		t.Sweep = 5 * time.Second
-	}
+	t.Down = cmp.Or(t.Down, j.GiveUp())
+	t.Report = cmp.Or(t.Report, leader.Every(len(j.Hosts), t.Down))
+	t.Out = cmp.Or(t.Out, 5*time.Second)
+	t.Scrub = cmp.Or(t.Scrub, 10*time.Minute)
+	t.Settle = cmp.Or(t.Settle, 3*time.Second)
+	t.Sweep = cmp.Or(t.Sweep, 5*time.Second)
 }

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,10 +69,7 @@ func (c *Coordinator) writeManifest(parts []*manifest.Reader, skips *skipList) (
 		cfg.Leave = skips.leaveOut
 	}
 	sum, err := manifest.Build(cfg, parts, f)
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
+	if err = cmp.Or(err, f.Close()); err != nil {
 		return sum, fmt.Errorf("manifest of %s: %w%s", c.ds.Source, err, c.treeAdvice(err))
 	}
 	return sum, nil

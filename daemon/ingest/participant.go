@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,9 +98,7 @@ func (p *participant) run(ctx context.Context) error {
 		err = w.Flush()
 	}
 	for _, f := range []*os.File{f, skips} {
-		if e := f.Close(); err == nil {
-			err = e
-		}
+		err = cmp.Or(err, f.Close())
 	}
 	if err == nil {
 		err = os.Rename(p.tryFile(part.Try), p.path(dataset.RecordsFile(p.part)))

@@ -110,13 +110,10 @@ func (c *Coordinator) saveState() (*state, error) {
 // writeJSONFile writes v to a file, which appears whole or not at all.
 func writeJSONFile(path string, v any) error {
 	b, err := json.Marshal(v)
-	if err == nil {
-		err = os.WriteFile(path+".new", b, 0o600)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	return err
+	return node.ReplaceFile(path, b)
 }
 
 // ownState is a state of ds that this node has in the file name; nil if there is none.

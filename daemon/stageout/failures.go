@@ -80,9 +80,7 @@ func (f *Failures) add(c Cause) {
 	}
 	o := &f.Causes[i]
 	o.Files, o.Bytes = o.Files+c.Files, o.Bytes+c.Bytes
-	if o.First == "" {
-		o.First = c.First
-	}
+	o.First = cmp.Or(o.First, c.First)
 }
 
 func (f *Failures) addFile(x stageout.Failure) {
@@ -116,9 +114,7 @@ func (f *Failures) merge(o Failures) {
 		f.add(c)
 	}
 	f.Lists += o.Lists
-	if f.List == "" {
-		f.List = o.List
-	}
+	f.List = cmp.Or(f.List, o.List)
 }
 
 // line is f as the job's output has it: what failed, why, how much, where the list is,

@@ -213,19 +213,11 @@ func (l *Log) Save() {
 	l.dirty = false
 	l.mu.Unlock()
 	if err == nil {
-		err = replaceFile(l.path, b)
+		err = node.ReplaceFile(l.path, b)
 	}
 	if err != nil {
 		l.n.Log().WithError(err).Warn("log of the training's epochs not saved: they are missing from the report if this daemon restarts")
 	}
-}
-
-// replaceFile writes a file whole or not at all. One goroutine writes it.
-func replaceFile(path string, b []byte) error {
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }
 
 // Here returns this node's record of a dataset's epochs, in order.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/deploy/show"
 )
 
@@ -24,11 +25,7 @@ It lists each problem. The exit status is 1 if there is a problem or a node is
 down. The node that runs the check needs about 500 bytes of memory per file.`,
 		Example: "  bivouac check\n  bivouac check --json",
 		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctl, err := w.ctl()
-			if err != nil {
-				return err
-			}
+		RunE: w.run(func(c *cobra.Command, ctl *daemon.Ctl, _ []string) error {
 			r, err := ctl.Check(c.Context())
 			if err != nil {
 				return err
@@ -42,7 +39,7 @@ down. The node that runs the check needs about 500 bytes of memory per file.`,
 				err = fmt.Errorf("scratch has %d problems, listed above: copy out the files that you need and start a new job", r.Wrong)
 			}
 			return err
-		},
+		}),
 	}
 	w.flags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

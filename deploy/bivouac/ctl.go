@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,9 +42,7 @@ func (w *which) ctl() (*daemon.Ctl, error) {
 		return w.local()
 	}
 	id := w.job
-	if id == "" {
-		id = os.Getenv("SLURM_JOB_ID")
-	}
+	id = cmp.Or(id, os.Getenv("SLURM_JOB_ID"))
 	if id == "" {
 		return nil, errors.New("no job given: use --dir D for one started by bivouac up, --job ID for a Slurm job on this node, or run the command inside the job")
 	}
@@ -98,13 +97,15 @@ func answering(nodes []local.Node) *daemon.Ctl {
 	return daemon.NewCtl(nodes[0].Sock)
 }
 
-// ask runs f with the control socket that w chooses.
-func ask(c *cobra.Command, w *which, f func(context.Context, *daemon.Ctl) error) error {
-	ctl, err := w.ctl()
-	if err != nil {
-		return err
+// run makes the RunE of a command that asks the daemon which w chooses.
+func (w *which) run(f func(c *cobra.Command, ctl *daemon.Ctl, args []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		ctl, err := w.ctl()
+		if err != nil {
+			return err
+		}
+		return f(c, ctl, args)
 	}
-	return f(c.Context(), ctl)
 }
 
 // writeJSON prints v as --json does.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -54,13 +53,15 @@ in it), drop_last; after chunk:S also chunk=N and group=N, the sampler's argumen
 			if err != nil {
 				return err
 			}
-			return ask(c, &w, func(ctx context.Context, ctl *daemon.Ctl) error {
-				digest, err := ctl.SetPlan(ctx, p)
-				if err == nil {
-					_, err = fmt.Fprintf(c.OutOrStdout(), "plan of %s set, digest %s\n", p.Dataset, digest)
-				}
+			ctl, err := w.ctl()
+			if err != nil {
 				return err
-			})
+			}
+			digest, err := ctl.SetPlan(c.Context(), p)
+			if err == nil {
+				_, err = fmt.Fprintf(c.OutOrStdout(), "plan of %s set, digest %s\n", p.Dataset, digest)
+			}
+			return err
 		},
 	}
 	w.flags(c)
@@ -112,22 +113,20 @@ func planShowCmd() *cobra.Command {
 		Short:   "Print the plan of a dataset and how it is followed",
 		Example: "  bivouac plan show imagenet --json",
 		Args:    one("DATASET"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return ask(c, &w, func(ctx context.Context, ctl *daemon.Ctl) error {
-				r, err := ctl.Plan(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return writeJSON(c.OutOrStdout(), r)
-				}
-				_, err = fmt.Fprintf(c.OutOrStdout(), "%s: plan %v, digest %s\n", args[0], r.Plan, r.State.Digest)
-				if err == nil {
-					err = show.Plan(c.OutOrStdout(), r.State)
-				}
+		RunE: w.run(func(c *cobra.Command, ctl *daemon.Ctl, args []string) error {
+			r, err := ctl.Plan(c.Context(), args[0])
+			if err != nil {
 				return err
-			})
-		},
+			}
+			if asJSON {
+				return writeJSON(c.OutOrStdout(), r)
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: plan %v, digest %s\n", args[0], r.Plan, r.State.Digest)
+			if err == nil {
+				err = show.Plan(c.OutOrStdout(), r.State)
+			}
+			return err
+		}),
 	}
 	w.flags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -141,9 +140,9 @@ func planClearCmd() *cobra.Command {
 		Short:   "Remove the plan of a dataset: nothing is prefetched any more",
 		Example: "  bivouac plan clear imagenet",
 		Args:    one("DATASET"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return ask(c, &w, func(ctx context.Context, ctl *daemon.Ctl) error { return ctl.ClearPlan(ctx, args[0]) })
-		},
+		RunE: w.run(func(c *cobra.Command, ctl *daemon.Ctl, args []string) error {
+			return ctl.ClearPlan(c.Context(), args[0])
+		}),
 	}
 	w.flags(c)
 	return c

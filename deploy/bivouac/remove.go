@@ -28,13 +28,9 @@ func ending(use string, cancel bool, short, long string) *cobra.Command {
 		Long:    long,
 		Example: "  bivouac " + use + " imagenet --dir /tmp/camp",
 		Args:    one("NAME"),
-		RunE: func(c *cobra.Command, args []string) error {
-			ctl, err := w.ctl()
-			if err != nil {
-				return err
-			}
+		RunE: w.run(func(c *cobra.Command, ctl *daemon.Ctl, args []string) error {
 			return ctl.Remove(c.Context(), daemon.RemoveRequest{Name: args[0], Cancel: cancel})
-		},
+		}),
 	}
 	w.flags(c)
 	return c

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/daemon"
 )
 
 func skippedCmd() *cobra.Command {
@@ -16,11 +18,7 @@ not be read: its path in the source, quoted, and the reason. It prints nothing
 if the dataset is complete.`,
 		Example: "  bivouac skipped imagenet --dir /tmp/camp",
 		Args:    one("NAME"),
-		RunE: func(c *cobra.Command, args []string) error {
-			ctl, err := w.ctl()
-			if err != nil {
-				return err
-			}
+		RunE: w.run(func(c *cobra.Command, ctl *daemon.Ctl, args []string) error {
 			all, err := ctl.Skips(c.Context(), args[0])
 			if err != nil {
 				return err
@@ -31,7 +29,7 @@ if the dataset is complete.`,
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	w.flags(c)
 	return c

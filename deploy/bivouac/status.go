@@ -54,11 +54,7 @@ func statusLike(use, short string, text func(*cobra.Command, daemon.Status) erro
 		Use:   use,
 		Short: short,
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctl, err := w.ctl()
-			if err != nil {
-				return err
-			}
+		RunE: w.run(func(c *cobra.Command, ctl *daemon.Ctl, _ []string) error {
 			s, err := ctl.TrainingStatus(c.Context())
 			if err != nil {
 				return err
@@ -67,7 +63,7 @@ func statusLike(use, short string, text func(*cobra.Command, daemon.Status) erro
 				return text(c, s)
 			}
 			return writeJSON(c.OutOrStdout(), s)
-		},
+		}),
 	}
 	w.flags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -26,15 +26,11 @@ trace command runs. Operations that the kernel answers from its caches or reads
 directly do not appear.`,
 		Example: "  bivouac trace | grep -v ' lookup '\n  bivouac trace --json > trace.json",
 		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctl, err := w.ctl()
-			if err != nil {
-				return err
-			}
+		RunE: w.run(func(c *cobra.Command, ctl *daemon.Ctl, _ []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			return trace(ctx, ctl, c.OutOrStdout(), c.ErrOrStderr(), asJSON)
-		},
+		}),
 	}
 	w.flags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each request")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -109,9 +110,7 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, first int64, na
 		if err != nil {
 			return err
 		}
-		if until == "" {
-			until = s.Wait
-		}
+		until = cmp.Or(until, s.Wait)
 		if until == "none" {
 			return nil
 		}

@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
@@ -78,11 +79,7 @@ func (s *State) save() error {
 	if err != nil {
 		return err
 	}
-	tmp := statePath(s.Dir) + ".new"
-	if err := os.WriteFile(tmp, append(b, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, statePath(s.Dir))
+	return node.ReplaceFile(statePath(s.Dir), append(b, '\n'))
 }
 
 // startTime is field 22 of /proc/pid/stat; "" if the process is gone or a zombie.

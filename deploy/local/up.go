@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -57,15 +58,11 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() error {
-	if c.Nodes == 0 {
-		c.Nodes = 4
-	}
+	c.Nodes = cmp.Or(c.Nodes, 4)
 	if err := CheckNodes(c.Nodes); err != nil {
 		return err
 	}
-	if c.Timeout == 0 {
-		c.Timeout = time.Minute
-	}
+	c.Timeout = cmp.Or(c.Timeout, time.Minute)
 	var err error
 	if c.Program == "" {
 		if c.Program, err = os.Executable(); err != nil {
