@@ -1,6 +1,7 @@
 package fsclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,14 +84,8 @@ func (c *Config) validate() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Run == 0 {
-		c.Run = metadata.Run(metadata.TimeOf(c.Now()))
-	}
-	if c.Log == nil {
-		l := logrus.New()
-		l.SetOutput(io.Discard)
-		c.Log = logrus.NewEntry(l)
-	}
+	c.Run = cmp.Or(c.Run, metadata.Run(metadata.TimeOf(c.Now())))
+	c.Log = cmp.Or(c.Log, logrus.NewEntry(&logrus.Logger{Out: io.Discard}))
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package chunkstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,20 +40,12 @@ func (c *Config) validate() error {
 	if c.MaxOpen < 0 {
 		errs = append(errs, fmt.Errorf("%d open descriptors", c.MaxOpen))
 	}
-	if c.MaxOpen == 0 {
-		c.MaxOpen = 1024
-	}
-	if c.Sums == 0 {
-		c.Sums = 64 << 20
-	}
+	c.MaxOpen = cmp.Or(c.MaxOpen, 1024)
+	c.Sums = cmp.Or(c.Sums, 64<<20)
 	if c.FS == nil {
 		c.FS = osFS{}
 	}
-	if c.Log == nil {
-		l := logrus.New()
-		l.SetOutput(io.Discard)
-		c.Log = logrus.NewEntry(l)
-	}
+	c.Log = cmp.Or(c.Log, logrus.NewEntry(&logrus.Logger{Out: io.Discard}))
 	return errors.Join(errs...)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -182,12 +183,9 @@ func (l *connPool) drop(c *clientConn, err error, answered, underWay bool) {
 	if underWay && l.purpose.Drains() && l.p.ctx.Err() == nil {
 		l.lost = append(l.lost, c.nonce)
 	}
-	for i := range l.conns {
-		if l.conns[i] == c {
-			l.conns = append(l.conns[:i:i], l.conns[i+1:]...)
-			l.p.stats.conns.Add(-1)
-			break
-		}
+	if i := slices.Index(l.conns, c); i >= 0 {
+		l.conns = slices.Delete(l.conns, i, i+1)
+		l.p.stats.conns.Add(-1)
 	}
 	if !answered && !errors.Is(err, errIdle) && l.p.ctx.Err() == nil {
 		l.failed(&connectError{syscall.EHOSTDOWN, fmt.Errorf("connection closed before its first reply: %w", err)})

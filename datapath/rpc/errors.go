@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -62,13 +63,9 @@ func (e *connectError) Unwrap() error { return e.errno }
 // Unanswered reports whether err says that a node was not reached or did not reply.
 // The call may have taken effect.
 func Unanswered(err error) bool {
-	for _, no := range []syscall.Errno{syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ETIMEDOUT, syscall.ECONNREFUSED,
-		syscall.ECONNRESET, syscall.EPIPE, syscall.ESHUTDOWN} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	return false
+	silent := []syscall.Errno{syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ETIMEDOUT, syscall.ECONNREFUSED,
+		syscall.ECONNRESET, syscall.EPIPE, syscall.ESHUTDOWN}
+	return slices.ContainsFunc(silent, func(no syscall.Errno) bool { return errors.Is(err, no) })
 }
 
 // ctxErrno returns the errno of a context that ended.

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -103,9 +105,7 @@ func (c *PeersConfig) setDefaults() {
 	if c.NewerEpoch == nil {
 		c.NewerEpoch = func(metadata.NodeID, metadata.Epoch) {}
 	}
-	if c.Log == nil {
-		c.Log = quietLog()
-	}
+	c.Log = cmp.Or(c.Log, quietLog())
 }
 
 // Peers holds the connections to the other nodes of the job.
@@ -188,10 +188,7 @@ func (p *Peers) Close() {
 	p.cancel()
 	p.mu.Lock()
 	p.closed = true
-	nodes := make([]*peer, 0, len(p.nodes))
-	for _, n := range p.nodes {
-		nodes = append(nodes, n)
-	}
+	nodes := slices.Collect(maps.Values(p.nodes))
 	p.mu.Unlock()
 	for _, n := range nodes {
 		n.disconnect(errClosed)

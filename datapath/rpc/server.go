@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,9 +108,7 @@ func (c *ServerConfig) setDefaults() {
 	if c.NewerEpoch == nil {
 		c.NewerEpoch = func(metadata.NodeID, metadata.Epoch) {}
 	}
-	if c.Log == nil {
-		c.Log = quietLog()
-	}
+	c.Log = cmp.Or(c.Log, quietLog())
 }
 
 func setDefault[T comparable](p *T, v T) {

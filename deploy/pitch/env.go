@@ -1,6 +1,7 @@
 package pitch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -47,9 +48,7 @@ func (e *Env) setDefaults() {
 	if e.Stderr == nil {
 		e.Stderr = os.Stderr
 	}
-	if e.Program == "" {
-		e.Program = "/proc/self/exe"
-	}
+	e.Program = cmp.Or(e.Program, "/proc/self/exe")
 }
 
 // first is the first of the variables that is set.
@@ -65,18 +64,14 @@ func (e *Env) first(names ...string) string {
 // say prints one line, which Slurm puts into slurmd's log.
 func (e *Env) say(job, format string, args ...any) {
 	host := e.first("SLURMD_NODENAME")
-	if host == "" {
-		host = "this node"
-	}
+	host = cmp.Or(host, "this node")
 	fmt.Fprintf(e.Stderr, "bivouac: job %s: %s: %s\n", job, host, oneLine(fmt.Sprintf(format, args...)))
 }
 
 // logEvent sends a line to syslog at socket, for the operators of the site. It does not wait for a
 // syslog that hangs.
 func logEvent(socket, text string) error {
-	if socket == "" {
-		socket = "/dev/log"
-	}
+	socket = cmp.Or(socket, "/dev/log")
 	conn, err := net.DialTimeout("unixgram", socket, time.Second)
 	if err != nil {
 		return err

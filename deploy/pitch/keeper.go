@@ -1,6 +1,7 @@
 package pitch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,9 +42,7 @@ const (
 func Keeper(ctx context.Context, cfg KeeperConfig) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if cfg.Log == nil {
-		cfg.Log = logrus.NewEntry(logrus.StandardLogger())
-	}
+	cfg.Log = cmp.Or(cfg.Log, logrus.NewEntry(logrus.StandardLogger()))
 	prepareProcess(cfg.Log)
 	rec, err := readRecord(cfg.Record)
 	if err != nil {
@@ -131,9 +130,7 @@ func newKeeper(rec *record, given string, cfg KeeperConfig) *keeper {
 		rec: rec, place: rec.place(), given: given, sealer: munge{rec.Site.MungeSocket}, program: cfg.Program, syslog: cfg.Syslog, endExport: func() {},
 		log: cfg.Log.WithField("job", rec.Job.Name()), leaving: make(chan struct{}), gone: make(chan struct{}),
 	}
-	if k.program == "" {
-		k.program = "/proc/self/exe"
-	}
+	k.program = cmp.Or(k.program, "/proc/self/exe")
 	return k
 }
 

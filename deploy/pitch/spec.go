@@ -2,10 +2,12 @@ package pitch
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -253,14 +255,7 @@ func only(want string) func(string) error {
 	}
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // Wait is what the job's first task waits for.
 func (s *Spec) Wait() string {
@@ -276,9 +271,7 @@ func (s *Spec) Capacity() int64 { return s.size("capacity") }
 // Scratch is how much of each node's capacity datasets leave to scratch: as the user says, else as the site does.
 func (s *Spec) Scratch(site Site) job.Reserve {
 	v := s.Opts["scratch"]
-	if v == "" {
-		v = site.Scratch
-	}
+	v = cmp.Or(v, site.Scratch)
 	r, err := job.ParseReserve(v, ParseSize)
 	if err != nil { // validate has checked both
 		return job.DefaultReserve

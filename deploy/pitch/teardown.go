@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -123,17 +125,8 @@ func earlierStores(p place) []string {
 	if err != nil {
 		return nil
 	}
-	now := map[string]bool{}
-	for _, d := range append(p.stores(r.Job.Restart), r.Job.Dirs.Store...) {
-		now[d] = true
-	}
-	var dirs []string
-	for _, d := range p.allStores() {
-		if !now[d] {
-			dirs = append(dirs, d)
-		}
-	}
-	return dirs
+	now := append(p.stores(r.Job.Restart), r.Job.Dirs.Store...)
+	return slices.DeleteFunc(p.allStores(), func(dir string) bool { return slices.Contains(now, dir) })
 }
 
 // jobsOn returns the ids of all jobs that have left a trace on this node.
@@ -157,20 +150,12 @@ func jobsOn(site Site) []string {
 		}
 		for _, e := range entries {
 			if storeName.MatchString(e.Name()) {
-				jobs[jobOfStore(e.Name())] = true
+				id, _, _ := strings.Cut(e.Name(), ".")
+				jobs[id] = true
 			}
 		}
 	}
 	return sortedKeys(jobs)
-}
-
-func jobOfStore(name string) string {
-	for i, c := range name {
-		if c == '.' {
-			return name[:i]
-		}
-	}
-	return name
 }
 
 // lockPath is the file that prologs lock. Only root can open it: a user who could read it

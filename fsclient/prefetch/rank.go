@@ -50,12 +50,7 @@ func (r *rank) fits(at int) bool {
 
 // follows reports whether a position comes soon after one of the last reads.
 func (r *rank) follows(at int) bool {
-	for _, q := range r.recent {
-		if at > q && at-q <= 2*probeEvery {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.recent[:], func(q int) bool { return at > q && at-q <= 2*probeEvery })
 }
 
 // leastBurst and mostBurst bound a burst.

@@ -1,6 +1,7 @@
 package prefetch
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -83,9 +84,7 @@ func (s *streams) read(number int, begin, end, off, n int64, now time.Time) (x *
 	case off > x.front+slack || off < x.front-slack: // elsewhere: nothing is fetched until it reads on from there
 		x.front, x.next, x.ahead = to, x.ceil(to), 0
 	default:
-		if x.ahead == 0 {
-			x.ahead = firstAhead
-		}
+		x.ahead = cmp.Or(x.ahead, firstAhead)
 		x.front = max(x.front, to)
 	}
 	if x.front > x.next {

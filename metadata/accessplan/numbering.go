@@ -90,9 +90,7 @@ func Number(files Files, p *Plan) (*Numbering, error) {
 		return nil, err
 	}
 	n := &Numbering{root: p.Root, of: make(map[uint16][]uint32)}
-	if n.root == "" {
-		n.root = trainRoot(dirs)
-	}
+	n.root = cmp.Or(n.root, trainRoot(dirs))
 	dirs = slices.DeleteFunc(dirs, func(d found) bool { return !within(d.path, n.root) })
 	class := func(dir string) string {
 		c, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(dir, n.root), "/"), "/")

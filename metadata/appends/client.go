@@ -1,6 +1,7 @@
 package appends
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -49,9 +50,7 @@ func (c *Client) Failed() {
 
 // skip notes that nothing was written for the last reservation.
 func (c *Client) skip() {
-	if c.unused == 0 {
-		c.unused = c.seq
-	}
+	c.unused = cmp.Or(c.unused, c.seq)
 }
 
 // Written ends a reservation of which n bytes were written. unused says that

@@ -102,12 +102,7 @@ func (m Map) CurrentOf(p Part) (ids []metadata.NodeID) {
 
 // allThroughout is the usual case: no node of ids has ever left since the epoch.
 func (m Map) allThroughout(ids []metadata.NodeID, since metadata.Epoch) bool {
-	for _, id := range ids {
-		if !m.Throughout(id, since) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(ids, func(id metadata.NodeID) bool { return !m.Throughout(id, since) })
 }
 
 // Holders returns the nodes that may have p, or an old copy of it.

@@ -279,12 +279,9 @@ func (t *Table) cancel(f *file, l held, w *waiter) metadata.LockAnswer {
 
 // covered reports whether l's owner holds all of l.
 func covered(set []held, l held) bool {
-	for _, h := range set {
-		if h.owner() == l.owner() && h.Type == l.Type && h.Start <= l.Start && l.End <= h.End {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(set, func(h held) bool {
+		return h.owner() == l.owner() && h.Type == l.Type && h.Start <= l.Start && l.End <= h.End
+	})
 }
 
 // find returns the waiter with that number; nil if it does not wait.

@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -214,9 +215,7 @@ func removeDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 		return v, fmt.Errorf("dataset %s is ready: %w", n.Name, syscall.ESTALE)
 	}
 	n.Phase = d.Phase
-	if n.Error == "" {
-		n.Error = d.Error
-	}
+	n.Error = cmp.Or(n.Error, d.Error)
 	v.Datasets = slices.Clone(v.Datasets)
 	v.Datasets[i] = n
 	return next(v), nil

@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,11 +59,7 @@ func (c *Config) validate() error {
 	if c.Dial == nil && len(c.Members) > 1 {
 		errs = append(errs, errors.New("no way to dial"))
 	}
-	if c.Log == nil {
-		l := logrus.New()
-		l.SetOutput(io.Discard)
-		c.Log = logrus.NewEntry(l)
-	}
+	c.Log = cmp.Or(c.Log, logrus.NewEntry(&logrus.Logger{Out: io.Discard}))
 	c.Timing.setDefaults(len(c.Members))
 	return errors.Join(errs...)
 }
@@ -80,9 +77,7 @@ func (t *Timing) setDefaults(members int) {
 			*d.p = d.d
 		}
 	}
-	if t.Commit == 0 {
-		t.Commit = min(50*time.Millisecond, t.Heartbeat/2)
-	}
+	t.Commit = cmp.Or(t.Commit, min(50*time.Millisecond, t.Heartbeat/2))
 }
 
 // Group is this node's membership in the control group.

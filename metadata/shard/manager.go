@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,20 +34,12 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.Delay == 0 {
-		c.Delay = 100 * time.Millisecond
-	}
-	if c.Call == 0 {
-		c.Call = 5 * time.Second
-	}
+	c.Delay = cmp.Or(c.Delay, 100*time.Millisecond)
+	c.Call = cmp.Or(c.Call, 5*time.Second)
 	if c.EndLeases == nil {
 		c.EndLeases = func(context.Context, metadata.Ino) {}
 	}
-	if c.Log == nil {
-		l := logrus.New()
-		l.SetOutput(io.Discard)
-		c.Log = logrus.NewEntry(l)
-	}
+	c.Log = cmp.Or(c.Log, logrus.NewEntry(&logrus.Logger{Out: io.Discard}))
 }
 
 // Manager splits and merges the directories of a node, and reports its shards.

@@ -1,6 +1,7 @@
 package txn
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -107,11 +108,7 @@ func (c *Config) validate() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Log == nil {
-		l := logrus.New()
-		l.SetOutput(io.Discard)
-		c.Log = logrus.NewEntry(l)
-	}
+	c.Log = cmp.Or(c.Log, logrus.NewEntry(&logrus.Logger{Out: io.Discard}))
 	return nil
 }
 

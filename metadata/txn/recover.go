@@ -3,6 +3,7 @@ package txn
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,12 +47,7 @@ func (c *Coordinator) redeliver(ctx context.Context) {
 }
 
 func (c *Coordinator) reachable(homes []metadata.NodeID) bool {
-	for _, id := range homes {
-		if !c.cfg.Down(id) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(homes, func(id metadata.NodeID) bool { return !c.cfg.Down(id) })
 }
 
 // resolveInDoubt asks the coordinators of transactions that are in doubt for too long: each

@@ -295,12 +295,8 @@ func (f *Fill) outcome(p PieceID, err error) error {
 
 // transient reports whether an error of the source may pass.
 func transient(err error) bool {
-	for _, no := range []error{syscall.EIO, syscall.ETIMEDOUT, syscall.EAGAIN, syscall.EINTR, syscall.ENETDOWN, syscall.ENOMEM} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	return false
+	passing := []error{syscall.EIO, syscall.ETIMEDOUT, syscall.EAGAIN, syscall.EINTR, syscall.ENETDOWN, syscall.ENOMEM}
+	return slices.ContainsFunc(passing, func(no error) bool { return errors.Is(err, no) })
 }
 
 // storeError is of what was read, and could not be stored.

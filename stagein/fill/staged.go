@@ -2,6 +2,7 @@ package fill
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,10 +29,7 @@ func adopt(cfg *Config) error {
 		return fmt.Errorf("journal: %w", err)
 	}
 	err = adopted(cfg, file)
-	if e := file.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
+	if err = cmp.Or(err, file.Close()); err == nil {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {

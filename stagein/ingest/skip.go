@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -34,12 +35,8 @@ func skippable(err error) bool {
 	if errors.As(err, &put) {
 		return false
 	}
-	for _, job := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EHOSTDOWN, syscall.ESHUTDOWN, syscall.ECANCELED, syscall.EPROTO, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, errPartly} {
-		if errors.Is(err, job) {
-			return false
-		}
-	}
-	return true
+	ofJob := []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EHOSTDOWN, syscall.ESHUTDOWN, syscall.ECANCELED, syscall.EPROTO, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, errPartly}
+	return !slices.ContainsFunc(ofJob, func(e error) bool { return errors.Is(err, e) })
 }
 
 // errPartly says that an archive that has changed cannot be left out.

@@ -1,6 +1,7 @@
 package stageout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -94,10 +96,7 @@ func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 		return err
 	}
 	err = o.write(ctx, f, tmp, rel, a)
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
+	if err = cmp.Or(err, f.Close()); err != nil {
 		_ = o.root.Remove(tmp) // the first error counts
 		return err
 	}
@@ -143,10 +142,5 @@ func (o *out) content(ctx context.Context, f *os.File, tmp, rel string, a metada
 }
 
 func zeros(p []byte) bool {
-	for _, c := range p {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p, func(c byte) bool { return c != 0 })
 }
