@@ -66,7 +66,11 @@ func HandleJSON[Q, R any](f func(ctx context.Context, peer metadata.NodeID, q *Q
 
 // CallJSON makes a call to a handler of HandleJSON. A nil reply is not decoded.
 func CallJSON(ctx context.Context, c rpc.Caller, op wire.Op, q, reply any) error {
-	return c.Do(ctx, jsonCall(op, q, reply))
+	call := rpc.Call{Op: op, Body: &wire.JSON{V: q}}
+	if reply != nil {
+		call.Reply = &wire.JSON{V: reply}
+	}
+	return c.Do(ctx, &call)
 }
 
 // askAtOnce is how many nodes AskAll asks at a time.
@@ -92,23 +96,6 @@ func AskAll[R any](ctx context.Context, n Node, op wire.Op, q any, take func(fro
 		})
 	}
 	_ = g.Wait() // none fails
-}
-
-// CallHere makes the same call to a handler of this node.
-func CallHere(ctx context.Context, self metadata.NodeID, table Handlers, op wire.Op, q, reply any) error {
-	h, ok := table[op]
-	if !ok {
-		return fmt.Errorf("%v: %w", op, syscall.ENOSYS)
-	}
-	return rpc.Local(ctx, h, self, 0, jsonCall(op, q, reply))
-}
-
-func jsonCall(op wire.Op, q, reply any) *rpc.Call {
-	c := &rpc.Call{Op: op, Body: &wire.JSON{V: q}}
-	if reply != nil {
-		c.Reply = &wire.JSON{V: reply}
-	}
-	return c
 }
 
 // DecodeJSON is json.Unmarshal with an errno: EPROTO.

@@ -86,16 +86,14 @@ type question struct{ N int }
 
 func TestJSON(t *testing.T) {
 	ctx, n := context.Background(), nodetest.New(t, 0, 2)
-	table := node.Handlers{wire.OpStatus: node.HandleJSON(func(_ context.Context, by metadata.NodeID, q *question) (question, error) {
+	n.Serve(node.Handlers{wire.OpStatus: node.HandleJSON(func(_ context.Context, by metadata.NodeID, q *question) (question, error) {
 		if q.N < 0 {
 			return question{}, syscall.EINVAL
 		}
 		return question{q.N + 1}, nil
-	})}
-	n.Serve(table)
+	})})
 	for what, call := range map[string]func(q, reply any) error{
 		"CallJSON": func(q, reply any) error { return node.CallJSON(ctx, n.To(0), wire.OpStatus, q, reply) },
-		"CallHere": func(q, reply any) error { return node.CallHere(ctx, 0, table, wire.OpStatus, q, reply) },
 		"Call":     func(q, reply any) error { return n.Call(ctx, 0, wire.OpStatus, q, reply) },
 	} {
 		var got question
@@ -114,9 +112,6 @@ func TestJSON(t *testing.T) {
 		if err := call(question{1}, new(string)); !errors.Is(err, syscall.EPROTO) {
 			t.Errorf("%s with another reply = %v, want %v", what, err, syscall.EPROTO)
 		}
-	}
-	if err := node.CallHere(ctx, 0, table, wire.OpReport, question{}, nil); !errors.Is(err, syscall.ENOSYS) {
-		t.Errorf("CallHere of an unknown op = %v, want %v", err, syscall.ENOSYS)
 	}
 }
 

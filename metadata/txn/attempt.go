@@ -29,7 +29,6 @@ type attempt struct {
 func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Total)
 	defer cancel()
-	c.stats.distributed.Add(1)
 	var away time.Time // since when a home is; zero is none
 	for b := pauses(); ; {
 		err := c.try(ctx, do)
@@ -39,7 +38,6 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 		if errors.Is(err, metadata.ErrUnknownOutcome) || !retryable(err) && !c.mayReturn(err, &away) {
 			return err
 		}
-		c.stats.retries.Add(1)
 		if !b.Wait(ctx) {
 			return gaveUp(ctx)
 		}
@@ -141,7 +139,6 @@ func (c *Coordinator) decideAgain(ctx context.Context) {
 			c.mu.Lock()
 			delete(c.doubts, tx)
 			c.mu.Unlock()
-			c.stats.committed.Add(1)
 			if len(others) > 0 {
 				c.deliverOutcome(ctx, tx, others)
 			}
@@ -211,7 +208,6 @@ func (a *attempt) decide(ctx context.Context) error {
 // abort takes everything back. A participant that misses it asks later.
 func (a *attempt) abort(ctx context.Context) {
 	a.c.store.Release(a.tx)
-	a.c.stats.aborted.Add(1)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.c.cfg.Timing.Deliver)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -231,7 +227,6 @@ func (a *attempt) abort(ctx context.Context) {
 
 // deliver sends the decision to the participants. Run repeats it to those that do not answer.
 func (a *attempt) deliver(ctx context.Context) {
-	a.c.stats.committed.Add(1)
 	if len(a.others) > 0 {
 		a.c.deliverOutcome(ctx, a.tx, a.others)
 	}

@@ -13,18 +13,12 @@ func isDir(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
 
 // localOnly reports whether the store has done the operation; EXDEV means that other homes are
 // involved.
-func (c *Coordinator) localOnly(err error) bool {
-	if errors.Is(err, syscall.EXDEV) {
-		return false
-	}
-	c.stats.local.Add(1)
-	return true
-}
+func localOnly(err error) bool { return !errors.Is(err, syscall.EXDEV) }
 
 // Unlink is metadata.Namespace.
 func (c *Coordinator) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	gone, err := c.store.Unlink(ctx, dir, name)
-	if c.localOnly(err) {
+	if localOnly(err) {
 		return gone, err
 	}
 	err = c.run(ctx, func(ctx context.Context, a *attempt) error {
@@ -48,7 +42,7 @@ func (c *Coordinator) Unlink(ctx context.Context, dir metadata.Ino, name string)
 // Rmdir is metadata.Directories.
 func (c *Coordinator) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	err := c.store.Rmdir(ctx, dir, name)
-	if c.localOnly(err) {
+	if localOnly(err) {
 		return err
 	}
 	return c.run(ctx, func(ctx context.Context, a *attempt) error {
@@ -85,7 +79,7 @@ func (a *attempt) take(ctx context.Context, dir metadata.Ino, e metadata.Entry, 
 // Link is metadata.Directories.
 func (c *Coordinator) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	at, err := c.store.Link(ctx, ino, dir, name)
-	if c.localOnly(err) {
+	if localOnly(err) {
 		return at, err
 	}
 	err = c.run(ctx, func(ctx context.Context, a *attempt) (err error) {
@@ -107,7 +101,6 @@ func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, 
 	}
 	home := c.cfg.DirHome(ctx, parent, name)
 	if home == c.cfg.Self || c.cfg.Down(home) {
-		c.stats.local.Add(1)
 		return c.store.Mkdir(ctx, dir, name, n)
 	}
 	n.Layout = n.Layout.Under(parent.Layout)

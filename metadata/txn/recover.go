@@ -82,7 +82,6 @@ func (c *Coordinator) resolve(ctx context.Context, id metadata.NodeID, d metadat
 		if d.GaveUp {
 			return nil
 		}
-		c.stats.gaveUp.Add(1)
 		c.cfg.Log.WithField("transaction", d.Tx.String()).Warn("coordinator is down: prepared transaction given up")
 		return c.store.GiveUp(d.Tx)
 	}
@@ -92,10 +91,8 @@ func (c *Coordinator) resolve(ctx context.Context, id metadata.NodeID, d metadat
 	}
 	switch o {
 	case metadata.Committed:
-		c.stats.recovered.Add(1)
 		return c.store.Commit(ctx, d.Tx)
 	case metadata.Aborted:
-		c.stats.recovered.Add(1)
 		return c.store.Abort(ctx, d.Tx)
 	}
 	return nil

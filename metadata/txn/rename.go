@@ -12,7 +12,7 @@ import (
 // Rename is metadata.Namespace.
 func (c *Coordinator) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
 	replaced, err := c.store.Rename(ctx, r)
-	if c.localOnly(err) {
+	if localOnly(err) {
 		return replaced, err
 	}
 	m := mover{c: c, r: r, exchange: r.Flags == metadata.RenameExchange}

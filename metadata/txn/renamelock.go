@@ -126,7 +126,6 @@ func (a *attempt) lock(ctx context.Context) error {
 		return gaveUp(ctx)
 	}
 	a.renameLocked = true // from here on unlock is due
-	a.c.stats.renameLocks.Add(1)
 	for b := pauses(); ; {
 		p, err := a.c.peer(metadata.RootIno.Home())
 		if err != nil {
@@ -186,7 +185,6 @@ func (c *Coordinator) isBelow(ctx context.Context, dir, top metadata.Ino) (bool,
 func (c *Coordinator) ancestor(ctx context.Context, p metadata.TxPeer, from, stop metadata.Ino) (metadata.Ino, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Call)
 	defer cancel()
-	c.stats.ancestorCalls.Add(1)
 	up, err := p.Ancestor(ctx, from, stop)
 	return up, c.away(from.Home(), err)
 }

@@ -60,7 +60,6 @@ type Config struct {
 	Boot      string          // changes with each boot of the machine
 	Buffers   archive.Buffers // for reads; zero: DefaultBuffers bytes
 	RunSize   int64           // bytes of an archive that one node reads for all; 0: 4 MiB
-	RangeSize int64           // unpacked bytes of a compressed tar that are read at once; 0: 32 MiB
 	Sums      bool            // keep the checksums of pieces in memory, for Overlapping
 	CacheSize int64           // bytes cached by read-through; 0: 256 MiB
 	Workers   int             // files that are read at a time in the order of the fill; 0: 16
@@ -124,7 +123,7 @@ func New(cfg Config) (*Fill, error) {
 	if cfg.Buffers.In == nil {
 		cfg.Buffers = archive.NewBuffers(stagein.DefaultBuffers/wire.MaxData, wire.MaxData)
 	}
-	cfg.RunSize, cfg.RangeSize = cmp.Or(cfg.RunSize, 4<<20), cmp.Or(cfg.RangeSize, 32<<20)
+	cfg.RunSize = cmp.Or(cfg.RunSize, 4<<20)
 	if cfg.Workers <= 0 {
 		cfg.Workers = stagein.DefaultWorkers
 	}

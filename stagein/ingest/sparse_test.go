@@ -197,7 +197,6 @@ func TestSparseIsFetchedAgain(t *testing.T) {
 				if kind == "a.tar.zst" {
 					b = stageintest.ZstdUnsizedFrames(t, archive, 3000)
 					s.Free = func(metadata.NodeID) (int64, bool) { return 1 << 30, true }
-					s.RangeSize = 20_000
 				}
 				s.FS.Add(s.Path, source.TypeRegular|0o644, b)
 				want, err := stageintest.TwinTar(archive)

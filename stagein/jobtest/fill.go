@@ -45,7 +45,7 @@ func (j *Job) Filler(m cluster.Map, node metadata.NodeID, s *scan.Scanned, files
 	if j.Lim.Piece != 0 {
 		cfg.Buffers = archive.NewBuffers(archive.MinPieces, j.Lim.Piece)
 	}
-	cfg.RunSize, cfg.RangeSize = j.RunSize, j.RangeSize
+	cfg.RunSize = j.RunSize
 	f, err := fill.New(cfg)
 	if err != nil {
 		return nil, err

@@ -49,20 +49,19 @@ type Job struct {
 	Opts    stagein.Options
 	// Config changes the configuration of a share. Again is asked, when one has failed, whether its part,
 	// of which w are the records, is begun again.
-	Config    func(part int, cfg *ingest.Config)
-	Again     func(part int, w *bytes.Buffer) bool
-	Log       *logrus.Entry
-	Skips     []stagein.Skip            // things left out
-	Sums      map[metadata.Ino][16]byte // of members that were read in pieces
-	Records   [][]byte                  // of the parts
-	Swarm     *swarm                    // the nodes read for each other
-	RunSize   int64
-	RangeSize int64
-	Workers   int           // of a fill; 0: 4
-	Found     []source.Item // by the scan, of the only index that it made
-	Discard   bool          // keep nothing, to measure
-	bufs      sync.Map      // of archive.Buffers by *Fill
-	named     int64         // times that fills looked at all names
+	Config  func(part int, cfg *ingest.Config)
+	Again   func(part int, w *bytes.Buffer) bool
+	Log     *logrus.Entry
+	Skips   []stagein.Skip            // things left out
+	Sums    map[metadata.Ino][16]byte // of members that were read in pieces
+	Records [][]byte                  // of the parts
+	Swarm   *swarm                    // the nodes read for each other
+	RunSize int64
+	Workers int           // of a fill; 0: 4
+	Found   []source.Item // by the scan, of the only index that it made
+	Discard bool          // keep nothing, to measure
+	bufs    sync.Map      // of archive.Buffers by *Fill
+	named   int64         // times that fills looked at all names
 }
 
 // Bounds make a job meet every kind of boundary with little data; 0: the default, if piece is 0, and else the least.
