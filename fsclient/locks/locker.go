@@ -173,7 +173,9 @@ func (l *Locker) wait(ctx context.Context, q *metadata.LockReq) (unknown bool, e
 			return false, err
 		}
 		if err == nil && l.yield(ctx, *q) {
-			_ = l.awaitRetries(ctx, *q, true) // else ctx has ended, as ask will see
+			if l.awaitRetries(ctx, *q, true) != nil { // ctx has ended
+				return l.abandon(ctx, *q)
+			}
 			continue
 		}
 		t := time.NewTimer(askAgain/2 + rand.N(askAgain))
@@ -190,16 +192,21 @@ func (l *Locker) wait(ctx context.Context, q *metadata.LockReq) (unknown bool, e
 }
 
 // abandon takes an interrupted waiter out of the home's queue. If the lock was
-// granted meanwhile, the caller has it. unknown reports that the home has not
+// granted meanwhile, the caller has it; not a flock whose lock before is still being ended, which ends the new one, too. unknown reports that the home has not
 // answered.
 func (l *Locker) abandon(ctx context.Context, q metadata.LockReq) (unknown bool, err error) {
 	errno := wait.Errno(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
 	q.Cancel = true
+	converted := q.Kind == metadata.FlockLock && l.table.retries(q) != nil
 	granted, err := l.ask(ctx, q)
 	if err == nil && granted {
-		return false, nil
+		if !converted {
+			return false, nil
+		}
+		q.Type, q.Waiter, q.Cancel = metadata.Unlocked, 0, false
+		_ = l.unlock(ctx, q) // it is repeated if it is not answered
 	}
 	return err != nil, fmt.Errorf("lock on %v: %w", q.Ino, errno)
 }

@@ -27,6 +27,8 @@ type fakeHome struct {
 	dead  atomic.Bool // the cluster map has given it up
 	calls atomic.Int64
 	held  atomic.Int64 // uses that keep the file open
+	// unlocking is called with each unlock of a node; an error is the answer. It may be nil.
+	unlocking func(by metadata.Holder, q metadata.LockReq) error
 
 	mu    sync.Mutex
 	steps []string // under mu
@@ -34,11 +36,19 @@ type fakeHome struct {
 
 func (h *fakeHome) Lock(ctx context.Context, by metadata.Holder, q metadata.LockReq) (metadata.LockAnswer, error) {
 	h.calls.Add(1)
+	if ctx.Err() != nil {
+		return metadata.LockAnswer{}, syscall.EINTR
+	}
 	if h.away.Load() {
 		return metadata.LockAnswer{}, syscall.EHOSTUNREACH
 	}
 	if q.Type == metadata.Unlocked {
 		h.step("unlock")
+		if h.unlocking != nil {
+			if err := h.unlocking(by, q); err != nil {
+				return metadata.LockAnswer{}, err
+			}
+		}
 	}
 	return h.Locks.Lock(ctx, by, q)
 }
@@ -96,6 +106,41 @@ func newLockers(t *testing.T) (*fakeHome, [2]*Locker) {
 		}
 	})
 	return h, ls
+}
+
+// TestInterruptedConversion: a flock that is converted is granted after its caller was interrupted, and while the unlock of
+// the lock before is still retried, which then ends the new lock: the caller must not take it for his.
+func TestInterruptedConversion(t *testing.T) {
+	h, ls := newLockers(t)
+	flock := func(typ metadata.LockType) metadata.Lock {
+		return metadata.Lock{Kind: metadata.FlockLock, Type: typ, Owner: 7, End: metadata.MaxLockEnd}
+	}
+	for _, l := range ls {
+		if err := l.Lock(ctx, live, flock(metadata.ReadLock), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waiting, interrupt := context.WithCancel(ctx)
+	var unlocks atomic.Int64
+	h.unlocking = func(by metadata.Holder, q metadata.LockReq) error {
+		if by.Node != 0 || unlocks.Add(1) > 1 {
+			return nil
+		}
+		if _, err := h.Locks.Lock(ctx, by, q); err != nil { // it is done, and the answer is lost
+			t.Error(err)
+		}
+		if err := ls[1].Lock(ctx, live, flock(metadata.Unlocked), false); err != nil {
+			t.Error(err)
+		}
+		interrupt()
+		return syscall.EHOSTUNREACH
+	}
+	if err := ls[0].Lock(waiting, live, flock(metadata.WriteLock), true); err == nil {
+		t.Error("the lock counts as granted")
+	}
+	if err := ls[1].Lock(ctx, live, flock(metadata.WriteLock), true); err != nil {
+		t.Errorf("the other node: %v", err)
+	}
 }
 
 func lockOf(typ metadata.LockType, owner uint64) metadata.Lock {
