@@ -107,7 +107,7 @@ func (c *Client) HomeRun(home metadata.NodeID) metadata.Run {
 // Recall is metadata.Recaller.
 func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
 	r := recalled(c, q)
-	ctx, cancel := context.WithTimeout(c.ctx, appends.AloneTerm) // the home waits no longer for an answer
+	ctx, cancel := context.WithTimeout(c.ctx, appends.AloneTerm/2) // the home does not wait much longer for an answer
 	defer cancel()
 	for _, ino := range q.Only {
 		if f := c.files.get(ino); f != nil {

@@ -7,7 +7,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"syscall"
+	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
@@ -44,15 +46,20 @@ func resize(ctx context.Context, c *Client, s metadata.NodeStore, f *File, ino m
 	}
 }
 
-// truncateTries is how often a truncate starts. What is cut already takes no time again.
-const truncateTries = 5
+const (
+	truncateTries = 5               // how often a truncate starts; what is cut already takes no time again
+	thawTime      = 2 * time.Second // for the end of a freeze; later it ends by itself
+	crowdPause    = 20 * time.Millisecond
+)
 
 // cutAndSet is one try of resize.
 func cutAndSet(ctx context.Context, c *Client, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (a metadata.Attr, err error) {
 	ch.Freeze = 1 + rand.Uint64N(math.MaxUint64)
 	defer func() {
 		if err != nil { // also if the answer to the freeze is lost
-			thaw(context.WithoutCancel(ctx), c, s, ino, ch.Freeze) // by that the file gets a new version
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTime)
+			defer cancel()
+			thaw(ctx, c, s, ino, ch.Freeze) // by that the file gets a new version
 		} else if f != nil {
 			f.cutOff()
 		}
@@ -118,10 +125,18 @@ func freeze(ctx context.Context, by metadata.Holder, s metadata.NodeStore, f *Fi
 	defer cancel()
 	for {
 		pl, err := o.Append(ctx, by, q)
+		if errors.Is(err, syscall.EAGAIN) && crowded(ctx) {
+			continue
+		}
 		if err != nil || pl.Attr.Size >= pl.Tail {
 			return pl.Attr, err
 		}
 	}
+}
+
+// crowded pauses before a request is repeated that too many others wait beside at the home; false if ctx has ended.
+func crowded(ctx context.Context) bool {
+	return retry.Pause(ctx, crowdPause/2+rand.N(crowdPause))
 }
 
 // thaw ends a freeze after which no size was set.

@@ -3,6 +3,7 @@ package fsclient_test
 import (
 	"bytes"
 	"context"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -81,7 +82,7 @@ func TestCutBytesDoNotComeBack(t *testing.T) {
 	off, published := a.Layout.Chunk(), make(chan error, 1)
 	f := open(t, c1, a.Ino)
 	write(t, f, pattern(100), off) // on the node that has no chunk of what the home knows
-	h.before = func() {
+	h.before = sync.OnceFunc(func() {
 		go func() { published <- f.Flush(ctx) }()
 		<-h.grown
 		select { // it is published now, or not before the truncate
@@ -89,7 +90,7 @@ func TestCutBytesDoNotComeBack(t *testing.T) {
 			published <- err
 		case <-time.After(50 * time.Millisecond):
 		}
-	}
+	})
 	if _, err := c0.Truncate(ctx, a.Ino, 10); err != nil {
 		t.Fatal(err)
 	}

@@ -247,7 +247,7 @@ func (h *Home) BeginPublish() { h.publishing++ }
 
 // EndPublish ends what BeginPublish began.
 func (h *Home) EndPublish() {
-	if h.publishing--; h.publishing == 0 && (h.truncating > 0 || h.Frozen()) {
+	if h.publishing--; h.publishing == 0 {
 		h.change()
 	}
 }

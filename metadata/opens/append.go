@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
@@ -17,6 +18,16 @@ const waitTime = 5 * time.Second
 
 // aloneSlack is how much longer than appends.AloneTerm the home waits for a node that does not answer.
 const aloneSlack = 100 * time.Millisecond
+
+// drainPatience is how long an open waits for other nodes to send their buffered appends; busyPause is the pause before
+// one that needs longer is asked again.
+const (
+	drainPatience = 20 * time.Second
+	busyPause     = 10 * time.Millisecond
+)
+
+// maxWaiting bounds the truncates and sizes of all files that wait for truncates.
+const maxWaiting = 64
 
 // Append is metadata.Opens.
 func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
@@ -30,7 +41,7 @@ func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Appen
 			return metadata.Place{}, err
 		}
 		if was.wait != nil {
-			if err := await(ctx, was.wait, was.till.Sub(f.cfg.Now())); err != nil {
+			if err := f.awaitRound(ctx, was, q.Announces()); err != nil {
 				return metadata.Place{}, fmt.Errorf("append to %v: %w", q.Ino, err)
 			}
 			continue
@@ -90,14 +101,17 @@ func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metada
 }
 
 // endAlone returns when no other node buffers appends to ino, which by has just opened: the nodes that may buffer some have
-// sent them, or do not answer, and their time is over.
+// sent them, or do not answer, and their time is over, or they have needed longer than an open may take.
 func (f *Files) endAlone(ctx context.Context, by metadata.Holder, ino metadata.Ino) {
+	patience, cancel := context.WithTimeout(ctx, drainPatience)
+	defer cancel()
 	for ctx.Err() == nil && f.cfg.Recall != nil {
 		told, seq := f.toldAlone(ino, by.Node)
-		if seq == 0 {
+		switch {
+		case seq == 0:
 			return
-		}
-		if !f.busy(ctx, told, ino) && ctx.Err() == nil {
+		case f.busy(ctx, told, ino) && retry.Pause(patience, busyPause):
+		case ctx.Err() == nil:
 			f.notAlone(ino, seq)
 		}
 	}
@@ -112,6 +126,24 @@ func (f *Files) busy(ctx context.Context, id metadata.NodeID, ino metadata.Ino) 
 		<-term.Done()
 	}
 	return err == nil && r.Busy
+}
+
+// awaitRound waits for what a request of the round waits for. One of which every node may send one at once, such as a truncate
+// of the same file, gets EAGAIN if too many wait: each takes a worker, and what they wait for needs one.
+func (f *Files) awaitRound(ctx context.Context, was round, many bool) error {
+	if many {
+		defer f.waiting.Add(-1)
+		if f.waiting.Add(1) > maxWaiting {
+			return syscall.EAGAIN
+		}
+	}
+	var limit time.Duration
+	if !was.till.IsZero() {
+		if limit = was.till.Sub(f.cfg.Now()); limit <= 0 {
+			return nil
+		}
+	}
+	return await(ctx, was.wait, limit)
 }
 
 // await returns when c is closed, the limit passes (if it is positive), or ctx ends.
@@ -164,7 +196,7 @@ func (f *Files) grow(ctx context.Context, ino metadata.Ino, set func() (metadata
 		if was.wait == nil {
 			break
 		}
-		if err := await(ctx, was.wait, was.till.Sub(f.cfg.Now())); err != nil {
+		if err := f.awaitRound(ctx, was, true); err != nil {
 			return metadata.Attr{}, fmt.Errorf("size of inode %v: %w", ino, err)
 		}
 	}

@@ -77,6 +77,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -131,6 +132,8 @@ type Files struct {
 	mu      sync.Mutex
 	failed  []metadata.Ino    // under mu: files whose removal failed
 	resting [2][]metadata.Ino // under mu: files that may still be opened; the second are older
+
+	waiting atomic.Int32 // truncates and sizes that wait for truncates
 
 	// layouts keeps the layout of a file from changing while it is opened. It is
 	// taken before all locks of the store and of the Registry.

@@ -144,6 +144,17 @@ func (s *truncating) act(a *appender) {
 
 func (s *truncating) truncate(r *homeRun, a *appender) {
 	freeze := 1 + uint64(s.d.n(1<<40))
+	if s.d.n(5) == 0 { // the client is killed while it asks
+		asked := make(chan bool)
+		go func() {
+			_, ok := s.append(r, a, metadata.Append{Freeze: freeze})
+			asked <- ok
+		}()
+		s.d.pause()
+		s.append(s.home(), a, metadata.Append{Freeze: freeze, Thaw: true})
+		<-asked
+		return
+	}
 	pl, ok := s.append(r, a, metadata.Append{Freeze: freeze})
 	for n := 0; ok && pl.Attr.Size < pl.Tail; n++ {
 		if n > 20 {
@@ -170,6 +181,38 @@ func (s *truncating) truncate(r *homeRun, a *appender) {
 		s.cut++
 		s.mu.Unlock()
 	}
+}
+
+// TestManyWait: while the size of a file is frozen, so many nodes may wait to publish theirs, and no more: each takes a worker
+// of the home, and the end of the freeze needs one, too.
+func TestManyWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &truncating{t: t, d: &dice{rng: rand.New(rand.NewPCG(1, 1))}, w: newWorld()}
+		s.w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
+		s.start()
+		a := &appender{by: on(1)}
+		s.append(s.run, a, metadata.Append{Freeze: 7})
+		const more = 5
+		ended := make(chan error, maxWaiting+more)
+		for i := range maxWaiting + more {
+			go func() { ended <- s.run.Set(metadata.Change{Set: metadata.GrowSize, Size: int64(i)}, math.MaxInt64) }()
+		}
+		synctest.Wait()
+		if len(ended) != more {
+			t.Errorf("%d do not wait, want %d", len(ended), more)
+		}
+		for range len(ended) {
+			if err := <-ended; !errors.Is(err, syscall.EAGAIN) {
+				t.Errorf("one that does not wait: %v, want EAGAIN", err)
+			}
+		}
+		s.append(s.run, a, metadata.Append{Freeze: 7, Thaw: true})
+		for range maxWaiting {
+			if err := <-ended; err != nil {
+				t.Errorf("one that has waited: %v", err)
+			}
+		}
+	})
 }
 
 // TestTruncateHistories: under random orders of published sizes, appends and truncates of three nodes, with clients that
