@@ -2,6 +2,7 @@ package stageout
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -64,10 +65,12 @@ type Config struct {
 // Copier is this node's part of the stage-outs.
 type Copier struct {
 	cfg     Config
+	name    string // of the job, among all that may write to a target: its ID alone is not unique
 	copy    atomic.Pointer[CopyFunc]
 	piece   atomic.Pointer[PieceFunc]
 	began   int64        // of this daemon, in ns: helpers may remember the tasks of an earlier one
 	pieces  atomic.Int64 // pieces that other nodes were asked to copy; with began, their task IDs
+	last    atomic.Value // the target, a string, of the last copy that is not one of the job's own
 	targets sync.Map     // by target directory: a chan *stageout.Memory that is empty during a copy there
 
 	mu       sync.Mutex
@@ -90,7 +93,8 @@ type Status struct {
 
 // New makes a copier and registers its tasks.
 func New(cfg Config) *Copier {
-	c := &Copier{cfg: cfg, began: time.Now().UnixNano(), failures: make([]*Failures, len(cfg.Job.StageOut))}
+	j := cfg.Job
+	c := &Copier{cfg: cfg, name: fmt.Sprintf("%s.%x", j.ID, sha256.Sum256(fmt.Append(nil, j.Hosts, j.Addrs))), began: time.Now().UnixNano(), failures: make([]*Failures, len(cfg.Job.StageOut))}
 	for _, o := range cfg.Job.StageOut {
 		c.status = append(c.status, Status{StageOut: o})
 	}
@@ -232,7 +236,7 @@ func (c *Copier) place(s *Share, nodes []metadata.NodeID) bool {
 	s.Self, s.N, s.Help = slices.Index(nodes, c.cfg.Node.Self()), len(nodes), c.helpOf(nodes)
 	for i := range c.cfg.Job.Hosts {
 		id := metadata.NodeID(i)
-		switch writer := fmt.Sprintf("%s.%d", c.cfg.Job.ID, id); {
+		switch writer := fmt.Sprintf("%s.%d", c.name, id); {
 		case id == c.cfg.Node.Self():
 			s.Writer = writer
 		case !slices.Contains(nodes, id):
@@ -240,6 +244,24 @@ func (c *Copier) place(s *Share, nodes []metadata.NodeID) bool {
 		}
 	}
 	return s.Self >= 0
+}
+
+// keep returns what is kept of the memory of a copy that has ended: that of the job's own targets, and of the last other.
+func (c *Copier) keep(s Share) *stageout.Memory {
+	if slices.ContainsFunc(c.cfg.Job.StageOut, func(o job.StageOut) bool { return o.To == s.To }) {
+		return s.Memory
+	}
+	if last, _ := c.last.Swap(filepath.Clean(s.To)).(string); last != filepath.Clean(s.To) {
+		if x, ok := c.targets.Load(last); ok {
+			memory := x.(chan *stageout.Memory)
+			select {
+			case <-memory:
+				memory <- new(stageout.Memory)
+			default: // a copy to it is under way, and comes here
+			}
+		}
+	}
+	return s.Memory
 }
 
 // copyShare copies a share when no other copy to the same target is under way. A copy to a target that does not answer is left
@@ -262,7 +284,7 @@ func (c *Copier) copyShare(ctx context.Context, s Share) (stageout.Result, error
 	var r stageout.Result
 	copied := make(chan error, 1)
 	go func() {
-		defer func() { memory <- s.Memory }()
+		defer func() { memory <- c.keep(s) }()
 		var err error
 		r, err = (*f)(ctx, s)
 		copied <- err

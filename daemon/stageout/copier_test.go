@@ -60,6 +60,36 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// TestMemories: a copier keeps what it has copied to the job's own targets and to the last other one, no more. The names of
+// its job are not those of another job with the same ID.
+func TestMemories(t *testing.T) {
+	c := startJob(t, 1).copiers[0]
+	var got Share
+	c.SetCopy(func(_ context.Context, s Share) (stageout.Result, error) { got = s; return stageout.Result{}, nil }, noPiece)
+	memory := func(to string) *stageout.Memory {
+		t.Helper()
+		s := Share{StageOut: job.StageOut{From: "ckpt", To: to}}
+		c.place(&s, []metadata.NodeID{0})
+		if _, err := c.copyShare(context.Background(), s); err != nil {
+			t.Fatal(err)
+		}
+		return got.Memory
+	}
+	own, a := memory("/target"), memory("/a")
+	if memory("/a") != a || memory("/target") != own {
+		t.Error("what was copied is forgotten")
+	}
+	memory("/b")
+	if memory("/a") == a {
+		t.Error("the memory of /a is kept beside that of /b")
+	}
+	writer := got.Writer
+	c = New(Config{Node: c.cfg.Node, Tasks: tasks.New(c.cfg.Node, time.Minute), Job: &job.File{ID: "7", Hosts: []string{"other"}}})
+	if c.place(&got, []metadata.NodeID{0}); got.Writer == writer {
+		t.Errorf("jobs on other hosts write as %q, too", writer)
+	}
+}
+
 // TestBackground: scans count what they copied, and report a failure from the second
 // time on.
 func TestBackground(t *testing.T) {

@@ -78,7 +78,11 @@ func (o *out) linkTime(rel string, a metadata.Attr) error {
 }
 
 func (o *out) rename(tmp, rel string) error {
-	if err := o.root.Rename(tmp, rel); err != nil {
+	err := o.root.Rename(tmp, rel)
+	if errors.Is(err, os.ErrNotExist) {
+		return errTaken
+	}
+	if err != nil {
 		_ = o.root.Remove(tmp) // the first error counts
 		return err
 	}
@@ -96,11 +100,32 @@ func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 		return err
 	}
 	err = o.write(ctx, f, tmp, rel, a)
-	if err = cmp.Or(err, f.Close()); err != nil {
+	mine := o.mineStill(f, tmp)
+	err = cmp.Or(err, f.Close())
+	switch {
+	case !mine:
+		return errTaken
+	case err != nil:
 		_ = o.root.Remove(tmp) // the first error counts
 		return err
 	}
 	return o.rename(tmp, rel)
+}
+
+// errTaken is of a writer that others take for lost: they have removed its temporary file, or write one of that name.
+var errTaken = fmt.Errorf("its temporary file in the target was removed or replaced while it was copied: %w", syscall.EBUSY)
+
+// mineStill reports whether tmp is the name of f; also if the target does not say so.
+func (o *out) mineStill(f *os.File, tmp string) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return true
+	}
+	now, err := o.root.Lstat(tmp)
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist)
+	}
+	return os.SameFile(mine, now)
 }
 
 // write copies the content and syncs it.

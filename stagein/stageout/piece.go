@@ -18,7 +18,7 @@ import (
 // DefaultPiece is how much of a large file one node copies at a time, in bytes.
 const DefaultPiece = 256 << 20
 
-// OutPiece is a range of a file that is being copied, for one of several nodes.
+// Piece is a range of a file that is being copied, for one of several nodes.
 type Piece struct {
 	To   string        `json:"to"`  // the directory that gets the copies
 	Tmp  string        `json:"tmp"` // the file in it that is written; it is there and has its size

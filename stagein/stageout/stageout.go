@@ -48,7 +48,7 @@ type Config struct {
 	Failed func(Failure)
 }
 
-// OutFailure is one thing that did not make it.
+// Failure is one thing that did not make it.
 type Failure struct {
 	Name  string // relative to the root
 	Bytes int64  // of a file
@@ -71,7 +71,7 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// OutResult is what a stage-out did.
+// Result is what a stage-out did.
 type Result struct {
 	Files     int64    `json:"files"`
 	Dirs      int64    `json:"dirs"`
@@ -115,7 +115,7 @@ func (r *Result) Err() error {
 		r.Failed, r.All(), first, syscall.EIO)
 }
 
-// Out copies this node's share of a subtree: the files and links whose path
+// Run copies this node's share of a subtree: the files and links whose path
 // hashes to Self. Every node walks the tree. What fails is counted and listed,
 // and the rest is still copied; the error says how much that was.
 //

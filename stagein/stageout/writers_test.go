@@ -2,15 +2,49 @@ package stageout
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
+
+// TestTakenForLost: a writer whose temporary file was removed, or is another's, says so, and touches nothing of the other.
+func TestTakenForLost(t *testing.T) {
+	for _, others := range []bool{false, true} {
+		s := newScratch()
+		s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("whole"))
+		cfg := s.config(t.TempDir(), 0, 1)
+		tmp := filepath.Join(cfg.To, temporary("f", cfg.Writer))
+		cfg.Read = func(ctx context.Context, a metadata.Attr, p []byte, off int64) (int, error) {
+			if err := os.Remove(tmp); err != nil {
+				t.Error(err)
+			}
+			if others {
+				if err := os.WriteFile(tmp, []byte("part"), 0o600); err != nil {
+					t.Error(err)
+				}
+			}
+			return s.readAt(ctx, a, p, off)
+		}
+		var failed []error
+		cfg.Failed = func(f Failure) { failed = append(failed, f.Err) }
+		if r, _ := Run(context.Background(), cfg); r.Failed != 1 || len(failed) != 1 || !errors.Is(failed[0], syscall.EBUSY) {
+			t.Errorf("another's %v: %+v, %v, want EBUSY", others, r, failed)
+		}
+		if _, err := os.Lstat(filepath.Join(cfg.To, "f")); err == nil {
+			t.Errorf("another's %v: f is there", others)
+		}
+		if got, _ := os.ReadFile(tmp); others && string(got) != "part" {
+			t.Errorf("the file of the other has %q", got)
+		}
+	}
+}
 
 // TestTwoWritersOfAFile: nodes that disagree on who copies a file, as they do while one is lost, and jobs with one target, copy
 // it at the same time. Under its name is nothing but a whole copy, also if one is stopped; what a lost one left is removed.
