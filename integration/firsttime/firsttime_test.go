@@ -155,6 +155,7 @@ func (w *walk) command(name string, args ...string) (out, errs string, status in
 	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+filepath.Join(w.home, "cache"))
 	var o, e bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &o, &e
+	cmd.WaitDelay = 10 * time.Second // what it has started may have its output, and hang
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
