@@ -70,7 +70,7 @@ func (c *child) passOn() error {
 	switch {
 	case conn == nil || !conn.kept:
 		return errors.New("the daemon had not begun to serve it")
-	case len(c.k.deaths) >= adoptions:
+	case len(c.k.recentDeaths()) >= adoptions:
 		return errors.New("several daemons have died")
 	case conn.covers.Load():
 		return errors.New("datasets were mounted over it")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -268,17 +269,19 @@ const (
 	backoff   = 100 * time.Millisecond
 )
 
+// recentDeaths forgets those deaths of daemons that are long ago.
+func (k *keeper) recentDeaths() []time.Time {
+	k.deaths = slices.DeleteFunc(k.deaths, func(at time.Time) bool { return time.Since(at) > deathSpan })
+	return k.deaths
+}
+
 // mayRestart reports whether the daemon is restarted, after a pause.
 func (k *keeper) mayRestart(why error) bool {
 	var f fatal
 	if errors.As(why, &f) {
 		return false
 	}
-	now := time.Now()
-	for len(k.deaths) > 0 && now.Sub(k.deaths[0]) > deathSpan {
-		k.deaths = k.deaths[1:]
-	}
-	k.deaths = append(k.deaths, now)
+	k.deaths = append(k.recentDeaths(), time.Now())
 	if len(k.deaths) >= maxDeaths {
 		return false
 	}

@@ -252,9 +252,15 @@ func (c *child) kill(graceful bool) error {
 		c.k.reportTrouble(e.Error())
 	}
 	c.unback()
-	c.wg.Wait()
-	for _, what := range c.left { // complete now
-		c.k.reportTrouble(what)
+	ended := make(chan struct{})
+	go func() { c.wg.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		for _, what := range c.left { // complete now
+			c.k.reportTrouble(what)
+		}
+	case <-time.After(3 * killTime): // longer than for helpers
+		c.k.log.Warn("the keeper still closes a file that the dead daemon has sent, which hangs in its filesystem: it goes on without it")
 	}
 	if e := os.Remove(c.k.place.daemonPid()); e != nil && !errors.Is(e, os.ErrNotExist) {
 		c.k.log.WithError(e).Warn("could not remove daemon.pid of the dead daemon")

@@ -300,8 +300,8 @@ func (t *backings) released(b *backing) bool {
 
 // drop unregisters a file.
 func (t *backings) drop(b *backing) {
+	b.slot.Free()                  // first: a daemon that takes over must not use an id that is gone
 	_ = t.backer.Drop(b.id.Load()) // after an error the kernel keeps one file open
-	b.slot.Free()
 }
 
 // forget unregisters files whose objects were removed, so that their space is free: at once,
