@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath/retry"
+	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
@@ -49,7 +50,6 @@ func resize(ctx context.Context, c *Client, s metadata.NodeStore, f *File, ino m
 const (
 	truncateTries = 5               // how often a truncate starts; what is cut already takes no time again
 	thawTime      = 2 * time.Second // for the end of a freeze; later it ends by itself
-	crowdPause    = 20 * time.Millisecond
 )
 
 // cutAndSet is one try of resize.
@@ -124,19 +124,26 @@ func freeze(ctx context.Context, by metadata.Holder, s metadata.NodeStore, f *Fi
 	ctx, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
 	for {
-		pl, err := o.Append(ctx, by, q)
-		if errors.Is(err, syscall.EAGAIN) && crowded(ctx) {
-			continue
-		}
+		pl, err := inCrowd(ctx, func() (metadata.Place, error) { return o.Append(ctx, by, q) })
 		if err != nil || pl.Attr.Size >= pl.Tail {
 			return pl.Attr, err
 		}
 	}
 }
 
-// crowded pauses before a request is repeated that too many others wait beside at the home; false if ctx has ended.
-func crowded(ctx context.Context) bool {
-	return retry.Pause(ctx, crowdPause/2+rand.N(crowdPause))
+// inCrowd repeats a request that waits for truncates, of which too many wait at the home (EUSERS).
+func inCrowd[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, syncPatience)
+	defer cancel()
+	for pauses := retry.New(10*time.Millisecond, 500*time.Millisecond, 0.5); ; {
+		a, err := ask()
+		if !errors.Is(err, syscall.EUSERS) {
+			return a, err
+		}
+		if !pauses.Wait(ctx) {
+			return a, fmt.Errorf("too many nodes wait for truncates of files with the same home: %w", wait.Errno(ctx))
+		}
+	}
 }
 
 // thaw ends a freeze after which no size was set.

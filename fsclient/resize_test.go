@@ -3,7 +3,9 @@ package fsclient_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -107,6 +109,56 @@ func TestCutBytesDoNotComeBack(t *testing.T) {
 	}
 	if got := read(t, c0, a.Ino)[off:]; after.Size == 10 && !bytes.Equal(got, make([]byte, 100)) {
 		t.Errorf("the size was 10; once the file has grown to %d, its last bytes are %x", off+100, got[:10])
+	}
+	closed(t, f)
+}
+
+// crowdedHome refuses so many requests that wait for truncates.
+type crowdedHome struct {
+	*clienttest.Home
+	refuse atomic.Int32
+}
+
+func (h *crowdedHome) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	if c.Set&metadata.GrowSize != 0 && h.refuse.Add(-1) >= 0 {
+		return metadata.Attr{}, syscall.EUSERS
+	}
+	return h.Home.Setattr(ctx, ino, c)
+}
+
+func (h *crowdedHome) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
+	if q.Announces() && h.refuse.Add(-1) >= 0 {
+		return metadata.Place{}, syscall.EUSERS
+	}
+	return h.Home.Append(ctx, by, q)
+}
+
+// TestCrowd: sizes and truncates that a home refuses, because too many wait there, are sent again; a caller that is
+// interrupted gets EINTR.
+func TestCrowd(t *testing.T) {
+	j := newJob(t, 1)
+	h := &crowdedHome{Home: j.homes[0]}
+	j.meta[0] = h
+	c := j.client(t, 0, nil)
+	a, err := c.Create(ctx, metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := open(t, c, a.Ino)
+	write(t, f, pattern(100), 0)
+	h.refuse.Store(2)
+	if err := f.Flush(ctx); err != nil || h.refuse.Load() >= 0 {
+		t.Errorf("flush: %v, %d refusals are left", err, h.refuse.Load())
+	}
+	h.refuse.Store(2)
+	if a, err := c.Truncate(ctx, a.Ino, 10); err != nil || a.Size != 10 || h.refuse.Load() >= 0 {
+		t.Errorf("truncate: size %d, %v, %d refusals are left", a.Size, err, h.refuse.Load())
+	}
+	h.refuse.Store(1 << 30)
+	interrupted, interrupt := context.WithCancel(ctx)
+	interrupt()
+	if _, err := c.Truncate(interrupted, a.Ino, 5); !errors.Is(err, syscall.EINTR) {
+		t.Errorf("interrupted: %v, want EINTR", err)
 	}
 	closed(t, f)
 }

@@ -220,10 +220,7 @@ func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Cha
 	if ch.Set == 0 {
 		return a, nil // another call has published meanwhile
 	}
-	a, err := s.Setattr(ctx, f.ino, ch)
-	for errors.Is(err, syscall.EAGAIN) && crowded(ctx) {
-		a, err = s.Setattr(ctx, f.ino, ch)
-	}
+	a, err := inCrowd(ctx, func() (metadata.Attr, error) { return s.Setattr(ctx, f.ino, ch) })
 	f.c.changedHere(err, attrKey(f.ino))
 	if err != nil {
 		return metadata.Attr{}, f.missed(err)

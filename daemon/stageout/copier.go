@@ -2,7 +2,6 @@ package stageout
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -65,7 +64,7 @@ type Config struct {
 // Copier is this node's part of the stage-outs.
 type Copier struct {
 	cfg     Config
-	name    string // of the job, among all that may write to a target: its ID alone is not unique
+	name    string // of the job, also when it is requeued; jobs of bivouac up share an ID
 	copy    atomic.Pointer[CopyFunc]
 	piece   atomic.Pointer[PieceFunc]
 	began   int64        // of this daemon, in ns: helpers may remember the tasks of an earlier one
@@ -94,7 +93,7 @@ type Status struct {
 // New makes a copier and registers its tasks.
 func New(cfg Config) *Copier {
 	j := cfg.Job
-	c := &Copier{cfg: cfg, name: fmt.Sprintf("%s.%x", j.ID, sha256.Sum256(fmt.Append(nil, j.Hosts, j.Addrs))), began: time.Now().UnixNano(), failures: make([]*Failures, len(cfg.Job.StageOut))}
+	c := &Copier{cfg: cfg, name: fmt.Sprintf("%s.%d.%s", j.ID, j.UID, filepath.Dir(j.Dirs.Mount)), began: time.Now().UnixNano(), failures: make([]*Failures, len(cfg.Job.StageOut))}
 	for _, o := range cfg.Job.StageOut {
 		c.status = append(c.status, Status{StageOut: o})
 	}
@@ -248,10 +247,11 @@ func (c *Copier) place(s *Share, nodes []metadata.NodeID) bool {
 
 // keep returns what is kept of the memory of a copy that has ended: that of the job's own targets, and of the last other.
 func (c *Copier) keep(s Share) *stageout.Memory {
-	if slices.ContainsFunc(c.cfg.Job.StageOut, func(o job.StageOut) bool { return o.To == s.To }) {
+	to := filepath.Clean(s.To)
+	if slices.ContainsFunc(c.cfg.Job.StageOut, func(o job.StageOut) bool { return filepath.Clean(o.To) == to }) {
 		return s.Memory
 	}
-	if last, _ := c.last.Swap(filepath.Clean(s.To)).(string); last != filepath.Clean(s.To) {
+	if last, _ := c.last.Swap(to).(string); last != to {
 		if x, ok := c.targets.Load(last); ok {
 			memory := x.(chan *stageout.Memory)
 			select {

@@ -61,7 +61,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // TestMemories: a copier keeps what it has copied to the job's own targets and to the last other one, no more. The names of
-// its job are not those of another job with the same ID.
+// its job are not those of another job of bivouac up, which has the same ID.
 func TestMemories(t *testing.T) {
 	c := startJob(t, 1).copiers[0]
 	var got Share
@@ -76,7 +76,7 @@ func TestMemories(t *testing.T) {
 		return got.Memory
 	}
 	own, a := memory("/target"), memory("/a")
-	if memory("/a") != a || memory("/target") != own {
+	if memory("/a/") != a || memory("/target/") != own {
 		t.Error("what was copied is forgotten")
 	}
 	memory("/b")
@@ -84,9 +84,9 @@ func TestMemories(t *testing.T) {
 		t.Error("the memory of /a is kept beside that of /b")
 	}
 	writer := got.Writer
-	c = New(Config{Node: c.cfg.Node, Tasks: tasks.New(c.cfg.Node, time.Minute), Job: &job.File{ID: "7", Hosts: []string{"other"}}})
+	c = New(Config{Node: c.cfg.Node, Tasks: tasks.New(c.cfg.Node, time.Minute), Job: &job.File{ID: "7", Hosts: nodetest.Hosts(1), Dirs: job.Dirs{Mount: "/other/node0"}}})
 	if c.place(&got, []metadata.NodeID{0}); got.Writer == writer {
-		t.Errorf("jobs on other hosts write as %q, too", writer)
+		t.Errorf("jobs below other directories write as %q, too", writer)
 	}
 }
 

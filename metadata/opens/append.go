@@ -129,12 +129,12 @@ func (f *Files) busy(ctx context.Context, id metadata.NodeID, ino metadata.Ino) 
 }
 
 // awaitRound waits for what a request of the round waits for. One of which every node may send one at once, such as a truncate
-// of the same file, gets EAGAIN if too many wait: each takes a worker, and what they wait for needs one.
+// of the same file, gets EUSERS if too many wait: each takes a worker, and what they wait for needs one.
 func (f *Files) awaitRound(ctx context.Context, was round, many bool) error {
 	if many {
 		defer f.waiting.Add(-1)
 		if f.waiting.Add(1) > maxWaiting {
-			return syscall.EAGAIN
+			return syscall.EUSERS
 		}
 	}
 	var limit time.Duration
