@@ -131,7 +131,7 @@ func (c *Client) createOpen(ctx context.Context, dir metadata.Ino, name string, 
 	})
 	if err != nil {
 		c.files.notCreated(o.Ticket)
-		c.entryNotChanged(err, dir, name)
+		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // it is not as the caller has found it
 		return nil, a, err
 	}
 	c.entryChanged(dir, &a)

@@ -40,8 +40,8 @@ func (c *Client) OnRevoke(recalled, changed func(inos []metadata.Ino)) {
 	c.onRevoke.Store(&forgetting{recalled, changed})
 }
 
-// changedHere drops what is cached of keys, of which this node has changed what they name, or may have: err is that
-// of the call. Their home recalls leases from other nodes only. With some errors the change may still happen.
+// changedHere drops what is cached of keys, of which this node has changed what they name, or may have, or has heard that it
+// is not as cached, before its recall: err is that of the call. Their home recalls leases from other nodes only. With some errors the change may still happen.
 func (c *Client) changedHere(err error, keys ...metadata.LeaseKey) {
 	forget := c.leases.Revoke
 	if mayHappen(err) {
@@ -257,13 +257,6 @@ func (c *Client) entryChanged(dir metadata.Ino, at *metadata.Attr) {
 	c.leases.Touch(dir, at.Ctime)
 	if f := c.onRevoke.Load(); f != nil {
 		f.changed([]metadata.Ino{dir})
-	}
-}
-
-// entryNotChanged is called with the error of a change of the entry name of dir.
-func (c *Client) entryNotChanged(err error, dir metadata.Ino, name string) {
-	if mayHappen(err) {
-		c.changedHere(err, attrKey(dir), entryKey(dir, name))
 	}
 }
 

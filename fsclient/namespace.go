@@ -45,7 +45,7 @@ func (c *Client) Create(ctx context.Context, dir metadata.Ino, name string, n me
 	c.setNewLayout(&n)
 	a, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Create(ctx, dir, name, n) })
 	if err != nil {
-		c.entryNotChanged(err, dir, name)
+		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // it is not as the caller has found it
 		return a, err
 	}
 	c.entryChanged(dir, &a)
@@ -79,7 +79,7 @@ func (c *Client) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 	defer c.leases.Revoke(entryKey(dir, name))
 	e, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Entry, error) { return s.Unlink(ctx, dir, name) })
 	if err != nil {
-		c.entryNotChanged(err, dir, name)
+		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // it is not as the caller has found it
 		return metadata.Entry{}, err
 	}
 	c.changedHere(nil, attrKey(e.Ino))
