@@ -269,6 +269,23 @@ const (
 	backoff   = 100 * time.Millisecond
 )
 
+// canFinish reports whether results are yet to be copied out when the job leaves, and whether there is time for it.
+func (k *keeper) canFinish() bool {
+	return len(k.rec.Job.StageOut) > 0 && time.Until(k.leaveDeadline()) > reserve
+}
+
+// mustFinish reports whether a daemon is started although the job is to leave: the one before has died, and did not
+// finish. In a job of several nodes it becomes ready only while the other daemons run, but at the latest they end at
+// the deadline, too.
+func (k *keeper) mustFinish() bool { return k.isLeaving() && len(k.deaths) > 0 && k.canFinish() }
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
 // recentDeaths forgets those deaths of daemons that are long ago.
 func (k *keeper) recentDeaths() []time.Time {
 	k.deaths = slices.DeleteFunc(k.deaths, func(at time.Time) bool { return time.Since(at) > deathSpan })

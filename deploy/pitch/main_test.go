@@ -64,6 +64,7 @@ const (
 	getsAway     = "11" // has started others, which would outlive it
 	handsOver    = "12" // leaves its connection to the next one
 	neverAdopts  = "13" // does so, and the next one cannot take it over
+	diesLeaving  = "14" // the first one; the next one leaves
 )
 
 // sighting is what a fake daemon finds itself to be.
@@ -119,6 +120,9 @@ func fakeDaemon(path string) int {
 	if how == diesAlways {
 		return 4
 	}
+	if how == diesLeaving && n > 1 {
+		how = complains
+	}
 	return beADaemon(heartbeat, how, hung)
 }
 
@@ -168,6 +172,8 @@ func beADaemon(heartbeat *daemon.Heartbeat, how string, hung bool) int {
 			case !ok:
 				return 0
 			case how == neverLeaves || hung:
+			case o.Leave && how == diesLeaving:
+				return 5
 			case o.Leave && how == complains:
 				_ = heartbeat.Send(daemon.Note{Left: true, Trouble: "3 files were not\ncopied"})
 			case o.Leave:

@@ -60,11 +60,16 @@ type child struct {
 func (k *keeper) supervise() error {
 	first := len(k.deaths) == 0
 	until := time.Now().Add(restartTime)
-	if first {
-		until = k.rec.until()
-	}
-	if k.isLeaving() {
+	switch {
+	case k.mustFinish():
+		until = minTime(until, k.leaveDeadline())
+	case k.isLeaving():
+		if !first && len(k.rec.Job.StageOut) > 0 {
+			k.reportTrouble("stage-out is incomplete: the daemon died, and there was no time to start it again")
+		}
 		return nil
+	case first:
+		until = k.rec.until()
 	}
 	c, err := k.launch(until)
 	if err != nil {
@@ -83,8 +88,13 @@ func (c *child) run(until time.Time, first bool) error {
 	if first && err != nil {
 		return fatal{err} // a second start would fail, too
 	}
-	if err != nil || c.k.isLeaving() {
+	switch {
+	case err != nil:
 		return err
+	case c.k.mustFinish():
+		return c.awaitLeave()
+	case c.k.isLeaving():
+		return nil
 	}
 	if err := mounts.SetReadAhead(c.k.place.mount()); err != nil {
 		c.k.log.WithError(err).Debug("could not raise the read-ahead of the mount; reads are slower")

@@ -13,7 +13,11 @@ import (
 func (c *child) ready(until time.Time) error {
 	t := time.NewTimer(time.Until(until))
 	defer t.Stop()
+	leaving := c.k.leaving
 	for {
+		if c.k.mustFinish() {
+			leaving = nil
+		}
 		select {
 		case n, ok := <-c.notes:
 			switch {
@@ -30,8 +34,10 @@ func (c *child) ready(until time.Time) error {
 			}
 		case <-t.C:
 			return fatal{fmt.Errorf("the daemon was not ready in time; see %s", c.k.place.log())}
-		case <-c.k.leaving:
-			return nil
+		case <-leaving:
+			if !c.k.mustFinish() {
+				return nil
+			}
 		}
 	}
 }
@@ -59,21 +65,19 @@ func (c *child) watch() error {
 		case <-t.C:
 			return fmt.Errorf("the daemon did not answer for %v and was killed", silence)
 		case <-c.k.leaving:
-			c.awaitLeave()
-			return nil
+			return c.awaitLeave()
 		}
 	}
 }
 
 // awaitLeave lets the daemon finish until the deadline. It gives up earlier on a daemon whose
 // heartbeats stop; the first one after the order does not count, since it may have been
-// under way.
-func (c *child) awaitLeave() {
+// under way. The error is the death of a daemon for which another one can finish.
+func (c *child) awaitLeave() error {
 	deadline := c.k.leaveDeadline()
 	left := time.Until(deadline)
 	if err := c.heartbeat.Send(daemon.Order{Leave: true, Deadline: max(1, int(left/time.Second))}); err != nil {
-		c.k.reportTrouble("the daemon ended before it could finish")
-		return
+		return c.diedLeaving(errors.New("the daemon ended before it could finish"))
 	}
 	silence, alive := 2*c.k.rec.Job.Watchdog(), 0
 	quiet, end := time.NewTimer(maxLeave), time.NewTimer(left)
@@ -84,7 +88,7 @@ func (c *child) awaitLeave() {
 		case n, ok := <-c.notes:
 			c.noteTrouble(n)
 			if n.Left {
-				return
+				return nil
 			}
 			if n.Alive {
 				alive++
@@ -93,17 +97,25 @@ func (c *child) awaitLeave() {
 				quiet.Reset(silence)
 			}
 			if !ok {
-				c.k.reportTrouble(c.death("before it had finished").Error())
-				return
+				return c.diedLeaving(c.death("before it had finished"))
 			}
 		case <-quiet.C:
 			c.k.reportTrouble(fmt.Sprintf("the daemon did not answer for %v while it finished", silence))
-			return
+			return nil
 		case <-end.C:
 			c.k.reportTrouble("the daemon had not finished at the deadline: stage-out may be incomplete; compare the targets, or ask the site for a longer epilog_timeout")
-			return
+			return nil
 		}
 	}
+}
+
+// diedLeaving returns why the daemon died, or only reports it if another one cannot finish.
+func (c *child) diedLeaving(why error) error {
+	if c.k.canFinish() {
+		return why
+	}
+	c.k.reportTrouble(why.Error())
+	return nil
 }
 
 // noteTrouble keeps the trouble in a note for the final report, and tells syslog of a lost node.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
 func TestDaemonKilled(t *testing.T) {
@@ -182,5 +184,57 @@ func TestRestartsAreBounded(t *testing.T) {
 	soon(t, "the mount is dead", func() bool { _, err := os.Stat(n.place().mount()); return errors.Is(err, unix.ENOTCONN) })
 	if !n.keeper().alive() {
 		t.Error("no keeper keeps the state")
+	}
+}
+
+// TestStageOutAfterDeath: a daemon that dies as the job ends, or just before, is started again for the last stage-out; without
+// one it is not.
+func TestStageOutAfterDeath(t *testing.T) {
+	for _, tt := range []struct {
+		name, behaviour string
+		before, out     bool
+		starts          int
+	}{
+		{"while it leaves", diesLeaving, false, true, 2},
+		{"just before", diesLeaving, true, true, 2},
+		{"nothing to copy", diesLeaving, false, false, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, tt.behaviour)
+			if tt.out {
+				w, err := (&Spec{V: SpecVersion, Opts: map[string]string{"seed": tt.behaviour}, StageOut: []job.StageOut{{From: "out", To: "/tmp"}}}).Encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.vars[specVar] = w
+			}
+			n.pitched()
+			if tt.before {
+				if err := unix.Kill(n.daemon().pid, unix.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			run := n.place().run()
+			starts := 0
+			done := make(chan struct{})
+			go func() { // what it counts is removed at the end
+				defer close(done)
+				for exists(run) {
+					starts = max(starts, n.starts())
+					time.Sleep(time.Millisecond)
+				}
+			}()
+			if got := n.epilog(); got != exitOK {
+				t.Errorf("Epilog = %d", got)
+			}
+			<-done
+			if starts != tt.starts {
+				t.Errorf("%d daemons, want %d", starts, tt.starts)
+			}
+			if tt.starts > 1 {
+				contains(t, "what was said", n.said.String(), "3 files were not copied")
+			}
+			n.clean()
+		})
 	}
 }
