@@ -40,8 +40,8 @@ func (c *Client) OnRevoke(recalled, changed func(inos []metadata.Ino)) {
 	c.onRevoke.Store(&forgetting{recalled, changed})
 }
 
-// changedHere drops what is cached of keys, of which this node has changed what they name, or may have, or has heard that it
-// is not as cached, before its recall: err is that of the call. Their home recalls leases from other nodes only. With some errors the change may still happen.
+// changedHere drops the cached answers about keys after a call that was to change them: it did, it may still do so, or its
+// error shows that they are out of date. err is the error of the call. The home recalls leases from other nodes only.
 func (c *Client) changedHere(err error, keys ...metadata.LeaseKey) {
 	forget := c.leases.Revoke
 	if mayHappen(err) {

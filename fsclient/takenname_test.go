@@ -77,6 +77,6 @@ func TestTakenName(t *testing.T) {
 		t.Fatalf("Create = %v", err)
 	}
 	if err := lookup("x"); err != nil {
-		t.Errorf("lookup of what is there = %v", err)
+		t.Errorf("lookup of the existing name = %v", err)
 	}
 }

@@ -62,8 +62,8 @@ func (f *fakeNode) stage(t *testing.T, n int, layout metadata.Layout) (id metada
 }
 
 // TestRepairOfLinkedFile: a damaged file that a kernel view may read loses its link before it is fetched again. Its object
-// gets no other bytes than the staged ones, and the link comes back when it has these. If the repair is interrupted, the
-// kernel is told all the same.
+// gets no other bytes than the staged ones, and the link comes back when it has these. If the repair is interrupted,
+// the kernel's pages are invalidated, too.
 func TestRepairOfLinkedFile(t *testing.T) {
 	all, _ := newNodes(t, 1)
 	x := all[0]

@@ -93,7 +93,7 @@ func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 }
 
 // memory is since when the silence of a node counts, and a copy of the reports. That is when this node began to lead, or
-// when it went on after it was stopped: nobody has recorded reports meanwhile.
+// when it resumed after a pause, during which it recorded no reports.
 func (l *Leader) memory(leads bool, at time.Time) (time.Time, map[metadata.NodeID]heard) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -112,7 +112,7 @@ func (j *job) delayed(h rpc.Handler) node.Handlers {
 		late := j.lose != nil && j.lose()
 		if late {
 			q := &rpc.Request{Op: r.Op, Peer: r.Peer, Epoch: r.Epoch, Body: bytes.Clone(r.Body), Data: bytes.Clone(r.Data)}
-			j.late = append(j.late, func() { _ = h(context.Background(), q, new(rpc.Response)) }) // nobody waits for it
+			j.late = append(j.late, func() { _ = h(context.Background(), q, new(rpc.Response)) }) // its reply is discarded
 		}
 		j.mu.Unlock()
 		if late {

@@ -41,8 +41,7 @@ func (w *which) ctl() (*daemon.Ctl, error) {
 	if w.dir != "" {
 		return w.local()
 	}
-	id := w.job
-	id = cmp.Or(id, os.Getenv("SLURM_JOB_ID"))
+	id := cmp.Or(w.job, os.Getenv("SLURM_JOB_ID"))
 	if id == "" {
 		return nil, errors.New("no job given: use --dir D for one started by bivouac up, --job ID for a Slurm job on this node, or run the command inside the job")
 	}

@@ -63,8 +63,7 @@ func (e *Env) first(names ...string) string {
 
 // say prints one line, which Slurm puts into slurmd's log.
 func (e *Env) say(job, format string, args ...any) {
-	host := e.first("SLURMD_NODENAME")
-	host = cmp.Or(host, "this node")
+	host := cmp.Or(e.first("SLURMD_NODENAME"), "this node")
 	fmt.Fprintf(e.Stderr, "bivouac: job %s: %s: %s\n", job, host, oneLine(fmt.Sprintf(format, args...)))
 }
 

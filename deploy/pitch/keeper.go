@@ -279,13 +279,6 @@ func (k *keeper) canFinish() bool {
 // the deadline, too.
 func (k *keeper) mustFinish() bool { return k.isLeaving() && len(k.deaths) > 0 && k.canFinish() }
 
-func minTime(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
 // recentDeaths forgets those deaths of daemons that are long ago.
 func (k *keeper) recentDeaths() []time.Time {
 	k.deaths = slices.DeleteFunc(k.deaths, func(at time.Time) bool { return time.Since(at) > deathSpan })

@@ -270,8 +270,7 @@ func (s *Spec) Capacity() int64 { return s.size("capacity") }
 
 // Scratch is how much of each node's capacity datasets leave to scratch: as the user says, else as the site does.
 func (s *Spec) Scratch(site Site) job.Reserve {
-	v := s.Opts["scratch"]
-	v = cmp.Or(v, site.Scratch)
+	v := cmp.Or(s.Opts["scratch"], site.Scratch)
 	r, err := job.ParseReserve(v, ParseSize)
 	if err != nil { // validate has checked both
 		return job.DefaultReserve

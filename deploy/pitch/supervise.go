@@ -62,7 +62,7 @@ func (k *keeper) supervise() error {
 	until := time.Now().Add(restartTime)
 	switch {
 	case k.mustFinish():
-		until = minTime(until, k.leaveDeadline())
+		until = time.Now().Add(min(restartTime, time.Until(k.leaveDeadline())))
 	case k.isLeaving():
 		if !first && len(k.rec.Job.StageOut) > 0 {
 			k.reportTrouble("stage-out is incomplete: the daemon died, and there was no time to start it again")

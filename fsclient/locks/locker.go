@@ -192,8 +192,8 @@ func (l *Locker) wait(ctx context.Context, q *metadata.LockReq) (unknown bool, e
 }
 
 // abandon takes an interrupted waiter out of the home's queue. If the lock was
-// granted meanwhile, the caller has it; not a flock whose lock before is still being ended, which ends the new one, too. unknown reports that the home has not
-// answered.
+// granted meanwhile, the caller has it. A converted flock is released instead while the unlock of its old lock is
+// still retried, because that would end the new lock. unknown reports that the home has not answered.
 func (l *Locker) abandon(ctx context.Context, q metadata.LockReq) (unknown bool, err error) {
 	errno := wait.Errno(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)

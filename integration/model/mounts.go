@@ -126,8 +126,8 @@ func (m *Mounts) copyrange(src real, o Op) Result {
 	if src.mount != dst.mount {
 		return failed(syscall.EXDEV)
 	}
-	// The kernel takes the size that it heard last, and its pages as they are. A program
-	// that copies stats the file first; who has it open for long also reads first.
+	// The kernel copies up to the size that it knows, from the pages that it has. Programs stat the file
+	// before they copy; the read makes the pages current.
 	var st unix.Stat_t
 	if err := unix.Fstat(src.fd, &st); err != nil {
 		return of(0, err)

@@ -236,37 +236,35 @@ func (c *Cache) Removed(ino metadata.Ino) (metadata.Attr, bool) {
 }
 
 // Recalled drops the answers that a home recalls, and no others: each home that changes an inode recalls its attributes. It
-// returns the inodes whose attributes must not be cached any longer. A kernel that is told so discards an answer that is on
-// its way, and a read then uses the size of before.
-func (c *Cache) Recalled(keys ...metadata.LeaseKey) (inos []metadata.Ino) {
+// returns the inodes whose attributes must not be cached any longer. Invalidating more than those is wrong: the kernel then
+// discards a reply in flight, and a read uses the old size.
+func (c *Cache) Recalled(keys ...metadata.LeaseKey) []metadata.Ino {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, k := range keys {
-		c.forget(k)
-		if k.Name == "" {
-			inos = append(inos, k.Ino)
-		} else {
-			delete(c.entries, k)
-		}
-	}
-	return inos
+	return c.drop(keys)
 }
 
 // Revoke drops answers about what this node changes. An entry takes the attributes of its inode with it. It returns
 // the inodes whose attributes must not be cached any longer.
-func (c *Cache) Revoke(keys ...metadata.LeaseKey) (inos []metadata.Ino) {
+func (c *Cache) Revoke(keys ...metadata.LeaseKey) []metadata.Ino {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	all := slices.Clip(keys)
+	for _, k := range keys {
+		if e, ok := c.entries[k]; ok {
+			all = append(all, metadata.LeaseKey{Ino: e.value.Ino})
+		}
+	}
+	return c.drop(all)
+}
+
+// drop drops keys, and returns the inodes among them; c.mu is held.
+func (c *Cache) drop(keys []metadata.LeaseKey) (inos []metadata.Ino) {
 	for _, k := range keys {
 		c.forget(k)
+		delete(c.entries, k)
 		if k.Name == "" {
 			inos = append(inos, k.Ino)
-			continue
-		}
-		if e, ok := c.entries[k]; ok {
-			delete(c.entries, k)
-			c.forget(metadata.LeaseKey{Ino: e.value.Ino})
-			inos = append(inos, e.value.Ino)
 		}
 	}
 	return inos

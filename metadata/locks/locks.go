@@ -58,7 +58,7 @@ func (l *Locks) Lock(ctx context.Context, by metadata.Holder, q metadata.LockReq
 	}
 	err := l.ready(ctx, by, q.Ino)
 	if l.leave(a) {
-		err = fmt.Errorf("lock on %v, which nobody wants any more: %w", q.Ino, syscall.EINTR)
+		err = fmt.Errorf("lock on %v: the request was cancelled: %w", q.Ino, syscall.EINTR)
 	}
 	if err != nil {
 		return metadata.LockAnswer{}, err

@@ -368,7 +368,7 @@ func TestLocksWake(t *testing.T) {
 }
 
 // TestCancelledBeforeReady: a request that does not wait for others, but for the home to be ready, is cancelled there:
-// nobody would end the lock that it got later.
+// a lock that it got later would never be released.
 func TestCancelledBeforeReady(t *testing.T) {
 	ready, asks := make(chan struct{}), make(chan struct{}, 2)
 	l := New(Config{Ready: func(_ context.Context, by metadata.Holder, _ metadata.Ino) error {

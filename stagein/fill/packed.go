@@ -163,7 +163,7 @@ func (u unpacking) commit(x *item) error {
 	changed := u.dropped.fromSource(x.PieceID, x.sum.Sum128(), x.want)
 	x.changed = changed != nil
 	if u.dry {
-		return nil // who waits is told when the reading is over
+		return nil // the waiters get the result when the read ends
 	}
 	if changed == nil {
 		if err := u.journal.add(x.PieceID, x.sum.Sum128()); err != nil {

@@ -141,7 +141,7 @@ func TestOutGroup(t *testing.T) {
 }
 
 // TestOutWholeSeconds: a target that keeps times in seconds only, as Lustre does, gets a file again if it was written to
-// since it was copied, or if nobody remembers.
+// since it was copied, or if the copier has no record of the copy.
 func TestOutWholeSeconds(t *testing.T) {
 	s := newScratch()
 	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("f"))
