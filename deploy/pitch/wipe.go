@@ -42,7 +42,11 @@ func wipe(ctx context.Context, path string) error {
 		return fmt.Errorf("%s: %w", parent.Name(), err)
 	}
 	w := &wiper{ctx: ctx, dev: uint64(above.Dev)}
-	if err := w.top(int(parent.Fd()), filepath.Base(path)); err != nil {
+	err = w.top(int(parent.Fd()), filepath.Base(path))
+	for errors.Is(err, unix.ENOENT) && ctx.Err() == nil { // an epilog and a prolog remove the same
+		err = w.top(int(parent.Fd()), filepath.Base(path))
+	}
+	if err != nil {
 		return fmt.Errorf("remove %s: %w", path, err)
 	}
 	return nil

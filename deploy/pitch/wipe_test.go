@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -204,5 +205,33 @@ func TestUncoverFollowsNothing(t *testing.T) {
 	}
 	if at, err := mounts.At(mounted); err != nil || len(at) != 1 {
 		t.Errorf("%d mounts are left, %v, want 1", len(at), err)
+	}
+}
+
+// TestWipeTogether: an epilog and the next prolog can remove the same job at the same time; neither reports what the other
+// has removed as left behind, which would drain the node.
+func TestWipeTogether(t *testing.T) {
+	for range 5 {
+		dir := filepath.Join(t.TempDir(), "17.0")
+		for i := range 20 {
+			sub := filepath.Join(dir, strconv.Itoa(i%5), strings.Repeat("d/", maxDepth+1), strconv.Itoa(i))
+			if err := os.MkdirAll(sub, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(sub, "f"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, err := range wipeAll(context.Background(), []string{dir, dir, dir}) {
+			if err != nil {
+				t.Errorf("wiper %d: %v", i, err)
+			}
+		}
+		if exists(dir) {
+			t.Fatal("the directory is left")
+		}
+		if t.Failed() {
+			return
+		}
 	}
 }
