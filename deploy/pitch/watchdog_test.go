@@ -238,3 +238,24 @@ func TestStageOutAfterDeath(t *testing.T) {
 		})
 	}
 }
+
+// TestTeardownTogether: after the death of a node, the job's epilog and the next job's prolog can tear it down at the same time.
+func TestTeardownTogether(t *testing.T) {
+	for range 5 {
+		n := newNode(t, wellBehaved)
+		n.pitched()
+		for _, p := range []process{n.keeper(), n.daemon()} {
+			_ = unix.Kill(p.pid, unix.SIGKILL) // the daemon dies with its keeper
+			soon(t, "it is dead", func() bool { return !p.alive() })
+		}
+		left := make(chan []string)
+		for range 2 {
+			go func() { left <- teardown(t.Context(), n.place()) }()
+		}
+		for range 2 {
+			if l := <-left; len(l) > 0 {
+				t.Errorf("left behind: %q", l)
+			}
+		}
+	}
+}
