@@ -99,7 +99,7 @@ func (b *bench) live(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, b.camp.strike()) }()
 	defer func() { err = errors.Join(err, b.hideBelow()) }()
-	if b.loop, err = newLoopback(filepath.Join(b.home, "under"), filepath.Join(b.home, "loop")); err != nil {
+	if b.loop, err = newLoopback(filepath.Join(b.home, "under"), filepath.Join(b.home, "loop"), loopFile); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.loop.close()) }()

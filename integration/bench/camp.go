@@ -22,6 +22,7 @@ import (
 const (
 	armBivouac  = "bivouac"
 	armLoopback = "loopback"
+	armPages    = "loopback, FUSE pages"
 	armPebble   = "pebble"
 )
 

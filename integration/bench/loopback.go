@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -16,23 +19,28 @@ import (
 // as it comes, in a process of its own.
 type loopback struct {
 	under, dir string
+	how        string // loopFile or loopPages
 	made       int
 	cmd        *exec.Cmd
 	in         io.Closer // closed to end it
 }
 
-func newLoopback(under, dir string) (*loopback, error) {
+// How a loopback's files are read: as the library does it, by root from the file below
+// (passthrough, Linux 6.9), or from pages that the kernel keeps for the mount.
+const loopFile, loopPages = "file", "pages"
+
+func newLoopback(under, dir, how string) (*loopback, error) {
 	for _, d := range []string{under, dir} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return nil, err
 		}
 	}
-	l := &loopback{under: under, dir: dir}
+	l := &loopback{under: under, dir: dir, how: how}
 	return l, l.mount()
 }
 
 func (l *loopback) mount() error {
-	c, err := spawn("loopback", l.under, l.dir)
+	c, err := spawn("loopback", l.under, l.dir, l.how)
 	if err != nil {
 		return fmt.Errorf("loopback: %w", err)
 	}
@@ -53,12 +61,20 @@ func (l *loopback) fresh() (string, error) {
 
 // serveLoopback is the process: it mounts, says so, and unmounts when its
 // input ends.
-func serveLoopback(under, dir string) error {
+func serveLoopback(under, dir, how string) error {
 	root, err := fs.NewLoopbackRoot(under)
 	if err != nil {
 		return err
 	}
-	opts := &fs.Options{MountOptions: fuse.MountOptions{Name: "loopback", FsName: under, DirectMount: os.Geteuid() == 0}}
+	var attrs *time.Duration
+	if how == loopPages {
+		long := time.Hour // a read asks for attributes that are not known
+		attrs = &long
+		n := root.(*fs.LoopbackNode)
+		root = &pagedNode{n}
+		n.RootData.RootNode = root
+	}
+	opts := &fs.Options{AttrTimeout: attrs, MountOptions: fuse.MountOptions{Name: "loopback", FsName: under, DirectMount: os.Geteuid() == 0}}
 	s, err := fs.Mount(dir, root, opts)
 	if err != nil {
 		return err
@@ -70,4 +86,31 @@ func serveLoopback(under, dir string) error {
 	}
 	s.Wait()
 	return nil
+}
+
+// pagedNode is a file whose pages the kernel keeps over an open.
+type pagedNode struct{ *fs.LoopbackNode }
+
+// pagedFile is an open one, without PassthroughFd.
+type pagedFile struct {
+	fs.FileHandle
+	fs.FileReader
+	fs.FileWriter
+	fs.FileReleaser
+	fs.FileGetattrer
+}
+
+// WrapChild makes every node below one, too.
+func (n *pagedNode) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
+	return &pagedNode{ops.(*fs.LoopbackNode)}
+}
+
+// Open hides the file below.
+func (n *pagedNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	h, _, errno := n.LoopbackNode.Open(ctx, flags)
+	if errno != 0 {
+		return nil, 0, errno
+	}
+	f := h.(*fs.LoopbackFile)
+	return pagedFile{f, f, f, f, f}, fuse.FOPEN_KEEP_CACHE, 0
 }

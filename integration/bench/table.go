@@ -102,7 +102,7 @@ func (w *row) add(arm string, v float64) {
 
 // armOrder puts what is measured first, and then what it is measured by.
 func armOrder(name string) int {
-	order := []string{armGuess, armMeasured, wayLocality, waySelect, wayChunk, waySeed, wayReplicas, wayNoPlan, wayLocal, armPlanned, armView, armBivouac, armOverlap, armAll, armSockets, armFew, armLoopback, armNative, armBare, armRaw, armMain, armPebble}
+	order := []string{armGuess, armMeasured, wayLocality, waySelect, wayChunk, waySeed, wayReplicas, wayNoPlan, wayLocal, armPlanned, armView, armBivouac, armOverlap, armAll, armSockets, armFew, armLoopback, armPages, armNative, armBare, armRaw, armMain, armPebble}
 	if i := slices.Index(order, name); i >= 0 {
 		return i
 	}

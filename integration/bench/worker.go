@@ -66,8 +66,8 @@ func write(path string, p []byte) error {
 
 func worker(args []string) error {
 	switch op := args[0]; {
-	case op == "loopback" && len(args) == 3:
-		return serveLoopback(args[1], args[2])
+	case op == "loopback" && len(args) == 4:
+		return serveLoopback(args[1], args[2], args[3])
 	case op == "read" && len(args) == 2:
 		return readList(args[1])
 	case op == "stream-read", op == "stream-write", op == "random-read":
