@@ -271,7 +271,7 @@ func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, 
 	if sum, ok, err := r.left(ctx, s, f, want); ok || err != nil {
 		return sum, err
 	}
-	sum, err = r.pull(ctx, s, from, f.PieceID, want, func(p []byte, off int64) error { return r.cfg.Write(ctx, temp, p, off) })
+	sum, err = r.pull(ctx, s, from, f.PieceID, want, &r.pace, func(p []byte, off int64) error { return r.cfg.Write(ctx, temp, p, off) })
 	if err == nil {
 		err = r.cfg.Store.Rename(ctx, temp, s.object(f.PieceID))
 	}
@@ -307,8 +307,8 @@ func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum
 }
 
 // pull reads a piece that a node has stored, calls put with its bytes, and returns its checksum,
-// which must be want unless want is zero. EAGAIN: the node does not have it.
-func (r *Replicas) pull(ctx context.Context, s *set, from metadata.NodeID, p fill.PieceID, want [16]byte, put func(p []byte, off int64) error) (sum [16]byte, err error) {
+// which must be want unless want is zero; pace is nil if a reader waits. EAGAIN: the node does not have it.
+func (r *Replicas) pull(ctx context.Context, s *set, from metadata.NodeID, p fill.PieceID, want [16]byte, pace *pacer, put func(p []byte, off int64) error) (sum [16]byte, err error) {
 	_, size, at, err := s.owned(p)
 	if err != nil {
 		return sum, err
@@ -324,7 +324,9 @@ func (r *Replicas) pull(ctx context.Context, s *set, from metadata.NodeID, p fil
 		if err := r.cfg.Rate.Take(ctx, int64(len(b))); err != nil {
 			return sum, err
 		}
+		begun := time.Now()
 		n, err := peer.ReadIfPresent(ctx, p.Ino, b, at(from)+off)
+		took := time.Since(begun)
 		if err == nil && n < len(b) {
 			err = fmt.Errorf("%d of %d bytes: %w", n, len(b), syscall.EAGAIN)
 		}
@@ -337,6 +339,9 @@ func (r *Replicas) pull(ctx context.Context, s *set, from metadata.NodeID, p fil
 			return sum, err
 		}
 		off += int64(n)
+		if err := node.Pause(ctx, pace.pause(n, took)); err != nil {
+			return sum, err
+		}
 	}
 	if err := check.Check(); err != nil {
 		return sum, fmt.Errorf("inode %v from node %d: %w", p.Ino, from, err)

@@ -63,6 +63,7 @@ type Replicas struct {
 	bytes  atomic.Int64  // that can be given back
 	on     atomic.Bool   // there is a dataset with replicas
 	notify atomic.Pointer[func(ds metadata.DatasetID, gone []metadata.Ino)]
+	pace   pacer
 
 	removing sync.Mutex // held while the objects of replicas that are leaving are removed
 

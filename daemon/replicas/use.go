@@ -165,7 +165,7 @@ func (r *Replicas) Adopt(ctx context.Context, p fill.PieceID) (sum [16]byte, ok 
 		if id == r.cfg.Node.Self() {
 			continue
 		}
-		if sum, err = r.pull(ctx, s, id, p, want, put); err == nil {
+		if sum, err = r.pull(ctx, s, id, p, want, nil, put); err == nil {
 			return sum, true
 		}
 		if errors.Is(err, syscall.ENOSPC) || ctx.Err() != nil {
