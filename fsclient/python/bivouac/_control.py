@@ -104,6 +104,16 @@ def _control_of(mount: str) -> Optional[Control]:
     return Control(path, mount) if path else None
 
 
+def check_mount() -> None:
+    """Raises OSError if the mount of $BIVOUAC is there, and fails."""
+    mount = os.environ.get("BIVOUAC", "")
+    try:
+        if mount:
+            Path(mount, _CONTROL).read_bytes()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # outside a job, or in a container without the mount: so it is for all ranks
+
+
 def find_control(path: Optional[StrPath] = None) -> Optional[Control]:
     """The control socket of the job that this process is in, or None outside a job.
 

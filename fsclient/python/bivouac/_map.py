@@ -24,9 +24,10 @@ class Map:
 
 
 def fetch_map(source: Source, patience: Optional[float] = None) -> Optional[Map]:
-    """The map of a source, None if the daemon does not give one.
+    """The map of a source; None if the daemon of every node must refuse it alike, because of the training itself.
 
-    A daemon that does not answer may be restarting: requests are repeated for patience seconds.
+    Any other failure is of this node alone: another rank may have the map. The request is repeated for patience
+    seconds, since the daemon may be restarting or may not know the dataset yet. Then ControlError is raised.
     """
     # Files are numbered by a plan; this one is not set, and has no order.
     plan = source.plan("list", seed=0, shuffle=False, first_only=True)
@@ -34,17 +35,12 @@ def fetch_map(source: Source, patience: Optional[float] = None) -> Optional[Map]
     while True:
         try:
             return _parse(source.control.call("POST", "/v1/map", plan, timeout=_ANSWER), source.files)
-        except Refused as e:
-            log.warning("no map of dataset %s (%s): each rank takes torch's samples", source.name, e)
-            return None
         except ControlError as e:
-            if time.monotonic() >= end:
-                log.warning(
-                    "%s: this rank takes torch's samples, and global batches differ if other ranks have a map: "
-                    "start training again when bivouac status shows all nodes",
-                    e,
-                )
+            if isinstance(e, Refused) and e.status == 400:
+                log.warning("no map of dataset %s (%s): each rank takes torch's samples", source.name, e)
                 return None
+            if time.monotonic() >= end:
+                raise
             time.sleep(0.2)
         except (KeyError, TypeError, ValueError) as e:
             log.warning("the map of dataset %s cannot be read (%s): each rank takes torch's samples", source.name, e)

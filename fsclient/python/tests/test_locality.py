@@ -1,3 +1,4 @@
+import errno
 import itertools
 import os
 import random
@@ -109,7 +110,7 @@ class LocalityTest(JobTest):
         """It is DistributedSampler, with one warning that says why."""
         want = list(Plain(self.folder(50), 4, 1, seed=6))
         for reply, why in (
-            ((404, {"error": "no dataset is named set"}), "no dataset is named set"),
+            ((400, {"error": "50 files, and the dataset has 49"}), "the dataset has 49"),
             ({"nodes": ["a"], "owner": "!"}, "cannot be read"),
             ({"files": 50, "nodes": ["a"], "owner": "AAA="}, "cannot be read"),
             ({"files": 50, "nodes": [], "owner": "AAAA"}, "cannot be read"),
@@ -133,10 +134,48 @@ class LocalityTest(JobTest):
             self.assertEqual([list(s) for s in ours], want)
             reporter.flush()
         self.assertEqual(len(logs.output), 1)
-        with self.assertLogs("bivouac", "WARNING") as logs:
-            s = LocalitySampler(self.folder(64), 8, 2, 1)
-        self.assertIn("does not answer", logs.output[0])
-        self.assertEqual(list(s), list(Plain(self.folder(64), 2, 1)))
+
+    def test_a_rank_alone_does_not_fall_back(self) -> None:
+        """The other ranks may have a map: global batches would differ."""
+        for reply in ((404, {"error": "no dataset is named set"}), (500, {"error": "its tree is not known yet"}), None):
+            if reply is None:
+                self.daemon.kill()
+            else:
+                self.daemon.replies["POST /v1/map"] = reply
+            why = "does not answer" if reply is None else reply[1]["error"]
+            with self.assertRaisesRegex(OSError, why + ".*start training again"):
+                LocalitySampler(self.folder(64), 8, 2, 1, rank_nodes=[0, 1])
+
+    def test_the_dataset_is_known_later(self) -> None:
+        self.daemon.give_map([i % 2 for i in range(64)], 2)
+        want = [list(s) for s in self.samplers(64, 8, [0, 1])]
+        good = self.daemon.replies["POST /v1/map"]
+        answers = iter([(500, {"error": "its tree is not known yet"}), (404, {"error": "no dataset is named set"})])
+        self.daemon.replies["POST /v1/map"] = lambda body: next(answers, good)
+        with mock.patch.object(bivouac._map, "_RESTART", 600):
+            self.assertEqual([list(s) for s in self.samplers(64, 8, [0, 1])], want)
+
+    def test_gather_without_a_map(self) -> None:
+        """All ranks take torch's samples, since one tells the others that it has no map."""
+        sent: List[Any] = []
+
+        def all_gather(answers: List[Any], mine: Any) -> None:
+            sent.append(mine)
+            answers[:] = [mine, (1, 0)]
+
+        self.daemon.kill()
+        group = mock.Mock(get_world_size=lambda: 2, all_gather_object=all_gather)
+        with mock.patch("bivouac.torch._locality.dist", group), self.assertLogs("bivouac", "WARNING"):
+            s = LocalitySampler(self.folder(64), 8, 2, 0, rank_nodes="gather")
+        self.assertEqual(sent, [None])
+        self.assertEqual(list(s), list(Plain(self.folder(64), 2, 0)))
+
+    def test_the_mount_fails(self) -> None:
+        """Then the dataset is not found, as outside a job; only this rank sees it."""
+        with mock.patch("pathlib.Path.read_text", side_effect=OSError(errno.ENOTCONN, "not connected")):
+            with mock.patch("pathlib.Path.read_bytes", side_effect=OSError(errno.ENOTCONN, "not connected")):
+                with self.assertRaisesRegex(OSError, "not connected.*start training again"):
+                    LocalitySampler(self.folder(64), 8, 2, 1, rank_nodes=[0, 1])
 
     def test_rank_nodes(self) -> None:
         self.daemon.give_map([i % 2 for i in range(64)], 2)

@@ -7,11 +7,16 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import torch
 import torch.distributed as dist
 
-from .._control import StrPath, log
+from .._control import ControlError, StrPath, check_mount, log
 from .._layout import rank_nodes as rank_nodes_of
 from .._map import Map, fetch_map
 from .._reporter import Plan
 from ._sampler import DistributedSampler
+
+_NO_MAP = (
+    "this rank cannot tell which samples are its own: start training again when bivouac status shows all nodes, "
+    'or give LocalitySampler rank_nodes="gather"'
+)
 
 
 class LocalitySampler(DistributedSampler):
@@ -35,7 +40,10 @@ class LocalitySampler(DistributedSampler):
     another order than Slurm numbers the nodes.
 
     The map does not change when a node is lost: its samples are dealt as before, and
-    are read from their new place. Without a map, and outside a job, this is DistributedSampler.
+    are read from their new place. Outside a job, and if the dataset is not of the job, this is
+    DistributedSampler. If the daemon of one node gives no map, its ranks must not fall back alone, since global
+    batches would differ from those of the others: the sampler raises an OSError after half a minute. With "gather", all
+    ranks take torch's samples instead.
     """
 
     def __init__(
@@ -62,8 +70,15 @@ class LocalitySampler(DistributedSampler):
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last, data=data, paths=paths)
 
     def _prepare(self) -> None:
-        if self._source is not None:
-            self._map = fetch_map(self._source)
+        try:
+            if self._source is not None:
+                self._map = fetch_map(self._source)
+            else:
+                check_mount()
+        except OSError as e:
+            if self._rank_nodes != "gather":
+                raise ControlError(f"{e}: {_NO_MAP}") from e
+            log.warning("no map of the dataset on this rank: %s", e)
         nodes = self._nodes()
         if self._map is not None and nodes is not None:
             self._matcher = Matcher(torch.tensor(self._map.owner), nodes)

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
-from .._control import Control, find_control, log
+from .._control import Control, ControlError, find_control, log
 from .._map import NOWHERE, Map, fetch_map
 from .._plan import Source, find_source
 from .._reporter import post
@@ -128,7 +128,12 @@ class Watched:
             return {}
         if not self._mapped:
             self._mapped = True
-            self._map = getattr(self._loader.sampler, "_map", None) or fetch_map(self._source, patience=0)
+            self._map = getattr(self._loader.sampler, "_map", None)
+            if self._map is None:
+                try:
+                    self._map = fetch_map(self._source, patience=0)
+                except ControlError as e:
+                    log.warning("where the samples are stored is not known: %s", e)
         m = self._map
         if m is None:
             return {}
