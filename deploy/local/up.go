@@ -39,6 +39,7 @@ type Config struct {
 	Rate, ServeRate int64
 	Ahead           int64
 	VerifyReads     bool        // daemon.Job's
+	NoChecksums     bool        // daemon.Job's
 	KernelView      string      // daemon.Job's
 	Protect         secure.Mode // daemon.Job's
 	Debug           bool        // daemon.Job's
@@ -167,7 +168,7 @@ func (l *launch) job(i int) *job.File {
 	home := filepath.Join(hidden(l.cfg.Dir), "node"+strconv.Itoa(i))
 	j := &job.File{
 		Version: job.Version, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
-		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Scratch: l.cfg.Scratch, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, Ahead: l.cfg.Ahead, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Network: l.cfg.Network, Protect: l.cfg.Protect, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
+		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Scratch: l.cfg.Scratch, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, Ahead: l.cfg.Ahead, VerifyReads: l.cfg.VerifyReads, NoChecksums: l.cfg.NoChecksums, KernelView: l.cfg.KernelView, Network: l.cfg.Network, Protect: l.cfg.Protect, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
 		Datasets: l.cfg.Datasets, StageOut: l.cfg.StageOut,
 		FailureTimeout: int(l.cfg.FailureTimeout / time.Second),
 		StartTimeout:   int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),

@@ -4,107 +4,91 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
 	"path/filepath"
-	"time"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bivouacfs/bivouac/datapath/chunkstore"
-	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/deploy/local"
 )
 
 var sumsFigure = figure{
-	name: "checksums",
-	about: "direct calls to a node's store of scratch data, in the page cache, by one thread; with checksums and without. A mount and a " +
-		"network cost much more, so that what a process notices is less",
+	name:   "checksums",
+	memory: 2 << 30,
+	about: "row 7: one process on node 0 writes and reads a file of 128 MiB in scratch, striped over four nodes, through the mount, and reads it with no page of it in the " +
+		"kernel; with checksums of scratch and in a job without them",
 	run: sums,
 }
 
 const (
 	armSums   = "checksums"
 	armNoSums = "without"
-	sumsSpan  = 64 << 20 // bytes of the object
-	sumsUnit  = "MB per processor second"
+	sumsCalls = 4000 // at random places
 )
 
-// sumsCase is one way to use the store.
-type sumsCase struct {
-	row    string
-	piece  int64
-	random bool
-	write  bool
-	calls  int
+func sums(ctx context.Context, b *bench) (err error) {
+	var arms []arm
+	for _, name := range []string{armSums, armNoSums} {
+		c, e := pitchWith(ctx, b.program, local.Config{Dir: filepath.Join(b.home, name), NoChecksums: name == armNoSums})
+		if e != nil {
+			return e
+		}
+		defer func() { err = errors.Join(err, c.strike()) }()
+		dir, e := c.fresh(0, 0)
+		if e != nil {
+			return e
+		}
+		arms = append(arms, arm{name, func(context.Context, int) error { return b.useScratch(name, c, filepath.Join(dir, "f")) }})
+	}
+	return b.interleave(ctx, arms...)
 }
 
-var sumsCases = []sumsCase{
-	{"1-MiB writes in sequence", 1 << 20, false, true, 512},
-	{"1-MiB reads in sequence", 1 << 20, false, false, 512},
-	{"random 4-KiB writes", 4 << 10, true, true, 40_000},
-	{"random 4-KiB reads", 4 << 10, true, false, 40_000},
-}
-
-func sums(ctx context.Context, b *bench) error {
-	stores := map[string]*chunkstore.Store{}
-	for arm, memory := range map[string]int64{armSums: 0, armNoSums: -1} {
-		dir := filepath.Join(b.home, "store-"+arm)
-		s, err := chunkstore.Open(chunkstore.Config{Dirs: []string{dir}, Sums: memory})
+// useScratch measures one arm once.
+func (b *bench) useScratch(name string, c *camp, path string) error {
+	size, calls := int64(b.amount(128))<<20, b.amount(sumsCalls)
+	for _, row := range []struct {
+		name, unit string
+		amount     float64
+		cold       bool
+		work       []string
+	}{
+		{"7 write from front to back", "MB/s", float64(size) / 1e6, false, []string{"stream-write", path, strconv.FormatInt(size, 10)}},
+		{"7 read from front to back", "MB/s", float64(size) / 1e6, true, []string{"stream-read", path, "1"}},
+		{"7 random 4-KiB writes", "/s", float64(calls), true, []string{"random-write", path, strconv.Itoa(calls)}},
+		{"7 random 4-KiB reads", "/s", float64(calls), true, []string{"cold-random", path, strconv.Itoa(calls)}},
+	} {
+		if row.cold {
+			if err := forget(c.state.Nodes[0].Mount); err != nil {
+				return err
+			}
+		}
+		u, err := alone(row.work...)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = errors.Join(s.Close(), os.RemoveAll(dir)) }() // the run's directory goes, too
-		if err := useStore(ctx, s, sumsCase{piece: 1 << 20, write: true, calls: sumsSpan >> 20}); err != nil {
-			return err
-		}
-		stores[arm] = s
-	}
-	for _, c := range sumsCases {
-		c.calls = b.amount(c.calls)
-		side := func(name string) arm {
-			return arm{name, func(ctx context.Context, _ int) error {
-				before := processorTime()
-				err := useStore(ctx, stores[name], c)
-				b.take(c.row, sumsUnit, name, float64(int64(c.calls)*c.piece)/1e6/(processorTime()-before).Seconds())
-				return err
-			}}
-		}
-		if err := b.interleave(ctx, side(armSums), side(armNoSums)); err != nil {
-			return err
-		}
-		b.aim(c.row, sumsUnit, ">= 0.90")
+		b.take(row.name, row.unit, name, row.amount/u.wall.Seconds())
+		b.aim(row.name, row.unit, ">= 0.90")
 	}
 	return nil
 }
 
-// processorTime is what this process has used.
-func processorTime() time.Duration {
-	var r unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &r) // it cannot fail
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
-}
-
-// useStore makes the calls of a case.
-func useStore(ctx context.Context, s *chunkstore.Store, c sumsCase) error {
-	r := rand.New(rand.NewPCG(1, 2))
-	p := make([]byte, c.piece)
-	for i := range p {
-		p[i] = byte(i * 7)
+// randomWrite is a worker's: pieces of 4 KiB at n random places, until the file is closed.
+func randomWrite(path string, n int) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
 	}
-	for i := range c.calls {
-		off := int64(i) * c.piece % sumsSpan
-		if c.random {
-			off = r.Int64N(sumsSpan/c.piece) * c.piece
-		}
-		if c.write {
-			if err := s.WriteAt(ctx, metadata.FirstIno, p, off); err != nil {
-				return err
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return errors.Join(err, unix.Close(fd))
+	}
+	p := make([]byte, 4096)
+	return timed(func() error {
+		for _, off := range randomPlaces(st.Size, n) {
+			if _, err := unix.Pwrite(fd, p, off); err != nil {
+				return fmt.Errorf("write at %d: %w", off, err)
 			}
-			continue
 		}
-		if n, err := s.ReadAt(ctx, metadata.FirstIno, p, off); err != nil || n != len(p) {
-			return fmt.Errorf("read of %d bytes at %d: %d, %w", len(p), off, n, err)
-		}
-	}
-	return nil
+		return unix.Close(fd)
+	})
 }

@@ -78,6 +78,12 @@ func worker(args []string) error {
 			return err
 		}
 		return coldRandomRead(args[1], n)
+	case op == "random-write" && len(args) == 3:
+		n, err := strconv.Atoi(args[2])
+		if err != nil {
+			return err
+		}
+		return randomWrite(args[1], n)
 	case op == "many-read" && len(args) == 3:
 		return manyRead(args[1], args[2] == "direct")
 	case op == "raw" && len(args) == 3:
