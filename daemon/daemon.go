@@ -29,6 +29,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/fill"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -202,6 +203,7 @@ func (d *Daemon) openDatasets() {
 		KV:     func(id metadata.DatasetID) dataset.KV { return d.home.Table(id) },
 		Remote: d.cfg.Data, Source: d.cfg.Source, Window: d.cfg.Window, Rate: d.serveRate, Copying: rate.New(copyRate, nil),
 		Patience: patience, Retry: 4 * d.cfg.Timing.Report,
+		Plan: func(ds cluster.Dataset) *accessplan.Plan { return d.plans.Loaded(ds) },
 	})
 	d.plans = plans.New(d, d.datasets.Files, 4*d.cfg.Timing.Report)
 	d.training = training.Open(d, d.dir("training.json"))

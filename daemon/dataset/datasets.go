@@ -14,6 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/fill"
@@ -36,6 +37,8 @@ type Config struct {
 	Copying  *rate.Bucket                    // limits the bytes that this node's replicas read from others; nil: unlimited
 	Patience time.Duration                   // with a node that does not answer
 	Retry    time.Duration                   // before a dataset that could not be loaded is tried again
+	// Plan is the access plan that the registry has for a dataset; nil: it is not here yet.
+	Plan func(cluster.Dataset) *accessplan.Plan
 }
 
 // Datasets is all parts of a node that deal with datasets.
@@ -82,7 +85,7 @@ func New(cfg Config) *Datasets {
 func newReplicas(cfg Config, stores *Stores, tables *Tables, fills *Fills) *replicas.Replicas {
 	fence, files := fills.cfg.Fence, fills.cfg.Files
 	r := replicas.New(replicas.Config{
-		Node: cfg.Node, Store: cfg.Store, Write: fence.WriteSpare, Put: fence.Write, Of: stores.Of, Rate: cfg.Copying,
+		Node: cfg.Node, Store: cfg.Store, Write: fence.WriteSpare, Put: fence.Write, Of: stores.Of, Rate: cfg.Copying, Plan: cfg.Plan,
 		Manifest: func(ds cluster.Dataset) (*manifest.Table, bool) {
 			x, ok := tables.get(ds.ID)
 			return x.table, ok && x.digest == ds.Digest

@@ -214,6 +214,16 @@ func (p *Plans) Plan(id metadata.DatasetID) (*accessplan.Plan, <-chan struct{}) 
 	return nil, p.changed
 }
 
+// Loaded is the plan that the registry has for ds; nil: it has none, or the plan is not here yet.
+func (p *Plans) Loaded(ds cluster.Dataset) *accessplan.Plan {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h := p.plans[ds.ID]; h != nil && h.digest == ds.Plan {
+		return h.plan
+	}
+	return nil
+}
+
 // Of is the plan of the dataset name.
 func (p *Plans) Of(name string) (id metadata.DatasetID, plan *accessplan.Plan, err error) {
 	ds, err := p.Dataset(name)

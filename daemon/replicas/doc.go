@@ -1,8 +1,12 @@
 // Package replicas keeps copies of other nodes' files of sealed datasets in spare room. Its one
 // idea is that readers find a replica without asking: the map decides which nodes hold replicas
-// of a file (cluster.Map.Replicas), every node makes its replicas in the same order
+// of a file (cluster.Map.Replicas), every node makes its replicas in an order that all know
 // (cluster.Map.ReplicaPosition), and each reports its progress (Mark). A mark is a hint: a node
 // that lacks the file answers EAGAIN at once, and the reader tries another.
+//
+// With replicas=spare and an access plan, a node makes replicas of the files first that it reads most often (preference). All
+// nodes compute how often each node reads each file, so a mark is enough here, too. If the plan comes when the node is full,
+// replicas of files that it reads less often leave (trade). The order then stays once scratch has taken room back.
 //
 //	Run       makes replicas in the background, from their owners, never from the source
 //	Has, Find a replica is read as a local file

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"syscall"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/fill"
@@ -66,8 +68,8 @@ func (r *Replicas) follow(ctx context.Context, ds cluster.Dataset, m cluster.Map
 	s.noticed = s.have
 	r.mu.Unlock()
 	switch {
-	case ctx.Err() != nil || errors.Is(err, errMapChanged):
-		return true
+	case ctx.Err() != nil || errors.Is(err, errChanged):
+		return false
 	case news:
 		r.changed(s.id, nil)
 	}
@@ -83,7 +85,27 @@ func (r *Replicas) follow(ctx context.Context, ds cluster.Dataset, m cluster.Map
 	default:
 		log.Info("replicas of the dataset made")
 	}
-	return err == nil && missed == 0
+	return err == nil && missed == 0 && (ds.Plan == "" || r.plan(ds) != nil || ds.Replicas != cluster.ReplicasSpare)
+}
+
+// plan is the access plan by which nodes order the replicas of a dataset; nil: none, or it is not here yet.
+func (r *Replicas) plan(ds cluster.Dataset) *accessplan.Plan {
+	if ds.Replicas != cluster.ReplicasSpare || ds.Plan == "" {
+		return nil
+	}
+	return r.cfg.Plan(ds)
+}
+
+// reordered reports whether replicas of s are to be made in another order, since its dataset has another plan, or none any
+// more. The order stays if replicas were given back: those lie at its end.
+func (r *Replicas) reordered(s *set, ds cluster.Dataset) bool {
+	plan := r.plan(ds)
+	if plan == nil && ds.Plan != "" || s.order.of() == plan {
+		return false
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return s.ceiling == math.MaxUint64
 }
 
 // prepare returns the set of a dataset by the map m; nil if its manifest is not here.
@@ -91,7 +113,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 	r.mu.RLock()
 	was := r.sets[ds.ID]
 	r.mu.RUnlock()
-	if was != nil && was.m.Epoch == m.Epoch {
+	if was != nil && was.m.Epoch == m.Epoch && !r.reordered(was, ds) {
 		r.mu.Lock()
 		was.claim = was.mark(0).Below
 		was.made, was.missed = 0, 0 // missing replicas are tried again
@@ -102,7 +124,13 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 	if !ok {
 		return nil, nil
 	}
-	s, err := newSet(ds, table, m, r.cfg.Node.Self())
+	var order *preference
+	if was != nil && !r.reordered(was, ds) {
+		order = was.order
+	} else if plan := r.plan(ds); plan != nil {
+		order = newPreference(plan, table, len(m.Nodes))
+	}
+	s, err := newSet(ds, table, m, r.cfg.Node.Self(), order)
 	if err != nil {
 		return nil, err
 	}
@@ -168,21 +196,25 @@ func (r *Replicas) learnSums(ctx context.Context, s *set) error {
 	return nil
 }
 
-var errMapChanged = errors.New("the map has changed")
+var errChanged = errors.New("the map or the access plan has changed")
 
-// makeAll makes the replicas of s, in their order, until there is no room or the map changes.
+// makeAll makes the replicas of s, in their order, until there is no room, or the map or the order changes.
 func (r *Replicas) makeAll(ctx context.Context, s *set) error {
 	for {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if r.cfg.Node.View().Map.Epoch != s.m.Epoch {
-			return errMapChanged
+		v := r.cfg.Node.View()
+		if ds, _ := v.Dataset(s.id); v.Map.Epoch != s.m.Epoch || r.reordered(s, ds) {
+			return errChanged
 		}
 		batch, room := r.batch(s)
 		switch {
 		case len(batch) == 0 && !room:
-			return errNoRoom
+			if !r.trade(s) {
+				return errNoRoom
+			}
+			continue
 		case len(batch) == 0:
 			return nil
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/fill"
@@ -39,7 +40,9 @@ type Config struct {
 	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error
 	// Compare reads an object of this node from its drive and compares it with its checksum.
 	Compare func(ctx context.Context, p fill.PieceSum) error
-	Rate    *rate.Bucket // bounds the bytes that replicas read from other nodes; nil: unlimited
+	// Plan is the access plan that the registry has for a dataset; nil: it is not here yet.
+	Plan func(ds cluster.Dataset) *accessplan.Plan
+	Rate *rate.Bucket // bounds the bytes that replicas read from other nodes; nil: unlimited
 }
 
 // Mark is a node's progress with its replicas of a dataset.
@@ -54,6 +57,8 @@ type Mark struct {
 	// Full: there is no free room for more. Given: bytes given back to scratch.
 	Full  bool  `json:"full,omitempty"`
 	Given int64 `json:"given,omitempty"`
+	// Order names the access plan by which it orders its replicas; "": the order of all nodes.
+	Order string `json:"order,omitempty"`
 }
 
 // Replicas holds the replicas of one node, and the marks of the others.
@@ -183,8 +188,8 @@ func (r *Replicas) Where(buf []metadata.NodeID, p fill.PieceID, owner metadata.N
 	if s.find(p).here() {
 		buf = append(buf, self)
 	}
-	m, pos, marks := r.cfg.Node.View().Map, s.position(p), r.marks[ino.Dataset()]
-	has := func(id metadata.NodeID) bool { return id != self && pos < marks[id].Below }
+	m, pos, marks := r.cfg.Node.View().Map, s.m.ReplicaPosition(ino, p.Chunk), r.marks[ino.Dataset()]
+	has := func(id metadata.NodeID) bool { return id != self && s.reached(marks[id], ino, pos) }
 	if s.n < len(m.Nodes)-1 {
 		var few [8]metadata.NodeID
 		for _, id := range m.Replicas(few[:0], ino, owner, s.n) {

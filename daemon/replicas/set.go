@@ -72,13 +72,15 @@ type table interface {
 }
 
 // set is the replicas of one dataset on this node. The lock of Replicas guards it, but for
-// what does not change: id, table, n, striped, m.
+// what does not change: id, table, n, striped, m, self, order.
 type set struct {
 	id      metadata.DatasetID
 	table   table
 	n       int                       // replicas of each file
 	striped map[metadata.Ino]*stripes // the files that are striped
 	m       cluster.Map               // by which the files were chosen
+	self    metadata.NodeID
+	order   *preference // nil: the order of all nodes
 
 	files   []file // by position
 	made    int    // files before this one were made, or could not be
@@ -94,9 +96,12 @@ type set struct {
 	full    bool
 }
 
-// newSet chooses the files that m gives the node self.
-func newSet(ds cluster.Dataset, table table, m cluster.Map, self metadata.NodeID) (*set, error) {
-	s := &set{id: ds.ID, table: table, n: ds.Replicas.Count(len(m.Nodes)), m: m, ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes)}
+// newSet chooses the files that m gives the node self, and sorts them by order.
+func newSet(ds cluster.Dataset, table table, m cluster.Map, self metadata.NodeID, order *preference) (*set, error) {
+	s := &set{
+		id: ds.ID, table: table, n: ds.Replicas.Count(len(m.Nodes)), m: m, self: self, order: order,
+		ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes),
+	}
 	var buf []metadata.NodeID
 	next := uint32(0) // number of the next chunk of a striped file
 	err := table.Located(func(_ manifest.Origin, a metadata.Attr) bool {
@@ -139,7 +144,21 @@ func (s *set) sort() {
 	})
 }
 
-func (s *set) position(p fill.PieceID) uint64 { return s.m.ReplicaPosition(p.Ino, p.Chunk) }
+// position is the place of a piece in the order in which this node makes its replicas.
+func (s *set) position(p fill.PieceID) uint64 {
+	return s.order.position(s.self, p.Ino, s.m.ReplicaPosition(p.Ino, p.Chunk))
+}
+
+// reached reports whether the node of a mark has its replica of a file whose place in the order of all nodes is common.
+func (s *set) reached(m Mark, ino metadata.Ino, common uint64) bool {
+	switch m.Order {
+	case "":
+		return common < m.Below
+	case s.order.name():
+		return s.order.position(m.Node, ino, common) < m.Below
+	}
+	return m.Below == math.MaxUint64 // the plan is not here; that node has all
+}
 
 // chunkObjects is added to the numbers of the objects of chunks, unfinished to those of replicas in the making. No
 // directory has an object.
@@ -221,13 +240,17 @@ func (s *set) index(pos uint64) int {
 // inherit takes over the files of was, the set under an earlier map, including replicas that the
 // map no longer gives to this node: they stay as long as there is room.
 func (s *set) inherit(was *set) {
-	s.ceiling, s.given, s.claim = was.ceiling, was.given, was.mark(0).Below
+	s.ceiling, s.given = was.ceiling, was.given
+	if s.order == was.order {
+		s.claim = was.mark(0).Below
+	}
 	var more []file
 	for _, f := range was.files {
 		switch x := s.find(f.PieceID); {
 		case x != nil:
 			x.sum, x.state, x.verified = f.sum, f.state, f.verified
 		case f.state == present || f.state == leaving:
+			f.pos = s.position(f.PieceID)
 			more = append(more, f)
 		}
 	}
@@ -272,7 +295,7 @@ func (s *set) put(f *file, to state) (bytes int64) {
 func (s *set) mark(self metadata.NodeID) Mark {
 	m := Mark{
 		Node: self, Below: s.ceiling, Files: s.have.files, Bytes: s.have.bytes, OfFiles: s.want.files, OfBytes: s.want.bytes,
-		Full: s.full, Given: s.given,
+		Full: s.full, Given: s.given, Order: s.order.name(),
 	}
 	if s.made < len(s.files) && s.files[s.made].pos < s.ceiling {
 		m.Below = s.files[s.made].pos
@@ -287,6 +310,6 @@ func (s *set) mark(self metadata.NodeID) Mark {
 
 // upTo counts the replicas at positions below pos, about.
 func (s *set) upTo(pos uint64) (files, bytes int64) {
-	part := float64(pos) / math.MaxUint64
+	part := float64(s.index(pos)) / float64(len(s.files))
 	return min(int64(part*float64(s.want.files)), s.have.files), min(int64(part*float64(s.want.bytes)), s.have.bytes)
 }

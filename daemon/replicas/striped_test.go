@@ -65,7 +65,7 @@ func TestChunksHaveReplicas(t *testing.T) {
 			}
 		}
 		for self := range metadata.NodeID(len(hosts)) {
-			s, err := newSet(ds, files, m, self)
+			s, err := newSet(ds, files, m, self, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

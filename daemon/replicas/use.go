@@ -251,6 +251,40 @@ func (r *Replicas) pickLast(n int64) (s *set, ps []fill.PieceID) {
 	return s, ps
 }
 
+// trade gives up replicas of files that this node reads less often than those that it lacks, for a batch of these, and
+// reports whether there were any. They were made before the plan was known.
+func (r *Replicas) trade(s *set) bool {
+	r.removing.Lock()
+	defer r.removing.Unlock()
+	ps := r.pickWorse(s)
+	if len(ps) > 0 {
+		r.discard(s, ps...)
+	}
+	return len(ps) > 0
+}
+
+// pickWorse picks such replicas to leave, the last ones first.
+func (r *Replicas) pickWorse(s *set) (ps []fill.PieceID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.made == len(s.files) || s.order.name() == "" {
+		return nil
+	}
+	end, need := (s.files[s.made].pos/s.order.width()+1)*s.order.width(), int64(0) // of those read as often as the first one
+	for i, n := s.made, 0; i < len(s.files) && s.files[i].pos < end && n < batchFiles; i++ {
+		if f := &s.files[i]; f.state == absent {
+			need += f.size
+			n++
+		}
+	}
+	for i := len(s.files) - 1; i >= 0 && s.files[i].pos > end && need > 0; i-- {
+		if f := &s.files[i]; f.state == present && r.leave(s, f) {
+			ps, need = append(ps, f.PieceID), need-f.size
+		}
+	}
+	return ps
+}
+
 // wholes returns, sorted, the files of pieces that are whole on one node: only these are read by the kernel itself.
 func (s *set) wholes(ps ...fill.PieceID) (inos []metadata.Ino) {
 	for _, p := range ps {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -308,6 +310,53 @@ func TestReplicasWithoutRoom(t *testing.T) {
 		if places := x.Client.Sources(); slices.ContainsFunc(places, func(p sources.Status) bool { return p.Failures > 0 }) {
 			t.Errorf("reads failed: %+v", places)
 		}
+	}
+}
+
+// TestSpareFollowsThePlan: each node has room for replicas of a third of what others have, and made the same ones as all
+// nodes. Then a plan is set by which it reads the same quarter of the files in every epoch: it has replicas of these instead.
+func TestSpareFollowsThePlan(t *testing.T) {
+	t.Parallel()
+	m := randomFiles(200, 60_000)
+	src := filepath.Join(t.TempDir(), "src")
+	writeTree(t, src, m)
+	fsys := newCounted()
+	c := Start(t, Config{Source: fsys, Capacity: bytesOf(m) * 9 / 16, Datasets: []job.Dataset{
+		{Source: src, Name: "set", Options: stagein.Options{Replicas: cluster.ReplicasSpare}},
+	}})
+	ds := c.Dataset(t, 0, "set")
+	full := func() bool {
+		s := c.Nodes[1].Status(context.Background()).Datasets[0].Copies
+		return s != nil && len(s.Full) == len(c.Nodes)
+	}
+	Eventually(t, "all nodes are full", full)
+	plan := accessplan.Plan{Dataset: "set", Kind: accessplan.List, Ranks: len(c.Nodes), Paths: slices.Sorted(maps.Keys(m))}
+	if _, err := c.Nodes[2].Plans().Set(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "every node has a copy of each file that its rank reads", func() bool {
+		for i, path := range plan.Paths {
+			n := c.Nodes[i%len(c.Nodes)]
+			a, err := attr(n, ds.ID, path)
+			if err != nil || !slices.Contains(n.Client.Where(&a), n.Client.Self()) {
+				return false
+			}
+		}
+		return true
+	})
+	before, far := fsys.sum(), c.remote()
+	for i, path := range plan.Paths {
+		if got, err := read(t.Context(), c.Nodes[i%len(c.Nodes)], ds.ID, path); err != nil || !bytes.Equal(got, m[path]) {
+			t.Fatalf("%s: %d bytes, %v, want %d", path, len(got), err, len(m[path]))
+		}
+	}
+	if n := c.remote() - far; n > 0 {
+		t.Errorf("%d bytes were read from other nodes, although each node has what its rank reads", n)
+	}
+	Eventually(t, "all nodes are full again", full)
+	readAll(t, c, ds.ID, m, 1)
+	if n := fsys.sum() - before; n > 0 {
+		t.Errorf("%d bytes came from the source", n)
 	}
 }
 

@@ -95,6 +95,9 @@ func (p *Plan) Check() error {
 	return nil
 }
 
+// Fixed reports whether the order of every epoch is the same.
+func (p *Plan) Fixed() bool { return p.Kind == List || p.Kind == Torch && !p.Shuffle }
+
 // Digest names the plan: equal plans have equal digests.
 func (p *Plan) Digest() string {
 	b, err := json.Marshal(p)
