@@ -231,6 +231,8 @@ func (sc *school) rows(w way, o outcome) error {
 	}
 	b.take("processors busy", "%", name, 100*o.perEpoch(func(e epochSeen) float64 { return e.busy }))
 	b.take("sent by the nodes' interfaces, steady epochs", "MB per epoch", name, o.perEpoch(func(e epochSeen) float64 { return e.wire })/1e6)
+	b.take("waited for batches in the first epoch", "s", name, o.waited(0)-o.waited(1))
+	b.take("waited for batches in a steady epoch", "s", name, o.waited(1)/float64(len(o.epochs)-1))
 	b.take("first step done, from the request", "s", name, o.first)
 	b.take("first epoch", "s", name, o.epochs[0].seconds)
 	b.take("steady epoch", "s", name, o.perEpoch(func(e epochSeen) float64 { return e.seconds }))
