@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -14,14 +16,17 @@ import (
 // BackingFD is the descriptor of a socket to the keeper, when Start.Backing
 // says so: a Unix sequential-packet socket on which the daemon asks for what
 // FUSE wants CAP_SYS_ADMIN for. A request is one packet, answered by one packet,
-// in order; numbers are little endian.
+// in order; numbers are little endian. No request has a descriptor with it: one of a
+// FUSE file of the user, whose server hangs, would hold the keeper up when it asks for its
+// type, and when it closes it.
 //
-//	request 'B', with one descriptor (SCM_RIGHTS)   register this file for reading (passthrough)
+//	request 'B'  store 1 byte  inode 8 bytes        register a file for reading (passthrough): the
+//	    path                                        number of its store directory, the path below that
 //	request 'D'  id 4 bytes                         forget this id
-//	request 'C'  name 1 to 255 bytes, with one      mount a cover of this dataset
-//	    descriptor, the far end of a talk (package mounts)
-//	request 'V'  the same                           make a kernel view of it, of the tree that comes in the talk
-//	answer  errno 4 bytes (0 is success)  id 4 bytes; those to 'C' and 'V' have a descriptor of /dev/fuse with them
+//	request 'C'  name 1 to 255 bytes                mount a cover of this dataset
+//	request 'V'  the same                           make a kernel view of it
+//	answer  errno 4 bytes (0 is success)  id 4 bytes; those to 'C' and 'V' have two descriptors with them: of
+//	    /dev/fuse, and the near end of a talk with the helper (package mounts)
 const BackingFD = 6
 
 // The requests on BackingFD, and the sizes of the packets.
@@ -31,18 +36,21 @@ const (
 	BackingCover = 'C'
 	BackingView  = 'V'
 	BackingAsk   = 256 // bytes of the longest request
+	BackingHead  = 10  // bytes of a BackingOpen before the path
 	BackingReply = 8   // bytes of an answer
 )
 
 // Backing is the daemon's end of the socket. It may be used by several
 // goroutines.
 type Backing struct {
+	stores []string
+
 	mu   sync.Mutex
 	conn *net.UnixConn // guarded by mu
 }
 
-// NewBacking speaks on f, which it closes.
-func NewBacking(f *os.File) (*Backing, error) {
+// NewBacking speaks on f, which it closes. Stores are the job's store directories.
+func NewBacking(f *os.File, stores []string) (*Backing, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
@@ -53,102 +61,110 @@ func NewBacking(f *os.File) (*Backing, error) {
 		_ = c.Close() // it is no socket of ours
 		return nil, fmt.Errorf("keeper's socket is %T: %w", c, syscall.EINVAL)
 	}
-	return &Backing{conn: u}, nil
+	return &Backing{conn: u, stores: stores}, nil
 }
 
-// Back has the keeper register f with the connection of the mount.
+// Back has the keeper register f, which is in a store directory, with the connection of the mount. If another
+// file has its name by now, the error is ENOENT or ESTALE.
 func (b *Backing) Back(f *os.File) (int32, error) {
-	raw, err := f.SyscallConn()
+	st, err := f.Stat()
 	if err != nil {
 		return 0, err
 	}
-	var id int32
-	var aerr error
-	if err := raw.Control(func(fd uintptr) {
-		id, _, aerr = b.ask([]byte{BackingOpen}, unix.UnixRights(int(fd)))
-	}); err != nil {
-		return 0, err
+	for i, s := range b.stores {
+		path, ok := strings.CutPrefix(f.Name(), filepath.Clean(s)+"/")
+		if !ok {
+			continue
+		}
+		p := binary.LittleEndian.AppendUint64([]byte{BackingOpen, byte(i)}, st.Sys().(*syscall.Stat_t).Ino)
+		id, _, err := b.ask(append(p, path...))
+		return id, err
 	}
-	return id, aerr
+	return 0, fmt.Errorf("%s is in no store: %w", f.Name(), syscall.EINVAL)
 }
 
-// Cover has the keeper mount a cover of a dataset, and returns the descriptor
-// that has to be served then. talk is the far end of a talk, and the caller's.
-func (b *Backing) Cover(name string, talk *os.File) (*os.File, error) {
-	return b.mount(BackingCover, name, talk)
+// Cover has the keeper mount a cover of a dataset. It returns the descriptor
+// that has to be served then, and the near end of a talk with the helper.
+func (b *Backing) Cover(name string) (dev, talk *os.File, err error) {
+	return b.mount(BackingCover, name)
 }
 
 // View has the keeper make a kernel view of a dataset, as Cover, of the tree that
-// comes in the talk.
-func (b *Backing) View(name string, talk *os.File) (dev *os.File, err error) {
-	return b.mount(BackingView, name, talk)
+// the daemon sends in the talk.
+func (b *Backing) View(name string) (dev, talk *os.File, err error) {
+	return b.mount(BackingView, name)
 }
 
-func (b *Backing) mount(what byte, name string, talk *os.File) (dev *os.File, err error) {
+func (b *Backing) mount(what byte, name string) (dev, talk *os.File, err error) {
 	if name == "" || len(name) >= BackingAsk {
-		return nil, fmt.Errorf("mount over %q: %w", name, syscall.EINVAL)
+		return nil, nil, fmt.Errorf("mount over %q: %w", name, syscall.EINVAL)
 	}
-	raw, err := talk.SyscallConn()
+	_, sent, err := b.ask(append([]byte{what}, name...))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var aerr error
-	if err := raw.Control(func(fd uintptr) {
-		_, dev, aerr = b.ask(append([]byte{what}, name...), unix.UnixRights(int(fd)))
-	}); err != nil {
-		return nil, err
+	if len(sent) != 2 {
+		closeFiles(sent)
+		return nil, nil, fmt.Errorf("keeper's socket: a mount with %d descriptors: %w", len(sent), syscall.EPROTO)
 	}
-	if aerr == nil && dev == nil {
-		aerr = fmt.Errorf("keeper's socket: a mount without a descriptor: %w", syscall.EPROTO)
-	}
-	return dev, aerr
+	return sent[0], sent[1], nil
 }
 
 // Drop has the keeper forget an id.
 func (b *Backing) Drop(id int32) error {
-	_, _, err := b.ask(binary.LittleEndian.AppendUint32([]byte{BackingDrop}, uint32(id)), nil)
+	_, _, err := b.ask(binary.LittleEndian.AppendUint32([]byte{BackingDrop}, uint32(id)))
 	return err
 }
 
-func (b *Backing) ask(p, rights []byte) (int32, *os.File, error) {
+func (b *Backing) ask(p []byte) (int32, []*os.File, error) {
+	if len(p) > BackingAsk {
+		return 0, nil, fmt.Errorf("keeper's socket: request of %d bytes: %w", len(p), syscall.ENAMETOOLONG)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, _, err := b.conn.WriteMsgUnix(p, rights, nil); err != nil {
+	if _, err := b.conn.Write(p); err != nil {
 		return 0, nil, fmt.Errorf("keeper's socket: %w", err)
 	}
 	var a [BackingReply]byte
-	oob := make([]byte, unix.CmsgSpace(4))
+	oob := make([]byte, unix.CmsgSpace(2*4))
 	n, oobn, _, _, err := b.conn.ReadMsgUnix(a[:], oob)
 	if err != nil {
 		return 0, nil, fmt.Errorf("keeper's socket: %w", err)
 	}
-	f := sentFile(oob[:oobn])
+	sent := sentFiles(oob[:oobn])
 	if n != len(a) {
 		err = fmt.Errorf("keeper's socket: answer of %d bytes: %w", n, syscall.EPROTO)
 	} else if no := syscall.Errno(binary.LittleEndian.Uint32(a[:])); no != 0 {
 		err = fmt.Errorf("keeper: %w", no)
 	}
 	if err != nil {
-		if f != nil {
-			_ = f.Close() // unused
-		}
+		closeFiles(sent)
 		return 0, nil, err
 	}
-	return int32(binary.LittleEndian.Uint32(a[4:])), f, nil
+	return int32(binary.LittleEndian.Uint32(a[4:])), sent, nil
 }
 
-// sentFile is the descriptor that came with an answer, nil if none did.
-func sentFile(oob []byte) *os.File {
+// sentFiles is the descriptors that came with an answer.
+func sentFiles(oob []byte) (files []*os.File) {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(msgs) != 1 {
 		return nil
 	}
 	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil || len(fds) != 1 {
+	if err != nil {
 		return nil
 	}
-	unix.CloseOnExec(fds[0])
-	return os.NewFile(uintptr(fds[0]), "/dev/fuse")
+	for _, fd := range fds {
+		unix.CloseOnExec(fd)
+		files = append(files, os.NewFile(uintptr(fd), "from the keeper"))
+	}
+	return files
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // nothing was done with it
+	}
 }
 
 // Close ends the conversation.

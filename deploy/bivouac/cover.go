@@ -29,24 +29,23 @@ const (
 	coverEnd = time.Second
 )
 
-// coverer mounts over a dataset of this node. The caller serves the returned connection; end
-// waits for the helper, which has the far end of a talk.
+// coverer mounts over a dataset of this node.
 type coverer interface {
-	cover(ctx context.Context, name string, talk *os.File) (dev *os.File, end func() error, err error)
-	view(ctx context.Context, name string, talk *os.File) (dev *os.File, end func() error, err error)
+	cover(ctx context.Context, name string) (*mounts.Mounting, error)
+	view(ctx context.Context, name string) (*mounts.Mounting, error)
 }
 
 // byKeeper mounts through the keeper.
 type byKeeper struct{ keeper *daemon.Backing }
 
-func (k byKeeper) cover(_ context.Context, name string, talk *os.File) (*os.File, func() error, error) {
-	dev, err := k.keeper.Cover(name, talk)
-	return dev, ended, err
+func (k byKeeper) cover(_ context.Context, name string) (*mounts.Mounting, error) {
+	dev, talk, err := k.keeper.Cover(name)
+	return &mounts.Mounting{Dev: dev, Talk: talk, End: ended}, err
 }
 
-func (k byKeeper) view(_ context.Context, name string, talk *os.File) (*os.File, func() error, error) {
-	dev, err := k.keeper.View(name, talk)
-	return dev, ended, err
+func (k byKeeper) view(_ context.Context, name string) (*mounts.Mounting, error) {
+	dev, talk, err := k.keeper.View(name)
+	return &mounts.Mounting{Dev: dev, Talk: talk, End: ended}, err
 }
 
 // ended is the end of a helper for which the keeper waits.
@@ -62,12 +61,12 @@ func (u byUs) over(name string) mounts.Cover {
 	return mounts.Cover{Base: u.job.Dirs.Mount, Name: name, UID: u.job.UID, GID: u.job.GID}
 }
 
-func (u byUs) cover(ctx context.Context, name string, talk *os.File) (*os.File, func() error, error) {
-	return u.over(name).Mount(ctx, self, talk)
+func (u byUs) cover(ctx context.Context, name string) (*mounts.Mounting, error) {
+	return u.over(name).Mount(ctx, self)
 }
 
-func (u byUs) view(ctx context.Context, name string, talk *os.File) (*os.File, func() error, error) {
-	return mounts.View{Cover: u.over(name), Stores: u.job.Dirs.Store}.Mount(ctx, self, talk)
+func (u byUs) view(ctx context.Context, name string) (*mounts.Mounting, error) {
+	return mounts.View{Cover: u.over(name), Stores: u.job.Dirs.Store}.Mount(ctx, self)
 }
 
 // covers mounts over datasets of small files, before programs see them: a kernel view, or a cover

@@ -21,27 +21,26 @@ const (
 
 // begin starts a helper with by, serves its connection with the Cover that adopt makes, tells the helper
 // what it has to know, and waits until it has mounted. After an error the Cover has ended.
-func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string, *os.File) (*os.File, func() error, error),
+func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string) (*mounts.Mounting, error),
 	adopt func(*os.File) (*mount.Cover, error), tell func(net.Conn) error) (*mount.Cover, error) {
-	near, far, err := mounts.Talk()
-	if err != nil {
-		return nil, err
-	}
-	defer near.Close()                                            // which ends a helper that still listens
-	defer context.AfterFunc(c.ctx, func() { _ = near.Close() })() // it may be closed already
-	_ = near.SetDeadline(time.Now().Add(helperTime))              // a helper that cannot be killed hides the dataset no longer
-	dev, end, err := by(c.ctx, ds.Name, far)
-	_ = far.Close() // the helper has its own
+	h, err := by(c.ctx, ds.Name)
 	if err != nil {
 		return nil, err
 	}
 	c.wg.Go(func() {
-		if err := end(); err != nil {
+		if err := h.End(); err != nil {
 			c.node.log.WithError(err).WithField("dataset", ds.Name).Error("a mount helper did not exit at the end of the job: kill it")
 		}
 	})
-	m, err := adopt(dev)
-	_ = dev.Close() // m has its own
+	near, err := mounts.Conn(h.Talk)
+	if err != nil {
+		return nil, errors.Join(err, h.Dev.Close())
+	}
+	defer near.Close()                                            // which ends a helper that still listens
+	defer context.AfterFunc(c.ctx, func() { _ = near.Close() })() // it may be closed already
+	_ = near.SetDeadline(time.Now().Add(helperTime))              // a helper that cannot be killed hides the dataset no longer
+	m, err := adopt(h.Dev)
+	_ = h.Dev.Close() // m has its own
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func openNode(job *job.File, start daemon.Start, lost func(string), log *logrus.
 	spareCollector()
 	n := &node{job: job, log: log, memory: boundMemory(job, log), ended: make(chan struct{}), watched: !start.Detached, kept: start.Handover}
 	if start.Backing {
-		if n.backer, err = daemon.NewBacking(os.NewFile(daemon.BackingFD, "backing")); err != nil {
+		if n.backer, err = daemon.NewBacking(os.NewFile(daemon.BackingFD, "backing"), job.Dirs.Store); err != nil {
 			return nil, err
 		}
 	}

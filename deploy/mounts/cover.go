@@ -46,19 +46,17 @@ func (c *Cover) validate() error {
 	return nil
 }
 
-// Mount starts a helper, program's command cover, that mounts c. It returns the descriptor
-// of /dev/fuse, which the caller has to serve, and end, which waits for the helper: it runs
-// until the cover is mounted. When ctx ends it is killed; EBUSY means that it did not die.
-// The caller keeps talk.
-func (c Cover) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func() error, err error) {
+// Mount starts a helper, program's command cover, that mounts c. It runs until the cover is
+// mounted. When ctx ends it is killed; EBUSY of its End means that it did not die.
+func (c Cover) Mount(ctx context.Context, program string) (*Mounting, error) {
 	if err := c.validate(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	h := helper{program: program, args: c.args("cover"), talk: talk, limit: coverTime}
-	if dev, end, err = h.start(ctx); err != nil {
-		return nil, nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+	m, err := helper{program: program, args: c.args("cover"), limit: coverTime}.start(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cover of %s: %w", c.Name, err)
 	}
-	return dev, end, nil
+	return m, nil
 }
 
 // args is the command line of a helper. A name may begin with "-".

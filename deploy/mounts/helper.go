@@ -18,41 +18,65 @@ import (
 type helper struct {
 	program string
 	args    []string
-	talk    *os.File
 	limit   time.Duration
+}
+
+// Mounting is a mount that a helper makes. The caller closes both descriptors.
+type Mounting struct {
+	Dev  *os.File     // of /dev/fuse: the caller serves the helper's connection
+	Talk *os.File     // the near end of a talk with the helper
+	End  func() error // waits for the helper
 }
 
 // killTime is how long a killed helper may take to die. It does not die while it waits for
 // an answer of a connection whose descriptor another process still holds.
 const killTime = 5 * time.Second
 
-// start returns the descriptor of /dev/fuse of the helper's connection, and end, which waits
-// for the helper. The helper is killed if it has not mounted by limit.
-func (h helper) start(ctx context.Context) (dev *os.File, end func() error, err error) {
+// start starts the helper, which is killed if it has not mounted by limit.
+func (h helper) start(ctx context.Context) (m *Mounting, err error) {
+	talk, theirs, err := socketpair(unix.SOCK_STREAM, "talk")
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close() // the helper has its own
+	if m, err = h.run(ctx, theirs); err != nil {
+		return nil, errors.Join(err, talk.Close())
+	}
+	m.Talk = talk
+	return m, nil
+}
+
+// run starts the helper with its end of a talk.
+func (h helper) run(ctx context.Context, talk *os.File) (*Mounting, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.limit)
-	near, far, err := socketpair(unix.SOCK_SEQPACKET, "cover")
+	f, far, err := socketpair(unix.SOCK_SEQPACKET, "cover")
 	if err != nil {
 		cancel()
-		return nil, nil, err
+		return nil, err
+	}
+	near, err := Conn(f)
+	if err != nil {
+		cancel()
+		return nil, errors.Join(err, far.Close())
 	}
 	var said strings.Builder
 	cmd := exec.CommandContext(ctx, h.program, h.args...)
 	cmd.Stderr, cmd.Dir = &said, "/"
 	cmd.Env = []string{"LANG=C.UTF-8"}
-	cmd.ExtraFiles = []*os.File{far, h.talk} // coverFD, talkFD
+	cmd.ExtraFiles = []*os.File{far, talk} // coverFD, talkFD
 	cmd.WaitDelay = time.Second
 	err = cmd.Start()
 	_ = far.Close() // the helper has its own
 	if err != nil {
 		cancel()
-		return nil, nil, errors.Join(err, near.Close())
+		return nil, errors.Join(err, near.Close())
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = cmd.Wait() // the error is in said
 	}()
-	end = func() error {
+	end := func() error {
 		defer cancel()
 		defer near.Close() // nothing more is expected
 		select {
@@ -64,14 +88,15 @@ func (h helper) start(ctx context.Context) (dev *os.File, end func() error, err 
 	}
 	soon, stop := context.WithTimeout(ctx, coverTime)
 	defer stop()
-	if dev, err = receiveFile(soon, near); err != nil {
+	dev, err := receiveFile(soon, near)
+	if err != nil {
 		cancel() // it may do something else
 		if e := end(); e != nil {
-			return nil, nil, errors.Join(err, e)
+			return nil, errors.Join(err, e)
 		}
-		return nil, nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
 	}
-	return dev, end, nil
+	return &Mounting{Dev: dev, End: end}, nil
 }
 
 // awaitKilled waits for a killed helper to die.
@@ -86,21 +111,27 @@ func awaitKilled(ended <-chan struct{}, pid int) error {
 	}
 }
 
-// socketpair returns both ends of a socket; far is for another process.
-func socketpair(kind int, name string) (near *net.UnixConn, far *os.File, err error) {
+// socketpair returns both ends of a socket.
+func socketpair(kind int, name string) (near, far *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	far = os.NewFile(uintptr(fds[1]), name)
-	f := os.NewFile(uintptr(fds[0]), name)
+	return os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name), nil
+}
+
+// Conn is the connection of the Unix socket f, which it closes.
+func Conn(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
-	conn, err := net.FileConn(f)
+	c, err := net.FileConn(f)
 	if err != nil {
-		_ = far.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	return conn.(*net.UnixConn), far, nil
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("%s is a %T: %w", f.Name(), c, syscall.EINVAL), c.Close())
+	}
+	return u, nil
 }
 
 // receiveFile waits for a packet with one descriptor.

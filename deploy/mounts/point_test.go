@@ -91,18 +91,22 @@ func TestAwaitMounted(t *testing.T) {
 
 // TestTellRoot: a helper receives the inode number of the root, and the end of the connection.
 func TestTellRoot(t *testing.T) {
-	near, far, err := Talk()
+	near, far, err := socketpair(unix.SOCK_STREAM, "talk")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer far.Close()
-	if err := TellRoot(near, dirIno(0)); err != nil {
+	conn, err := Conn(near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := TellRoot(conn, dirIno(0)); err != nil {
 		t.Fatal(err)
 	}
 	if root, err := hearRoot(far); err != nil || root != dirIno(0) {
 		t.Errorf("heard %v, %v, want %v", root, err, dirIno(0))
 	}
-	_ = near.Close() // nothing more is said
+	_ = conn.Close() // nothing more is said
 	if _, err := hearRoot(far); !errors.Is(err, io.EOF) {
 		t.Errorf("after the end: %v, want EOF", err)
 	}

@@ -74,17 +74,18 @@ func TestHelperIsStuck(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	h := helper{program: "/proc/self/exe", args: []string{"stuck"}, talk: devNull(t), limit: time.Minute}
-	dev, end, err := h.start(ctx)
+	h := helper{program: "/proc/self/exe", args: []string{"stuck"}, limit: time.Minute}
+	m, err := h.start(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := takeUp(dev); err != nil {
+	defer m.Talk.Close()
+	if err := takeUp(m.Dev); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- end() }()
+	go func() { ended <- m.End() }()
 	select {
 	case err := <-ended:
 		if !errors.Is(err, syscall.EBUSY) {
@@ -98,10 +99,10 @@ func TestHelperIsStuck(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("still waiting for the helper")
 	}
-	if err := dev.Close(); err != nil { // ends the connection
+	if err := m.Dev.Close(); err != nil { // ends the connection
 		t.Error(err)
 	}
-	if err := end(); err != nil {
+	if err := m.End(); err != nil {
 		t.Errorf("after the connection has ended: %v", err)
 	}
 }

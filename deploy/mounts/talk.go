@@ -14,18 +14,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// talkFD is the helper's descriptor of its end of a talk.
+// talkFD is the helper's descriptor of its end of a talk: a socket between the daemon and the helper. The
+// daemon sends the tree of a view, or of a cover the root (TellRoot); the helper answers with
+// the line that AwaitMounted waits for.
 const talkFD = coverFD + 1
 
 // saidMounted is the line of a helper that has mounted its cover or view.
 const saidMounted = "ok"
-
-// Talk returns both ends of a socket between the daemon (near) and a helper (far). The
-// daemon sends the tree of a view, or of a cover the root (TellRoot); the helper answers with
-// the line that AwaitMounted waits for.
-func Talk() (near *net.UnixConn, far *os.File, err error) {
-	return socketpair(unix.SOCK_STREAM, "talk")
-}
 
 // TellRoot sends the inode of the root of the dataset that is to be covered.
 func TellRoot(to net.Conn, root metadata.Ino) error {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -47,18 +46,17 @@ func (v *View) validate() error {
 	return err
 }
 
-// Mount starts a helper, program's command view, that makes v from the tree that comes in
-// talk, which the caller keeps. It returns the descriptor of /dev/fuse, which the caller
-// has to serve, and end, which waits for the helper.
-func (v View) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func() error, err error) {
+// Mount starts a helper, program's command view, that makes v from the tree that comes in the
+// talk with it.
+func (v View) Mount(ctx context.Context, program string) (*Mounting, error) {
 	if err := v.validate(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	h := helper{program: program, args: append(v.args("view"), v.Stores...), talk: talk, limit: viewTime}
-	if dev, end, err = h.start(ctx); err != nil {
-		return nil, nil, fmt.Errorf("view of %s: %w", v.Name, err)
+	m, err := helper{program: program, args: append(v.args("view"), v.Stores...), limit: viewTime}.start(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("view of %s: %w", v.Name, err)
 	}
-	return dev, end, nil
+	return m, nil
 }
 
 // Help is the work of the helper: it makes the view and mounts it.
@@ -120,7 +118,19 @@ func (v *View) assemble(tree *os.File) (view int, root metadata.Ino, err error) 
 // imageFile is a file without a name in the user's first store. It follows no link: where
 // stores are in a directory that all can write to, the user can replace his by one.
 func (v *View) imageFile() (*os.File, error) {
-	return os.OpenFile(v.Stores[0], unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	store, err := beneathPath(v.Stores[0], "")
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(store.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil, &os.PathError{Op: "open", Path: v.Stores[0], Err: unix.ENOTDIR}
+	}
+	return os.OpenFile(Reopen(store), unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 }
 
 // ownNamespace gives this thread a mount namespace from which no mount propagates.
@@ -180,12 +190,12 @@ func (v *View) overlay() (fd int, err error) {
 	defer func() { err = errors.Join(err, restore()) }()
 	layers := []string{imageLayer}
 	for _, s := range v.Stores {
-		d, err := os.OpenFile(filepath.Join(s, chunkstore.WholeDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		d, err := beneathPath(s, chunkstore.WholeDir)
 		if err != nil {
 			return -1, err
 		}
 		defer d.Close()
-		layers = append(layers, "/proc/self/fd/"+strconv.Itoa(int(d.Fd())))
+		layers = append(layers, Reopen(d))
 	}
 	return newOverlay(append(layers, objectsLayer))
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 const (
@@ -22,51 +24,65 @@ const (
 	maxBacked = 1 << 17
 )
 
-// mounter makes the mounts over dataset name that need root, and returns the descriptor that
-// the daemon has to serve. The mount helper talks to the daemon on a socket.
+// mounter makes the mounts over dataset name that need root, and returns the descriptors for
+// the daemon: of the connection that it has to serve, and of a talk with the mount helper.
 type mounter interface {
-	cover(name string, talk *os.File) (*os.File, error)
-	view(name string, talk *os.File) (*os.File, error)
+	cover(name string) ([]*os.File, error)
+	view(name string) ([]*os.File, error)
 }
 
 // backer registers files for passthrough with the FUSE connection of a daemon's mount, and
-// has covers and views mounted for it. When the daemon's end of the socket closes it ends and
+// has covers and views mounted for it. It takes no descriptor from the daemon, and opens only
+// plain files of the user in the job's stores: neither can be of a FUSE filesystem whose server
+// hangs. When the daemon's end of the socket closes it ends and
 // closes the connection, so that the connection dies with the daemon.
 type backer struct {
-	fuse  *os.File // own descriptor of the connection
-	sock  int
-	uid   uint32
-	files map[int32]struct{}
-	by    mounter
-	asked int // mounts requested so far
+	fuse   *os.File // own descriptor of the connection
+	sock   int
+	uid    uint32
+	stores []*os.File // handles of the store directories; nil: no file there is registered
+	files  map[int32]struct{}
+	by     mounter
+	asked  int // mounts requested so far
 }
 
 // serve answers requests until the socket closes.
 func (b *backer) serve() {
 	defer unix.Close(b.sock)
 	defer b.fuse.Close()
+	defer closeFiles(b.stores)
 	for {
-		id, dev, err := b.next()
+		id, files, err := b.next()
 		if errors.Is(err, errDaemonGone) {
 			return
 		}
 		var a [daemon.BackingReply]byte
 		binary.LittleEndian.PutUint32(a[:], uint32(errnoOf(err)))
 		binary.LittleEndian.PutUint32(a[4:], uint32(id))
-		if b.answer(a[:], dev) != nil {
+		if b.answer(a[:], files) != nil {
 			return
 		}
 	}
 }
 
-// answer sends a packet, with dev if it is not nil.
-func (b *backer) answer(p []byte, dev *os.File) error {
+// answer sends a packet with files, which it closes: the daemon has its own.
+func (b *backer) answer(p []byte, files []*os.File) error {
+	defer closeFiles(files)
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
 	var rights []byte
-	if dev != nil {
-		defer dev.Close() // the daemon has its own
-		rights = unix.UnixRights(int(dev.Fd()))
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
 	}
 	return unix.Sendmsg(b.sock, p, rights, nil, unix.MSG_NOSIGNAL)
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // nil, or nothing was written
+	}
 }
 
 var errDaemonGone = errors.New("the daemon's end is closed")
@@ -79,89 +95,70 @@ func errnoOf(err error) syscall.Errno {
 	return no
 }
 
-// next serves one request.
-func (b *backer) next() (int32, *os.File, error) {
+// next serves one request. There is no room for descriptors: the kernel drops those that come, without
+// the flush of a close.
+func (b *backer) next() (id int32, files []*os.File, err error) {
 	var p [daemon.BackingAsk + 1]byte
-	oob := make([]byte, unix.CmsgSpace(4*4))
-	n, oobn, flags, _, err := unix.Recvmsg(b.sock, p[:], oob, unix.MSG_CMSG_CLOEXEC)
-	if errors.Is(err, unix.EINTR) {
-		return 0, nil, syscall.EINTR
-	}
-	if err != nil || n == 0 {
-		return 0, nil, errDaemonGone
-	}
-	fds, err := rights(oob[:oobn])
-	defer closeAll(fds)
-	if err != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		return 0, nil, syscall.EPROTO
+	n, _, flags, _, err := unix.Recvmsg(b.sock, p[:], nil, 0)
+	for errors.Is(err, unix.EINTR) {
+		n, _, flags, _, err = unix.Recvmsg(b.sock, p[:], nil, 0)
 	}
 	switch {
-	case n == 1 && p[0] == daemon.BackingOpen && len(fds) == 1:
-		id, err := b.open(fds[0])
+	case err != nil || n == 0:
+		return 0, nil, errDaemonGone
+	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || n > daemon.BackingAsk:
+	case p[0] == daemon.BackingOpen && n > daemon.BackingHead:
+		id, err = b.open(int(p[1]), binary.LittleEndian.Uint64(p[2:]), string(p[daemon.BackingHead:n]))
 		return id, nil, err
-	case n == 5 && p[0] == daemon.BackingDrop && len(fds) == 0:
+	case p[0] == daemon.BackingDrop && n == 5:
 		return 0, nil, b.drop(int32(binary.LittleEndian.Uint32(p[1:])))
-	case n > 1 && n <= daemon.BackingAsk && p[0] == daemon.BackingCover && len(fds) == 1:
-		dev, err := b.mount(b.by.cover, string(p[1:n]), fds[0])
-		return 0, dev, err
-	case n > 1 && n <= daemon.BackingAsk && p[0] == daemon.BackingView && len(fds) == 1:
-		dev, err := b.mount(b.by.view, string(p[1:n]), fds[0])
-		return 0, dev, err
+	case p[0] == daemon.BackingCover && n > 1:
+		files, err = b.mount(b.by.cover, string(p[1:n]))
+		return 0, files, err
+	case p[0] == daemon.BackingView && n > 1:
+		files, err = b.mount(b.by.view, string(p[1:n]))
+		return 0, files, err
 	}
 	return 0, nil, syscall.EPROTO
 }
 
-// mount bounds the mounts of a daemon, and passes its socket on; the caller closes fd. The
-// mounter checks the name.
-func (b *backer) mount(by func(string, *os.File) (*os.File, error), name string, fd int) (*os.File, error) {
+// mount bounds the mounts of a daemon. The mounter checks the name.
+func (b *backer) mount(by func(string) ([]*os.File, error), name string) ([]*os.File, error) {
 	if b.asked++; b.asked > maxCovers {
 		return nil, syscall.ENOSPC
 	}
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	talk := os.NewFile(uintptr(own), "talk")
-	defer talk.Close() // the helper has its own
-	return by(name, talk)
+	return by(name)
 }
 
-// rights returns the descriptors of a packet, also with an error.
-func rights(oob []byte) (fds []int, err error) {
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range msgs {
-		f, e := unix.ParseUnixRights(&m)
-		fds = append(fds, f...)
-		err = errors.Join(err, e)
-	}
-	return fds, err
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd) // the kernel has its own
-	}
-}
-
-// open registers a plain file of the user, open for reading only: the user can read it anyway.
-func (b *backer) open(fd int) (int32, error) {
+// open registers a plain file of the user, which the user can read anyway. ESTALE: it is not the one with
+// this inode.
+func (b *backer) open(store int, ino uint64, path string) (int32, error) {
 	if len(b.files) >= maxBacked {
 		return 0, syscall.ENOSPC
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return 0, err
+	if store >= len(b.stores) || b.stores[store] == nil {
+		return 0, syscall.EPERM
 	}
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	h, err := mounts.Beneath(int(b.stores[store].Fd()), path)
 	if err != nil {
 		return 0, err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != b.uid || flags&(unix.O_ACCMODE|unix.O_PATH) != unix.O_RDONLY {
-		return 0, syscall.EPERM
+	defer h.Close()
+	var st, at unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(h.Fd()), &st), unix.Fstat(int(b.stores[store].Fd()), &at)); err != nil {
+		return 0, err
 	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != b.uid || st.Dev != at.Dev:
+		return 0, syscall.EPERM
+	case st.Ino != ino:
+		return 0, syscall.ESTALE
+	}
+	fd, err := unix.Open(mounts.Reopen(h), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // it waits for no lease of the user
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd) // the kernel has its own
 	m := struct {
 		fd      int32
 		flags   uint32
@@ -187,32 +184,61 @@ func (b *backer) drop(id int32) error {
 	return nil
 }
 
-// startBacker starts a backer with its own descriptor of the connection. far is the daemon's
+// startBacker starts b with its own descriptor of the connection. far is the daemon's
 // end of the socket; the caller closes it. done is called when the backer has ended. stop,
 // called once, ends it even if other processes hold far.
-func startBacker(conn *connection, uid uint32, by mounter, done func()) (far *os.File, stop func(), err error) {
+func startBacker(conn *connection, b *backer, done func()) (far *os.File, stop func(), err error) {
+	defer func() {
+		if err != nil {
+			closeFiles(b.stores)
+		}
+	}()
 	own, err := unix.FcntlInt(conn.dev.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("passthrough: %w", err)
 	}
+	b.fuse, b.files = os.NewFile(uintptr(own), fuseDevice), conn.files
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		_ = unix.Close(own) // nothing was done with it
-		return nil, nil, fmt.Errorf("passthrough: %w", err)
+		return nil, nil, errors.Join(fmt.Errorf("passthrough: %w", err), b.fuse.Close())
 	}
+	far = os.NewFile(uintptr(fds[1]), "backing")
 	again, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0) // the backer closes its own
 	if err != nil {
-		closeAll([]int{own, fds[0], fds[1]})
-		return nil, nil, fmt.Errorf("passthrough: %w", err)
+		_ = unix.Close(fds[0]) // nothing was sent
+		return nil, nil, errors.Join(fmt.Errorf("passthrough: %w", err), b.fuse.Close(), far.Close())
 	}
 	stop = func() {
 		_ = unix.Shutdown(again, unix.SHUT_RDWR) // it may have ended
 		_ = unix.Close(again)                    // nothing was written
 	}
-	b := &backer{fuse: os.NewFile(uintptr(own), fuseDevice), sock: fds[0], uid: uid, files: conn.files, by: by}
+	b.sock = fds[0]
 	go func() {
 		defer done()
 		b.serve()
 	}()
-	return os.NewFile(uintptr(fds[1]), "backing"), stop, nil
+	return far, stop, nil
+}
+
+// openStore returns a handle of a store directory of the user. Above it, all is root's; what the user may have mounted
+// there, or put in its place, is not opened.
+func openStore(path string, uid uint32) (*os.File, error) {
+	above, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer above.Close()
+	h, err := mounts.Beneath(int(above.Fd()), filepath.Base(path))
+	if err != nil {
+		return nil, err
+	}
+	var st, at unix.Stat_t
+	err = errors.Join(unix.Fstat(int(h.Fd()), &st), unix.Fstat(int(above.Fd()), &at))
+	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uid || st.Dev != at.Dev) {
+		err = fmt.Errorf("%s is not a directory of user %d: %w", path, uid, unix.EPERM)
+	}
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
 }

@@ -1,30 +1,39 @@
 package pitch
 
 import (
+	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// newBacker starts a backer on a connection that is not mounted, so that the
-// kernel refuses all that the backer lets through. It returns the daemon's end
+// newBacker starts a backer on a connection that is not mounted. It returns the daemon's end
 // of its socket.
-func newBacker(t *testing.T, uid uint32) (far *os.File, ended chan struct{}) {
+func newBacker(t *testing.T) (far *os.File, ended chan struct{}) {
 	t.Helper()
-	fuse, err := os.OpenFile(fuseDevice, os.O_RDWR, 0)
+	dev, err := os.OpenFile(fuseDevice, os.O_RDWR, 0)
 	if err != nil {
 		t.Skipf("no FUSE here: %v", err)
 	}
-	defer fuse.Close()
+	defer dev.Close()
+	return backerOf(t, dev, &backer{by: fakeMounter{}})
+}
+
+func backerOf(t *testing.T, dev *os.File, b *backer) (far *os.File, ended chan struct{}) {
+	t.Helper()
 	ended = make(chan struct{})
-	far, stop, err := startBacker(&connection{dev: fuse, files: make(map[int32]struct{})}, uid, fakeMounter{}, func() { close(ended) })
+	far, stop, err := startBacker(&connection{dev: dev, files: make(map[int32]struct{})}, b, func() { close(ended) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,10 +44,10 @@ func newBacker(t *testing.T, uid uint32) (far *os.File, ended chan struct{}) {
 	return far, ended
 }
 
-func newBacking(t *testing.T, uid uint32) *daemon.Backing {
+func newBacking(t *testing.T) *daemon.Backing {
 	t.Helper()
-	far, ended := newBacker(t, uid)
-	b, err := daemon.NewBacking(far)
+	far, ended := newBacker(t)
+	b, err := daemon.NewBacking(far, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +58,65 @@ func newBacking(t *testing.T, uid uint32) *daemon.Backing {
 	return b
 }
 
+// passing mounts a connection that lets files through to a backer, and ends it after the test.
+func passing(t *testing.T) *os.File {
+	t.Helper()
+	dev := hanging(t, t.TempDir())
+	b := make([]byte, 1<<17)
+	n, err := unix.Read(int(dev.Fd()), b)
+	if err != nil || n < 40+16 || binary.NativeEndian.Uint32(b[4:]) != 26 {
+		t.Fatalf("no INIT: %d bytes, %v", n, err)
+	}
+	if minor := binary.NativeEndian.Uint32(b[44:]); minor < 40 {
+		t.Skipf("FUSE 7.%d has no passthrough", minor)
+	}
+	out := make([]byte, 16+64)
+	copy(out[8:16], b[8:16])
+	for off, v := range map[int]uint32{0: 80, 16: 7, 20: 40, 28: 1 << 30, 36: 1 << 16, 48: 1 << (37 - 32), 52: 1} { // FUSE_INIT_EXT, FUSE_PASSTHROUGH, a stack of 1
+		binary.NativeEndian.PutUint32(out[off:], v)
+	}
+	if _, err := unix.Write(int(dev.Fd()), out); err != nil {
+		t.Fatal(err)
+	}
+	return dev
+}
+
+// hanging mounts a FUSE filesystem of root that does not answer for a minute; then whoever asks fails.
+func hanging(t *testing.T, at string) *os.File {
+	t.Helper()
+	uid := uint32(os.Geteuid())
+	dev, err := mountFuse(at, uid, uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hung := time.AfterFunc(time.Minute, func() { _ = unix.Unmount(at, unix.MNT_FORCE|unix.MNT_DETACH) })
+	t.Cleanup(func() {
+		if hung.Stop() {
+			_ = unix.Unmount(at, unix.MNT_FORCE|unix.MNT_DETACH) // the next line ends it, too
+		}
+		_ = dev.Close() // nothing was written
+	})
+	return dev
+}
+
+// request sends a packet to a backer, and returns its answer.
+func request(t *testing.T, far *os.File, p []byte, rights ...int) (no syscall.Errno, id int32) {
+	t.Helper()
+	var oob []byte
+	if len(rights) > 0 {
+		oob = unix.UnixRights(rights...)
+	}
+	if err := unix.Sendmsg(int(far.Fd()), p, oob, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	a := make([]byte, 64)
+	n, err := unix.Read(int(far.Fd()), a)
+	if err != nil || n != daemon.BackingReply {
+		t.Fatalf("%.20q is answered %v, %v", p, a[:max(n, 0)], err)
+	}
+	return syscall.Errno(binary.LittleEndian.Uint32(a)), int32(binary.LittleEndian.Uint32(a[4:]))
+}
+
 func wantErrno(t *testing.T, what string, err error, want syscall.Errno) {
 	t.Helper()
 	if errnoOf(err) != want || err == nil {
@@ -56,162 +124,228 @@ func wantErrno(t *testing.T, what string, err error, want syscall.Errno) {
 	}
 }
 
-// TestBackerRefuses: only plain files of the user that are open for reading
-// and no more reach the kernel.
+// TestBackerRefuses: only plain files of the user that are in a store, and the ones that the daemon
+// means, reach the kernel. A FUSE filesystem that hangs there is not asked, and no lease is waited for.
 func TestBackerRefuses(t *testing.T) {
-	uid := uint32(os.Geteuid())
-	b := newBacking(t, uid)
-	path := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		what, path string
-		flags      int
-	}{
-		{"a file open for writing", path, os.O_RDWR},
-		{"a file open for writing only", path, os.O_WRONLY},
-		{"a path", path, unix.O_PATH},
-		{"a directory", filepath.Dir(path), os.O_RDONLY},
-		{"a device", os.DevNull, os.O_RDONLY},
+	needFuse(t)
+	dir, uid := t.TempDir(), uint32(os.Geteuid())
+	at := func(name string) string { return filepath.Join(dir, "store", name) }
+	for _, err := range []error{
+		os.MkdirAll(at("d"), 0o700), os.Mkdir(at("hung"), 0o700), os.WriteFile(at("d/f"), []byte("x"), 0o600), os.WriteFile(at("d/g"), []byte("x"), 0o600),
+		os.WriteFile(filepath.Join(dir, "outside"), []byte("x"), 0o600), os.WriteFile(at("another's"), nil, 0o600), os.Chown(at("another's"), 12345, 12345),
+		os.Symlink("..", at("link")), os.Symlink("f", at("d/link")), os.Symlink("d", at("to d")),
+		unix.Mkfifo(at("fifo"), 0o600), unix.Mknod(at("device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))),
 	} {
-		f, err := os.OpenFile(tt.path, tt.flags, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.Back(f)
-		wantErrno(t, tt.what, err, syscall.EPERM)
-		_ = f.Close()
 	}
-	wantErrno(t, "an id that was not given", b.Drop(7), syscall.ENOENT)
-	other := newBacking(t, uid+1)
-	f, err := os.Open(path)
-	if err != nil {
+	hanging(t, at("hung"))
+	leased, err := os.Create(at("leased"))
+	if err == nil {
+		defer leased.Close()
+		_, err = unix.FcntlInt(leased.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+	}
+	store, e := openStore(at(""), uid)
+	if err = errors.Join(err, e); err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	_, err = other.Back(f)
-	wantErrno(t, "a file of another user", err, syscall.EPERM)
-	if _, err := b.Back(f); err == nil {
-		t.Error("a connection that is not mounted took a file")
+	far, _ := backerOf(t, passing(t), &backer{uid: uid, stores: []*os.File{nil, store}})
+	inode := func(path string) uint64 {
+		var st unix.Stat_t
+		_ = unix.Lstat(path, &st) // 0 if it is not there
+		return st.Ino
+	}
+	ask := func(store byte, path string, ino uint64) (syscall.Errno, int32) {
+		t.Helper()
+		return request(t, far, append(binary.LittleEndian.AppendUint64([]byte{daemon.BackingOpen, store}, ino), path...))
+	}
+	for _, tt := range []struct {
+		path, is string
+		want     syscall.Errno
+	}{
+		{"d", "d", syscall.EPERM}, {"another's", "another's", syscall.EPERM}, {"fifo", "fifo", syscall.EPERM}, {"device", "device", syscall.EPERM},
+		{"d/link", "d/f", syscall.EPERM}, {"link/outside", "../outside", syscall.ELOOP}, {"to d/f", "d/f", syscall.ELOOP}, {"../outside", "../outside", syscall.EXDEV},
+		{at("d/f"), "d/f", syscall.EXDEV}, {"hung", "none", syscall.EXDEV}, {"hung/f", "none", syscall.EXDEV}, {"leased", "leased", syscall.EAGAIN},
+		{"missing", "none", syscall.ENOENT}, {"d/f", "d/g", syscall.ESTALE}, {"d/f", "d/f", 0},
+	} {
+		no, id := ask(1, tt.path, inode(at(tt.is)))
+		if no != tt.want || (id != 0) != (no == 0) {
+			t.Errorf("%q for %q: %v, id %d, want %v", tt.path, tt.is, no, id, tt.want)
+		}
+		for _, want := range []syscall.Errno{no, syscall.ENOENT} { // an id is forgotten once
+			if no, _ := request(t, far, binary.LittleEndian.AppendUint32([]byte{daemon.BackingDrop}, uint32(id))); id != 0 && no != want {
+				t.Errorf("id %d is forgotten: %v, want %v", id, no, want)
+			}
+		}
+	}
+	for _, store := range []byte{0, 2} {
+		if no, _ := ask(store, "d/f", inode(at("d/f"))); no != syscall.EPERM {
+			t.Errorf("a store that could not be opened: %v, want EPERM", no)
+		}
 	}
 }
 
-// TestBackerPackets: what is no request is answered EPROTO, and what came with
-// it is closed; the end of the socket is the end of the backer.
+// TestOpenStore: only a directory of the user is taken for his store; what he has mounted there is not asked.
+func TestOpenStore(t *testing.T) {
+	needFuse(t)
+	dir := t.TempDir()
+	for _, name := range []string{"link", "hung", "file"} {
+		at, want := filepath.Join(dir, name), error(syscall.EPERM)
+		switch name {
+		case "link":
+			_ = os.Symlink("/tmp", at)
+		case "hung":
+			_ = os.Mkdir(at, 0o700)
+			hanging(t, at)
+			want = syscall.EXDEV
+		case "file":
+			_ = os.WriteFile(at, nil, 0o600)
+		}
+		if h, err := openStore(at, 0); !errors.Is(err, want) {
+			t.Errorf("openStore of a %s = %v, %v, want %v", name, h, err, want)
+		}
+	}
+	if h, err := openStore(t.TempDir(), 1); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("openStore of another user's = %v, %v, want EPERM", h, err)
+	}
+}
+
+// TestBackerPackets: what is no request is answered EPROTO. Descriptors that come are not used, not even to ask what they are
+// of; the end of the socket is the end of the backer.
 func TestBackerPackets(t *testing.T) {
-	far, ended := newBacker(t, uint32(os.Geteuid()))
-	f, err := os.Open(os.DevNull)
+	needFuse(t)
+	far, ended := newBacker(t)
+	dir := t.TempDir()
+	hanging(t, dir)
+	hung, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	one, two := unix.UnixRights(int(f.Fd())), unix.UnixRights(int(f.Fd()), int(f.Fd()))
+	defer unix.Close(hung)
 	for _, tt := range []struct {
 		what   string
-		p, oob []byte
+		p      []byte
+		rights []int
 	}{
-		{"no descriptor", []byte{daemon.BackingOpen}, nil},
-		{"two descriptors", []byte{daemon.BackingOpen}, two},
-		{"a descriptor to drop", []byte{daemon.BackingDrop, 1, 0, 0, 0}, one},
+		{"nothing but a descriptor", []byte{daemon.BackingOpen}, []int{hung}},
+		{"a file and a descriptor", []byte("B\x00inode678path"), []int{hung}},
+		{"no path", []byte("B\x00inode678"), nil},
+		{"a descriptor to drop", []byte{daemon.BackingDrop, 1, 0, 0, 0}, []int{hung}},
+		{"a cover with a descriptor", []byte("Cset"), []int{hung, hung}},
+		{"a view with a descriptor", []byte("Vset"), []int{hung}},
 		{"a short drop", []byte{daemon.BackingDrop, 1}, nil},
 		{"a long one", make([]byte, 100), nil},
+		{"too long a one", append([]byte{daemon.BackingCover}, make([]byte, daemon.BackingAsk)...), nil},
 		{"an unknown one", []byte{'?'}, nil},
 	} {
-		if err := unix.Sendmsg(int(far.Fd()), tt.p, tt.oob, nil, 0); err != nil {
-			t.Fatal(err)
-		}
-		a := make([]byte, 64)
-		n, err := unix.Read(int(far.Fd()), a)
-		if err != nil || n != daemon.BackingReply || syscall.Errno(a[0]) != syscall.EPROTO {
-			t.Errorf("%s is answered %v, %v, want EPROTO", tt.what, a[:max(n, 0)], err)
+		if no, _ := request(t, far, tt.p, tt.rights...); no != syscall.EPROTO {
+			t.Errorf("%s is answered %v, want EPROTO", tt.what, no)
 		}
 	}
 	_ = far.Close()
 	<-ended
 }
 
-// fakeMounter has a descriptor for one name only; that of a view is the talk's.
+// fakeMounter has descriptors for one name only. The talk of a cover is the null device, that of a view the file that
+// it is.
 type fakeMounter struct{}
 
-func (fakeMounter) cover(name string, _ *os.File) (*os.File, error) {
+func (fakeMounter) cover(name string) ([]*os.File, error) { return opened(name, os.DevNull) }
+func (fakeMounter) view(name string) ([]*os.File, error)  { return opened(name, "/proc/self/comm") }
+
+func opened(name, talk string) (files []*os.File, err error) {
 	if name != "set" {
 		return nil, syscall.EINVAL
 	}
-	return os.Open(os.DevNull)
-}
-
-func (fakeMounter) view(name string, talk *os.File) (*os.File, error) {
-	if name != "set" {
-		return nil, syscall.EINVAL
+	for _, path := range []string{os.DevNull, talk} {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
 	}
-	return os.Open(fmt.Sprintf("/proc/self/fd/%d", talk.Fd()))
+	return files, nil
 }
 
-// TestBackerViews: the keeper gets the socket that the daemon sends, and the daemon
-// the descriptor that was mounted.
-func TestBackerViews(t *testing.T) {
-	b := newBacking(t, uint32(os.Geteuid()))
-	talk := newTalk(t)
+// TestBackerMounts: the daemon gets the descriptors of a mount, up to a bound of mounts; what does not parse is
+// refused and mounts nothing.
+func TestBackerMounts(t *testing.T) {
+	b := newBacking(t)
 	for _, name := range []string{"other", "", string(make([]byte, 256))} {
-		_, err := b.View(name, talk)
+		_, _, err := b.View(name)
 		wantErrno(t, fmt.Sprintf("a view of %.10q", name), err, syscall.EINVAL)
+		_, _, err = b.Cover(name)
+		wantErrno(t, fmt.Sprintf("a cover of %.10q", name), err, syscall.EINVAL)
 	}
-	dev, err := b.View("set", talk)
+	want, err := os.ReadFile("/proc/self/comm")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dev.Close()
-	if got, err := io.ReadAll(dev); err != nil || string(got) != "a talk" {
-		t.Errorf("the keeper had %q, %v", got, err)
-	}
-	for range maxCovers - 2 {
-		dev, err := b.Cover("set", talk)
+	for i := range maxCovers - 2 { // two requests were sent
+		by := b.Cover
+		if i == 0 {
+			by = b.View
+		}
+		dev, talk, err := by("set")
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = dev.Close()
+		if st, err := dev.Stat(); err != nil || st.Mode()&os.ModeDevice == 0 {
+			t.Errorf("the descriptor is %v, %v", st, err)
+		}
+		if got, err := io.ReadAll(talk); i == 0 && (err != nil || !bytes.Equal(got, want)) {
+			t.Errorf("the talk of a view has %q, %v, want %q", got, err, want)
+		}
+		closeFiles([]*os.File{dev, talk})
 	}
-	_, err = b.View("set", talk)
+	_, _, err = b.Cover("set")
 	wantErrno(t, "one more mount than may be", err, syscall.ENOSPC)
 }
 
-// TestBackerCovers: the descriptor of a cover comes to the daemon, up to a bound;
-// what does not parse is refused and mounts nothing.
-func TestBackerCovers(t *testing.T) {
-	b := newBacking(t, uint32(os.Geteuid()))
-	talk := newTalk(t)
-	_, err := b.Cover("other", talk)
-	wantErrno(t, "a cover that cannot be mounted", err, syscall.EINVAL)
-	_, err = b.Cover("", talk)
-	wantErrno(t, "a cover without a name", err, syscall.EINVAL)
-	_, err = b.Cover(string(make([]byte, 256)), talk)
-	wantErrno(t, "a cover with too long a name", err, syscall.EINVAL)
-	for range maxCovers - 1 {
-		dev, err := b.Cover("set", talk)
-		if err != nil {
-			t.Fatal(err)
-		}
-		st, err := dev.Stat()
-		if err != nil || st.Mode()&os.ModeDevice == 0 {
-			t.Errorf("the descriptor is %v, %v", st, err)
-		}
-		_ = dev.Close()
-	}
-	_, err = b.Cover("set", talk)
-	wantErrno(t, "one more cover than may be", err, syscall.ENOSPC)
-}
-
-// newTalk is a file in the place of a socket.
-func newTalk(t *testing.T) *os.File {
-	t.Helper()
-	f, err := os.CreateTemp(t.TempDir(), "talk")
-	if err == nil {
-		t.Cleanup(func() { _ = f.Close() })
-		_, err = f.WriteString("a talk")
-	}
+// TestBackingPath: the daemon names a file by its store and the path below that.
+func TestBackingPath(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f
+	defer unix.Close(fds[0])
+	dir := t.TempDir()
+	b, err := daemon.NewBacking(os.NewFile(uintptr(fds[1]), "backing"), []string{dir + "/a", dir + "/b/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, path := range []string{"a/x", "b/d/y", "c", "b", "bc"} {
+		_ = os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o700)
+		f, err := os.Create(filepath.Join(dir, path))
+		if path == "b" {
+			f, err = os.Open(filepath.Join(dir, path)) // a directory
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := unix.Sendto(fds[0], []byte{0, 0, 0, 0, 9, 0, 0, 0}, 0, nil); err != nil { // the answer to the next request
+			t.Fatal(err)
+		}
+		id, err := b.Back(f)
+		got := make([]byte, 300)
+		n, _, rerr := unix.Recvfrom(fds[0], got, unix.MSG_DONTWAIT)
+		store, rest, ok := strings.Cut(path, "/")
+		if !ok {
+			if !errors.Is(err, syscall.EINVAL) || rerr == nil {
+				t.Errorf("Back of %s, which is in no store: %v, and %d bytes were sent", path, err, n)
+			}
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(f.Name(), &st); err != nil {
+			t.Fatal(err)
+		}
+		want := append(binary.LittleEndian.AppendUint64([]byte{daemon.BackingOpen, store[0] - 'a'}, st.Ino), rest...)
+		if id != 9 || err != nil || !bytes.Equal(got[:max(n, 0)], want) {
+			t.Errorf("Back of %s = %d, %v, and sent %q, %v, want %q", path, id, err, got[:max(n, 0)], rerr, want)
+		}
+	}
 }

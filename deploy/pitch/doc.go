@@ -5,11 +5,11 @@
 // of it without having seen it made.
 //
 // It never accesses the mount: a stat there can hang with the daemon. It follows no symbolic link below a directory that the user owns,
-// and detaches what a user has mounted there before it opens a directory. From
+// and enters no mount there, which may hang, too: it detaches it first, or gives up (mounts.Beneath). From
 // the network it reads one bounded credential, when the job key is fetched;
 // from the user a bounded spec, checked twice; from the daemon, which runs as
-// the user, the notes on the heartbeat connection and metrics, if somebody wants them: bounded,
-// and only samples. It does not know what a daemon serves.
+// the user, the notes on the heartbeat connection, requests without descriptors, and metrics, if somebody wants
+// them: bounded, and only samples. It does not know what a daemon serves.
 //
 // # On a node
 //

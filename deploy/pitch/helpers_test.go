@@ -3,7 +3,6 @@ package pitch
 import (
 	"errors"
 	"io"
-	"net"
 	"os"
 	"syscall"
 	"testing"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
-
-	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 // fakeHelper hands over a descriptor and says that it has mounted, and then works until
@@ -37,19 +34,14 @@ func TestHelpers(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	c := &child{k: &keeper{rec: &record{}, program: "/proc/self/exe", log: logrus.NewEntry(log)}, stop: make(chan struct{})}
-	var talks []net.Conn
+	var talks []*os.File
 	ask := func() error {
-		near, far, err := mounts.Talk()
+		files, err := c.cover("set")
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		defer far.Close()
-		dev, err := c.cover("set", far)
-		if err != nil {
-			return errors.Join(err, near.Close())
-		}
-		talks = append(talks, near)
-		return dev.Close()
+		talks = append(talks, files[1])
+		return files[0].Close()
 	}
 	for range maxHelpers {
 		if err := ask(); err != nil {
@@ -70,9 +62,7 @@ func TestHelpers(t *testing.T) {
 			t.Fatalf("no helper in the place of one that has ended: %v", err)
 		}
 	}
-	for _, talk := range talks[1:] {
-		_ = talk.Close() // the helper ends
-	}
+	closeFiles(talks[1:]) // the helpers end
 	close(c.stop)
 	c.wg.Wait()
 	if n := c.helpers.Load(); n != 0 {

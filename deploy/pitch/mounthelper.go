@@ -16,20 +16,19 @@ import (
 const maxHelpers = 8
 
 // cover mounts a cover for the daemon.
-func (c *child) cover(name string, talk *os.File) (*os.File, error) {
-	return c.helped(name, "no cover for a dataset", func(ctx context.Context) (*os.File, func() error, error) {
-		return c.over(name).Mount(ctx, c.k.program, talk)
+func (c *child) cover(name string) ([]*os.File, error) {
+	return c.helped(name, "no cover for a dataset", func(ctx context.Context) (*mounts.Mounting, error) {
+		return c.over(name).Mount(ctx, c.k.program)
 	})
 }
 
 // view makes a kernel view for the daemon.
-func (c *child) view(name string, talk *os.File) (*os.File, error) {
+func (c *child) view(name string) ([]*os.File, error) {
 	if c.k.rec.Job.KernelView == job.KernelViewOff {
 		return nil, unix.EPERM
 	}
-	return c.helped(name, "no kernel view for a dataset", func(ctx context.Context) (*os.File, func() error, error) {
-		v := mounts.View{Cover: c.over(name), Stores: c.k.rec.Job.Dirs.Store}
-		return v.Mount(ctx, c.k.program, talk)
+	return c.helped(name, "no kernel view for a dataset", func(ctx context.Context) (*mounts.Mounting, error) {
+		return mounts.View{Cover: c.over(name), Stores: c.k.rec.Job.Dirs.Store}.Mount(ctx, c.k.program)
 	})
 }
 
@@ -39,7 +38,7 @@ func (c *child) over(name string) mounts.Cover {
 
 // helped starts a mount helper, so that the keeper never waits for an answer of the daemon.
 // The helper goes on after helped has returned.
-func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os.File, func() error, error)) (*os.File, error) {
+func (c *child) helped(name, failed string, mount func(ctx context.Context) (*mounts.Mounting, error)) ([]*os.File, error) {
 	if c.helpers.Add(1) > maxHelpers {
 		c.helpers.Add(-1)
 		c.k.log.WithField("dataset", name).WithField("helpers", maxHelpers).Warn(failed + ": too many mount helpers are running; it is read through FUSE")
@@ -53,7 +52,7 @@ func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os
 		case <-ctx.Done():
 		}
 	})
-	dev, end, err := mount(ctx)
+	m, err := mount(ctx)
 	if err != nil {
 		cancel()
 		c.helperEnded(name, err)
@@ -65,9 +64,9 @@ func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os
 	}
 	c.wg.Go(func() {
 		defer cancel()
-		c.helperEnded(name, end())
+		c.helperEnded(name, m.End())
 	})
-	return dev, nil
+	return []*os.File{m.Dev, m.Talk}, nil
 }
 
 // helperEnded makes room for another helper, unless this one is still there (EBUSY).

@@ -150,7 +150,7 @@ func TestKernelView(t *testing.T) {
 		}
 	}
 	x := child{k: &keeper{rec: &record{Job: job.File{KernelView: job.KernelViewOff}}}}
-	if _, err := x.view("set", nil); !errors.Is(err, syscall.EPERM) {
+	if _, err := x.view("set"); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("a view that is off: %v, want EPERM", err)
 	}
 }

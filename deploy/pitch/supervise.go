@@ -181,7 +181,7 @@ func (c *child) start(heartbeat *os.File, conn *connection) error {
 	}
 	defer null.Close()
 	c.wg.Add(1)
-	back, stop, err := startBacker(conn, c.k.rec.Job.UID, c, c.wg.Done)
+	back, stop, err := startBacker(conn, c.newBacker(), c.wg.Done)
 	if err != nil {
 		c.wg.Done()
 		c.k.log.WithError(err).Warn("no passthrough: files are read through FUSE, which is slower")
@@ -196,6 +196,19 @@ func (c *child) start(heartbeat *os.File, conn *connection) error {
 	}
 	c.cmd.ExtraFiles = []*os.File{heartbeat, conn.dev, null, back, memory} // daemon.HeartbeatFD, FuseFD, ListenFD, BackingFD, HandoverFD
 	return daemon.StartProcess(c.cmd)
+}
+
+// newBacker opens the job's stores.
+func (c *child) newBacker() *backer {
+	b := &backer{uid: c.k.rec.Job.UID, by: c}
+	for _, s := range c.k.rec.Job.Dirs.Store {
+		h, err := openStore(s, b.uid)
+		if err != nil {
+			c.k.log.WithError(err).Warn("no passthrough for this store: its files are read through FUSE, which is slower")
+		}
+		b.stores = append(b.stores, h)
+	}
+	return b
 }
 
 // settle does for a new daemon what needs root, and sends it the start message. If the daemon
@@ -262,6 +275,15 @@ func (c *child) kill(graceful bool) error {
 		c.k.reportTrouble(e.Error())
 	}
 	c.unback()
+	c.awaitRequests(3 * killTime) // longer than for helpers
+	if e := os.Remove(c.k.place.daemonPid()); e != nil && !errors.Is(e, os.ErrNotExist) {
+		c.k.log.WithError(e).Warn("could not remove daemon.pid of the dead daemon")
+	}
+	return err
+}
+
+// awaitRequests waits until nothing works for the dead daemon, but no longer than limit: a drive may hang.
+func (c *child) awaitRequests(limit time.Duration) {
 	ended := make(chan struct{})
 	go func() { c.wg.Wait(); close(ended) }()
 	select {
@@ -269,13 +291,9 @@ func (c *child) kill(graceful bool) error {
 		for _, what := range c.left { // complete now
 			c.k.reportTrouble(what)
 		}
-	case <-time.After(3 * killTime): // longer than for helpers
-		c.k.log.Warn("the keeper still closes a file that the dead daemon has sent, which hangs in its filesystem: it goes on without it")
+	case <-time.After(limit):
+		c.k.log.Warn("a request of the dead daemon hangs in the kernel: the keeper goes on without it")
 	}
-	if e := os.Remove(c.k.place.daemonPid()); e != nil && !errors.Is(e, os.ErrNotExist) {
-		c.k.log.WithError(e).Warn("could not remove daemon.pid of the dead daemon")
-	}
-	return err
 }
 
 // unmount ends the mount of the daemon, down to the backstop.

@@ -30,7 +30,7 @@ import (
 // lack.
 type Backer interface {
 	// Back registers f with the connection of the mount and returns its id. f may be
-	// closed afterwards.
+	// closed afterwards. The error is ENOENT or ESTALE if f no longer has its name.
 	Back(f *os.File) (id int32, err error)
 	// Drop unregisters an id. Open files keep it.
 	Drop(id int32) error
@@ -263,7 +263,10 @@ func (t *backings) disabled() error {
 }
 
 func (t *backings) disable(err error) {
-	passing := []syscall.Errno{syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC}
+	passing := []syscall.Errno{
+		syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC,
+		syscall.ENOENT, syscall.ESTALE, // the object was removed or replaced meanwhile
+	}
 	if slices.ContainsFunc(passing, func(e syscall.Errno) bool { return errors.Is(err, e) }) {
 		return // it may succeed later
 	}
