@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 // The keeper has the metrics of its job. With metrics_textfile it writes them to a file that node_exporter
@@ -101,8 +102,7 @@ func (k *keeper) export(ctx context.Context) error {
 // metrics returns the samples of the job. Those of its daemon are there if they take no more than limit bytes.
 func (k *keeper) metrics(ctx context.Context, limit int) []byte {
 	var b, samples bytes.Buffer
-	j := job.File{Dirs: job.Dirs{Run: k.place.ctl()}}
-	text, err := daemonMetrics(ctx, j.CtlSocket(), k.rec.Job.UID)
+	text, err := daemonMetrics(ctx, k.place, k.rec.Job.UID)
 	up := 1
 	if err != nil { // it restarts, or hangs: the watchdog sees to it
 		up = 0
@@ -181,24 +181,46 @@ func askMetrics(ctx context.Context, path string, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// daemonMetrics asks a daemon. The path of the socket is the user's: it has to lead to a process of the user.
-func daemonMetrics(ctx context.Context, socket string, uid uint32) ([]byte, error) {
+// dialDaemon connects to the control socket of a daemon. The directory of the socket is the user's: what is there has to be
+// a socket of the user, that a process of the user listens on. What he has mounted there is not asked.
+func dialDaemon(ctx context.Context, p place, uid uint32) (net.Conn, error) {
+	run, err := os.Open(p.run())
+	if err != nil {
+		return nil, err
+	}
+	defer run.Close()
+	j := job.File{Dirs: job.Dirs{Run: filepath.Base(p.ctl())}}
+	socket, err := mounts.Beneath(int(run.Fd()), j.CtlSocket())
+	if err != nil {
+		return nil, err
+	}
+	defer socket.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(socket.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || st.Uid != uid {
+		return nil, fmt.Errorf("%s is not a socket of uid %d: %w", j.CtlSocket(), uid, unix.EPERM)
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", mounts.Reopen(socket))
+	if err != nil {
+		return nil, err
+	}
+	peer, err := peerUID(conn.(*net.UnixConn))
+	if err == nil && peer != uid {
+		err = fmt.Errorf("%s belongs to uid %d, not %d: %w", j.CtlSocket(), peer, uid, unix.EPERM)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// daemonMetrics asks the daemon of a job.
+func daemonMetrics(ctx context.Context, p place, uid uint32) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, metricsTime)
 	defer cancel()
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-		if err != nil {
-			return nil, err
-		}
-		peer, err := peerUID(conn.(*net.UnixConn))
-		if err == nil && peer != uid {
-			err = fmt.Errorf("%s belongs to uid %d, not %d: %w", socket, peer, uid, unix.EPERM)
-		}
-		if err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
-		return conn, nil
-	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dialDaemon(ctx, p, uid) }
 	c := http.Client{
 		Transport:     &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -213,11 +235,11 @@ func daemonMetrics(ctx context.Context, socket string, uid uint32) ([]byte, erro
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", socket, resp.Status)
+		return nil, fmt.Errorf("the daemon's metrics: %s", resp.Status)
 	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxMetrics+1))
 	if err == nil && len(b) > maxMetrics {
-		err = fmt.Errorf("%s: more than %d bytes of metrics", socket, maxMetrics)
+		err = fmt.Errorf("the daemon has more than %d bytes of metrics", maxMetrics)
 	}
 	return b, err
 }

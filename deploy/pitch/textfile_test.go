@@ -113,14 +113,14 @@ func TestDaemonMetrics(t *testing.T) {
 		<-served
 	})
 	uid := uint32(os.Getuid())
-	if b, err := daemonMetrics(t.Context(), socket, uid); err != nil || string(b) != body {
+	if b, err := daemonMetrics(t.Context(), k.place, uid); err != nil || string(b) != body {
 		t.Errorf("daemonMetrics = %q, %v", b, err)
 	}
-	if _, err := daemonMetrics(t.Context(), socket, uid+1); !errors.Is(err, syscall.EPERM) {
+	if _, err := daemonMetrics(t.Context(), k.place, uid+1); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("a socket of another user: %v, want EPERM", err)
 	}
 	body = strings.Repeat("x", maxMetrics+1)
-	if _, err := daemonMetrics(t.Context(), socket, uid); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := daemonMetrics(t.Context(), k.place, uid); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("too much: %v", err)
 	}
 	const sample = "bivouac_a{jobid=\"7\"} 1\n"
@@ -129,6 +129,55 @@ func TestDaemonMetrics(t *testing.T) {
 		if got := string(k.metrics(t.Context(), limit)); got != "bivouac_daemon_up{jobid=\"7\"}"+want {
 			t.Errorf("metrics of at most %d bytes = %s", limit, got)
 		}
+	}
+}
+
+// TestMetricsAttacks: root neither follows a link nor asks a FUSE filesystem that hangs, where a user has put them in the place of
+// the control socket or of its directory.
+func TestMetricsAttacks(t *testing.T) {
+	needFuse(t)
+	for _, c := range []struct {
+		what string
+		make func(ctl, socket string) error
+		want syscall.Errno
+	}{
+		{"a link", func(ctl, socket string) error {
+			return errors.Join(os.Rename(socket, socket+".moved"), os.Symlink("ctl.sock.moved", socket))
+		}, syscall.EPERM},
+		{"a linked directory", func(ctl, _ string) error {
+			return errors.Join(os.Rename(ctl, ctl+".moved"), os.Symlink("d.moved", ctl))
+		}, syscall.ELOOP},
+		{"a file", func(_, socket string) error { return errors.Join(os.Remove(socket), os.WriteFile(socket, nil, 0o600)) }, syscall.EPERM},
+		{"a socket of another user", func(_, socket string) error { return os.Lchown(socket, 12345, 12345) }, syscall.EPERM},
+		{"a mount that hangs", func(ctl, _ string) error { hanging(t, ctl); return nil }, syscall.EXDEV},
+	} {
+		dir, err := os.MkdirTemp("", "metrics") // short: a socket is below
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		p := place{Site{Run: dir}, "7"}
+		socket := filepath.Join(p.ctl(), "ctl.sock")
+		if err := os.MkdirAll(p.ctl(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false) // that would ask what is mounted there
+		conn, err := dialDaemon(t.Context(), p, 0)
+		if err != nil {
+			t.Fatalf("before %s: %v", c.what, err)
+		}
+		_ = conn.Close()
+		if err := c.make(p.ctl(), socket); err != nil {
+			t.Fatal(err)
+		}
+		if conn, err := dialDaemon(t.Context(), p, 0); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, %v, want %v", c.what, conn, err, c.want)
+		}
+		_ = l.Close()
 	}
 }
 

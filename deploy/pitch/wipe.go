@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 const (
@@ -85,8 +87,14 @@ func (w *wiper) top(parent int, name string) error {
 	}
 }
 
+// openDir opens a directory, unless something is mounted there (EXDEV).
 func openDir(parent int, name string) (*os.File, error) {
-	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	h, err := mounts.Beneath(parent, name)
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	fd, err := unix.Openat(int(h.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}

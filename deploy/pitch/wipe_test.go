@@ -66,6 +66,34 @@ func TestWipeOfALink(t *testing.T) {
 	}
 }
 
+// TestOpenDir: what a user has mounted over a directory after it was uncovered is not opened, so that it cannot hang.
+func TestOpenDir(t *testing.T) {
+	needFuse(t)
+	top := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(top, "d"), 0o700), os.Symlink("d", filepath.Join(top, "link")), os.WriteFile(filepath.Join(top, "d/f"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	parent, err := os.Open(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer parent.Close()
+	d, err := openDir(int(parent.Fd()), "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	hanging(t, filepath.Join(top, "d"))
+	if names, err := d.Readdirnames(-1); err != nil || len(names) != 1 {
+		t.Errorf("the directory has %q, %v", names, err)
+	}
+	for name, want := range map[string]error{"d": unix.EXDEV, "link": unix.ENOTDIR, "none": unix.ENOENT} {
+		if d, err := openDir(int(parent.Fd()), name); !errors.Is(err, want) {
+			t.Errorf("openDir of %s = %v, %v, want %v", name, d, err, want)
+		}
+	}
+}
+
 // TestWipeDeep has a tree that is deeper than the descriptors a process gets,
 // and whose path is longer than a path can be.
 func TestWipeDeep(t *testing.T) {
