@@ -2,10 +2,14 @@ package pitch
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -97,6 +101,41 @@ func TestNothingGetsAway(t *testing.T) {
 		}
 	}
 	n.clean()
+}
+
+// leaveOrphans starts processes of several users, which leave others, kills what it has to kill, and writes down which of
+// them are alive then.
+func leaveOrphans() int {
+	err := adoptOrphans()
+	var pids []string
+	for _, uid := range []uint32{0, nobody, 100_000, 100_001} {
+		cmd := exec.Command("sh", "-c", `sleep 1000 >&- 2>&- & echo $!`)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		pid, e := cmd.Output()
+		err = errors.Join(err, e)
+		pids = append(pids, strings.TrimSpace(string(pid)))
+	}
+	err = errors.Join(err, killOrphans(context.Background()))
+	for _, s := range pids {
+		pid, e := strconv.Atoi(s)
+		p := processOf(pid)
+		fmt.Println(e == nil && p.alive())
+		p.kill()
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+// TestOrphansOfSubuids: what a daemon has started as another of its user's user IDs goes with it; root's processes, which are our
+// own, stay.
+func TestOrphansOfSubuids(t *testing.T) {
+	needRoot(t)
+	if out, err := exec.Command("/proc/self/exe", "orphans").Output(); err != nil || string(out) != "true\nfalse\nfalse\nfalse\n" {
+		t.Errorf("alive are %q, %v, want root's only", out, err)
+	}
 }
 
 // TestRunVanishes: a keeper that nobody can tell to leave, because its run directory was

@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "filldir" {
 		os.Exit(fillDir())
 	}
+	if len(os.Args) == 2 && os.Args[1] == "orphans" {
+		os.Exit(leaveOrphans())
+	}
 	if len(os.Args) == 2 && os.Args[1] == "exchange" {
 		os.Exit(exchange())
 	}

@@ -12,7 +12,9 @@ import (
 
 // The keeper is the subreaper of its daemon: orphaned processes that the daemon started become
 // its children, whatever their session. Without that a user could have the daemon, which runs
-// as the user, start processes that outlive the job and that Slurm does not know.
+// as the user, start processes that outlive the job and that Slurm does not know. They are known by
+// their parent alone. The user can give them other user IDs (newuidmap), another environment and
+// other namespaces. Only what he has a service start, such as a user's systemd, is that service's.
 
 // adoptOrphans makes this process a subreaper.
 func adoptOrphans() error {
@@ -22,15 +24,12 @@ func adoptOrphans() error {
 	return nil
 }
 
-// killOrphans kills the children of this process that belong to uid, and their children in
+// killOrphans kills the children of this process that are not root's, and their children in
 // turn. Processes of root are our own.
-func killOrphans(ctx context.Context, uid uint32) error {
-	if uid == 0 {
-		return nil
-	}
+func killOrphans(ctx context.Context) error {
 	var left []int
 	err := poll(ctx, func() bool {
-		left = childrenOf(os.Getpid(), uid)
+		left = childrenOf(os.Getpid())
 		for _, pid := range left {
 			_ = unix.Kill(pid, unix.SIGKILL)               // only we reap it, so its pid is not reused
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // or in the next round
@@ -43,8 +42,8 @@ func killOrphans(ctx context.Context, uid uint32) error {
 	return nil
 }
 
-// childrenOf returns the children of a process that belong to uid, zombies included.
-func childrenOf(parent int, uid uint32) (pids []int) {
+// childrenOf returns the children of a process that are not root's, zombies included.
+func childrenOf(parent int) (pids []int) {
 	names, err := readNames("/proc")
 	if err != nil {
 		return nil
@@ -55,7 +54,7 @@ func childrenOf(parent int, uid uint32) (pids []int) {
 			continue
 		}
 		b, err := os.ReadFile("/proc/" + name + "/status")
-		if err == nil && statusField(string(b), "PPid") == strconv.Itoa(parent) && statusField(string(b), "Uid") == strconv.FormatUint(uint64(uid), 10) {
+		if err == nil && statusField(string(b), "PPid") == strconv.Itoa(parent) && statusField(string(b), "Uid") != "0" {
 			pids = append(pids, pid)
 		}
 	}

@@ -306,7 +306,7 @@ func (c *child) unmount() error {
 func (c *child) killOrphans() error {
 	ctx, cancel := context.WithTimeout(context.Background(), killTime)
 	defer cancel()
-	return killOrphans(ctx, c.k.rec.Job.UID)
+	return killOrphans(ctx)
 }
 
 func (c *child) waitDied(limit time.Duration) bool {
