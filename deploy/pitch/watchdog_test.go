@@ -5,9 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -78,6 +80,50 @@ func TestMountSurvives(t *testing.T) {
 	})
 	soon(t, "the new one answers", func() bool { _, err := os.Stat(n.place().mount()); return err == nil })
 	wantMount(t, n)
+}
+
+// TestOldDeaths: only deaths of the last minute keep the next daemon from taking the connection over.
+func TestOldDeaths(t *testing.T) {
+	needFuse(t)
+	if !resends(t) {
+		t.Skip("needs Linux 6.9")
+	}
+	died := make(chan struct{})
+	close(died)
+	conn := &connection{dev: hanging(t, t.TempDir()), kept: true}
+	for ago, adopted := range map[time.Duration]bool{0: false, deathSpan + time.Second: true} {
+		at := time.Now().Add(-ago)
+		c := &child{k: &keeper{conn: conn, deaths: []time.Time{at, at}}, died: died}
+		if err := c.passOn(); (err == nil) != adopted {
+			t.Errorf("after two deaths %v ago: %v", ago, err)
+		}
+	}
+}
+
+// TestHungRequest: a request of a dead daemon that does not end does not hold the keeper up.
+func TestHungRequest(t *testing.T) {
+	var said strings.Builder
+	log := logrus.New()
+	log.SetOutput(&said)
+	c := &child{k: &keeper{log: logrus.NewEntry(log)}, left: []string{"mount helper 7 does not die"}}
+	c.wg.Add(1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.awaitRequests(time.Millisecond)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("the keeper waits for a request that does not end")
+	}
+	c.wg.Done()
+	<-ended
+	contains(t, "the log", said.String(), "hangs in the kernel")
+	c.awaitRequests(time.Hour)
+	if got := c.k.trouble; len(got) != 1 || got[0] != c.left[0] {
+		t.Errorf("once all have ended, the trouble is %q, want %q", got, c.left)
+	}
 }
 
 // TestAdoptionFails: if a daemon cannot take the mount over, the next one gets a new one.
