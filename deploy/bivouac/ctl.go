@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,10 +23,11 @@ import (
 
 // which says whose daemon a command talks to.
 type which struct {
-	dir    string      // a local job
-	job    string      // a Slurm job on this node
-	node   int         // of a local job
-	chosen func() bool // whether node was given
+	dir    string       // a local job
+	job    string       // a Slurm job on this node
+	node   int          // of a local job
+	chosen func() bool  // whether node was given
+	dead   []local.Node // of a local job
 }
 
 func (w *which) flags(c *cobra.Command) {
@@ -69,13 +71,25 @@ func (w *which) local() (*daemon.Ctl, error) {
 	if err != nil {
 		return nil, err
 	}
+	if w.dead = s.Dead(); len(w.dead) == len(s.Nodes) {
+		return nil, fmt.Errorf("all daemons of %s have ended (see %s): run bivouac down --dir %s, then bivouac up", w.dir, w.dead[0].Log, w.dir)
+	}
 	if w.node < 0 || w.node >= len(s.Nodes) {
 		return nil, fmt.Errorf("--node %d: %s has %d nodes", w.node, w.dir, len(s.Nodes))
+	}
+	if n := s.Nodes[w.node]; w.chosen() && slices.Contains(w.dead, n) {
+		return nil, errors.New(w.ended(n))
 	}
 	if w.chosen() {
 		return daemon.NewCtl(s.Nodes[w.node].Sock), nil
 	}
 	return answering(s.Nodes), nil
+}
+
+// ended says what the death of a daemon means and what to do.
+func (w *which) ended(n local.Node) string {
+	return fmt.Sprintf("the daemon of %s has ended (see %s) and is restarted only under Slurm: calls below %s fail with \"Transport endpoint is not connected\"; "+
+		"copy what you need from the other nodes, then run bivouac down --dir %s and bivouac up", n.Host, n.Log, n.Mount, w.dir)
 }
 
 // answerTime bounds how long a node is waited for where others can be asked.
@@ -102,6 +116,9 @@ func (w *which) run(f func(c *cobra.Command, ctl *daemon.Ctl, args []string) err
 		ctl, err := w.ctl()
 		if err != nil {
 			return err
+		}
+		for _, n := range w.dead {
+			fmt.Fprintln(c.ErrOrStderr(), "bivouac: "+w.ended(n))
 		}
 		return f(c, ctl, args)
 	}

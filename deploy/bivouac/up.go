@@ -24,7 +24,10 @@ func upCmd() *cobra.Command {
 		Long: `Up creates the directory D if it is missing, starts a daemon for each node, mounts
 the nodes at D/node0, D/node1, … and returns when all of them are ready. It needs
 no Slurm and no configuration. The last line that it prints sets the variables that
-job scripts use, for a shell. Stop it with: bivouac down --dir D`,
+job scripts use, for a shell. Stop it with: bivouac down --dir D
+
+Only jobs under Slurm restart a daemon that has died. Here calls below its mount fail
+with "Transport endpoint is not connected", and bivouac status --dir D names it.`,
 		Example: "  bivouac up --nodes 4 --dir /tmp/camp",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

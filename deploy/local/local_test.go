@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,34 @@ func TestDownOfNothing(t *testing.T) {
 		if _, err := Down(d); !errors.Is(err, ErrNothing) || !strings.Contains(err.Error(), d) {
 			t.Errorf("Down(%s): %v", d, err)
 		}
+	}
+}
+
+// TestDead: dead are daemons that were started and are gone, not those that are about to start or whose process cannot be seen from here.
+func TestDead(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, "listens"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	was, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "was killed"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	was.SetUnlinkOnClose(false)
+	_ = was.Close()
+	me := os.Getpid()
+	s := State{Nodes: []Node{
+		{Host: "starts"}, {Host: "lives", PID: me, Start: startTime(me), Sock: was.Addr().String()}, {Host: "elsewhere", PID: me, Start: "1", Sock: l.Addr().String()},
+		{Host: "killed", PID: me, Start: "1", Sock: was.Addr().String()}, {Host: "failed", PID: me, Start: "1", Sock: filepath.Join(dir, "none")},
+	}}
+	var got []string
+	for _, n := range s.Dead() {
+		got = append(got, n.Host)
+	}
+	if want := []string{"killed", "failed"}; !slices.Equal(got, want) {
+		t.Errorf("dead are %q, want %q", got, want)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,6 +98,22 @@ func startTime(pid int) string {
 }
 
 func (n Node) alive() bool { return n.PID > 0 && n.Start != "" && startTime(n.PID) == n.Start }
+
+// Dead returns the nodes whose daemons have ended. Nothing restarts them. A daemon in another process namespace is
+// found by its control socket.
+func (s *State) Dead() (dead []Node) {
+	for _, n := range s.Nodes {
+		if n.PID == 0 || n.alive() {
+			continue
+		}
+		if c, err := net.Dial("unix", n.Sock); err == nil {
+			_ = c.Close() // nothing was asked
+			continue
+		}
+		dead = append(dead, n)
+	}
+	return dead
+}
 
 // lockWait is how long lock waits: an up that was just killed may have a child
 // that still holds its lock, until it executes the daemon.

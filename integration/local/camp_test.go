@@ -246,7 +246,7 @@ func (c *camp) state() *deploy.State {
 func (c *camp) killAll() {
 	c.t.Helper()
 	for _, n := range c.state().Nodes {
-		if err := syscall.Kill(n.PID, syscall.SIGKILL); err != nil {
+		if err := syscall.Kill(n.PID, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
 			c.t.Fatal(err)
 		}
 	}

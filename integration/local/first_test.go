@@ -37,7 +37,7 @@ func TestFirstIsKilled(t *testing.T) {
 			t.Errorf("bivouac %q asks the dead node:\n%s", args, r.err)
 		}
 	}
-	c.fails([]string{"no daemon answers at " + first.Sock}, "status", "--dir", c.dir, "--node", "0")
+	c.fails([]string{"the daemon of node0 has ended (see " + first.Log, "bivouac down --dir " + c.dir}, "status", "--dir", c.dir, "--node", "0")
 
 	leads := int(c.status("1").Leader)
 	for _, i := range []int{1, leads} {

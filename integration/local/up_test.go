@@ -97,16 +97,24 @@ func TestKeepsWhatIsNotIts(t *testing.T) {
 	}
 }
 
-// TestKilled: everything was killed; down still finds all of it.
+// TestKilled: a daemon was killed, and status says so; then everything was killed, and down still finds all of it.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
+	if err := syscall.Kill(c.state().Nodes[1].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "status names the dead daemon", func() bool {
+		r := c.run("status", "--dir", c.dir)
+		return r.status == 0 && strings.HasPrefix(r.err, "bivouac: the daemon of node1 has ended") && strings.Contains(r.err, "bivouac down --dir "+c.dir) &&
+			strings.Count(r.err, "\n") == 1
+	})
 	c.killAll()
 	eventually(t, "a dead mount is ENOTCONN", func() bool { // ECONNABORTED while it dies
 		_, err := os.ReadDir(c.node("0"))
 		return errors.Is(err, syscall.ENOTCONN)
 	})
-	c.fails([]string{"no daemon answers at", "is the job still running?"}, "status", "--dir", c.dir)
+	c.fails([]string{"all daemons of " + c.dir + " have ended", "bivouac down --dir " + c.dir}, "status", "--dir", c.dir)
 	c.fails([]string{"bivouac down --dir " + c.dir}, "up", "--dir", c.dir)
 	c.ok("down", "--dir", c.dir)
 	c.gone(c.dir)
