@@ -110,6 +110,8 @@ func nodeLines(was, now cluster.View) (lines, lost []string) {
 		case !known:
 		case names.State == cluster.NamesLost && before.State == cluster.NamesServed:
 			lines = append(lines, fmt.Sprintf("the names of files of %s are lost with %s, which had taken them over, until that is back", n.Host, names.Node))
+		case served && before.State == cluster.NamesServed && names.Node != before.Node:
+			lines = append(lines, fmt.Sprintf("%s has taken over the names of files of %s from %s", names.Node, n.Host, before.Node))
 		case served && before.State != cluster.NamesServed && n.State != cluster.Down:
 			lines = append(lines, fmt.Sprintf("%s has started with an empty disk: %s has taken over the names of its files", n.Host, names.Node))
 		}

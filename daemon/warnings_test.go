@@ -23,10 +23,12 @@ func TestNodeLines(t *testing.T) {
 	down, back := up.WithState(1, cluster.Down, ""), up.WithState(1, cluster.Down, "").WithState(1, cluster.Up, "x:1")
 	closing := view(down)
 	closing.Closing = true
-	paired, _ := up.WithPartner(1, cluster.Partner{Node: 2, Since: up.Epoch})
+	paired, _ := up.WithPartner(1, 0, cluster.Partner{Node: 2, Since: up.Epoch})
 	taken := paired.WithState(1, cluster.Down, "")
-	empty, _ := paired.WithPartner(1, cluster.Partner{Node: 2, Since: up.Epoch, StandsIn: true})
+	empty, _ := paired.WithPartner(1, 0, cluster.Partner{Node: 2, Since: up.Epoch, StandsIn: true})
 	both := empty.WithState(2, cluster.Down, "")
+	copied, _ := empty.WithPartner(1, up.Epoch, cluster.Partner{Node: 0, Since: empty.Epoch})
+	handed, _ := copied.WithPartner(1, up.Epoch, cluster.Partner{Node: 0, Since: empty.Epoch, StandsIn: true})
 	for _, c := range []struct {
 		name     string
 		was, now cluster.View
@@ -36,6 +38,7 @@ func TestNodeLines(t *testing.T) {
 		{"taken over", view(paired), view(taken), "c has taken over the names of its files"},
 		{"back without names", view(taken), view(taken.WithState(1, cluster.Up, "x:1")), "; c keeps the names"},
 		{"an empty disk", view(paired), view(empty), "b has started with an empty disk: c has taken over"},
+		{"a third node", view(copied), view(handed), "a has taken over the names of files of b from c"},
 		{"the same disk", view(empty), view(empty), ""},
 		{"lost with its partner", view(taken), view(taken.WithState(0, cluster.Down, "")), "no answer from a"},
 		{"nothing", view(up), view(up), ""},

@@ -66,7 +66,7 @@ func newFile() metadata.New { return metadata.New{Mode: syscall.S_IFREG | 0o644}
 func TestSweepOfLostHome(t *testing.T) {
 	ctx, hs := t.Context(), homes(t, 3, 2)
 	hs[0].fake.Change(func(v cluster.View) cluster.View {
-		v.Map, _ = v.Map.WithPartner(2, cluster.Partner{Node: 0, Since: v.Map.Epoch})
+		v.Map, _ = v.Map.WithPartner(2, 0, cluster.Partner{Node: 0, Since: v.Map.Epoch})
 		v.Map = v.Map.WithState(2, cluster.Down, "")
 		return v
 	})

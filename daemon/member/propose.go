@@ -59,7 +59,7 @@ func (m *Member) proposeTo(ctx context.Context, id metadata.NodeID, c raftstore.
 }
 
 func (m *Member) onPropose(ctx context.Context, from metadata.NodeID, c *raftstore.Command) (cluster.View, error) {
-	if err := checkProposal(from, c); err != nil {
+	if err := checkProposal(from, m.View().Map, c); err != nil {
 		return cluster.View{}, err
 	}
 	speaks := c.Kind != raftstore.KindSetPlan && c.Kind != raftstore.KindRemoveDataset
@@ -78,14 +78,19 @@ func (m *Member) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 const maxDigest = 32
 
 // checkProposal refuses what no other node may propose: a node speaks for the datasets that
-// it coordinates, any node sets a plan or removes one for its user, and only the leader changes
-// nodes.
-func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
+// it coordinates, and for the home whose records it has by the map m, any node sets a plan or removes
+// one for its user, and only the leader changes nodes.
+func checkProposal(from metadata.NodeID, m cluster.Map, c *raftstore.Command) error {
 	ds := c.Dataset
 	switch {
 	case c.Kind == raftstore.KindSetPlan && len(ds.Plan) <= maxDigest, c.Kind == raftstore.KindRemoveDataset && len(ds.Error) <= node.MaxErrorText:
 		return nil
-	case c.Kind == raftstore.KindCopied, c.Kind == raftstore.KindPartner && c.Home == from:
+	case c.Kind == raftstore.KindCopied:
+		return nil
+	case c.Kind == raftstore.KindPartner:
+		if at, _ := m.HomeAt(c.Home); c.Seat == 0 && c.Home != from || c.Seat > 0 && at != from {
+			return fmt.Errorf("proposal by node %d for the home %d: %w", from, c.Home, syscall.EPERM)
+		}
 		return nil
 	case c.Kind != raftstore.KindAddDataset && c.Kind != raftstore.KindSetDataset:
 		return fmt.Errorf("proposal of %.32q by node %d: %w", c.Kind, from, syscall.EPERM)

@@ -2,10 +2,12 @@
 // one of them is lost for good, it opens the copy and stands in for it. The protocol is package metadata/mirror;
 // this package does its I/O:
 //
-//	sender.go     brings each batch of this home to the partner, binds the home, has the map record it
+//	sender.go     brings each batch of a home to the partner, binds the home, has the map record it: of this node's
+//	              home, and of each that this node stands in for
 //	wiped.go      asks the leader, before the home serves, whether its records were lost
 //	receiver.go   the copies of other homes: one store each, a second one while a new copy is made
-//	standin.go    opens a copy as a home, answers the calls for it, calls others in its place
+//	standin.go    opens a copy as a home, answers the calls for it, calls others in its place; closes and removes it
+//	              when another node has taken over
 //	caller.go     the way to a home: its node, or its partner
 //
 // All of it rests until the job's view is Copied. A call for a home that is replaced, and one from it, goes inside of

@@ -69,7 +69,7 @@ func (m *member) open(t *testing.T, dir string) {
 		Room: func() bool { return !m.full.Load() },
 		Peer: func(id metadata.NodeID) rpc.Caller { return m.fake.To(id) },
 		Here: func() node.Handlers { return nil },
-		Open: func(node.Node, string) (*home.Server, error) { return nil, errors.New("not in this test") },
+		Open: func(node.Node, string, *Sender) (*home.Server, error) { return nil, errors.New("not in this test") },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,8 @@ func TestPartner(t *testing.T) {
 	if err := ms[0].Serves(); !errors.Is(err, syscall.EAGAIN) || !ms[0].Replaced() {
 		t.Errorf("a home that is replaced serves: %v", err)
 	}
-	dir, err := ms[2].recv.seal(0)
+	seat, _ := r.View().Map.Node(0)
+	dir, err := ms[2].recv.seal(0, seat.Partner.Since)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,6 +197,38 @@ func TestWipedHome(t *testing.T) {
 	}
 	if err := ms[0].create("late"); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("create by the daemon of before: %v, want EAGAIN", err)
+	}
+}
+
+// TestWipedSeat: a node that stands in for another one, and has lost its records, has the map give the seat to the node
+// with the second copy. That has none here: it does not hand over what no other node has.
+func TestWipedSeat(t *testing.T) {
+	ms, r := job(t, 4)
+	record := func(seat metadata.Epoch, p metadata.NodeID) metadata.Epoch {
+		since := r.View().Map.Epoch
+		_, err := r.Propose(t.Context(), raftstore.Command{Kind: raftstore.KindPartner, Home: 0, Seat: seat, Partner: cluster.Partner{Node: p, Since: since}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return since
+	}
+	seat := record(0, 1)
+	r.SetState(0, cluster.Down)
+	if ms[1].openAll(t.Context(), r.View()) {
+		t.Error("a seat without records is open")
+	}
+	if n, _ := r.View().Map.Node(0); n.Seat().Node != 1 {
+		t.Fatalf("the seat is %v, want node 1: no other one has the names", n.Seat())
+	}
+	heir := record(seat, 2)
+	if ms[1].openAll(t.Context(), r.View()) {
+		t.Error("a seat without records is open")
+	}
+	if n, _ := r.View().Map.Node(0); n.Seat() != (cluster.Partner{Node: 2, Since: heir, StandsIn: true}) || n.Heir.Since > 0 {
+		t.Errorf("the seat is %v with heir %v, want node 2", n.Seat(), n.Heir)
+	}
+	if !ms[1].openAll(t.Context(), r.View()) {
+		t.Error("the old seat is not given up")
 	}
 }
 

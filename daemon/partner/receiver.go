@@ -17,16 +17,18 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/copies"
 	"github.com/bivouacfs/bivouac/metadata/mirror"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
 // Receiver has the copies of other homes.
 type Receiver struct {
-	node node.Node
-	dir  string
-	room func() bool
-	log  *logrus.Entry
+	node  node.Node
+	lease *copies.Lease
+	dir   string
+	room  func() bool
+	log   *logrus.Entry
 
 	mu    sync.Mutex
 	homes map[metadata.NodeID]*received // under mu
@@ -41,7 +43,7 @@ type received struct {
 
 // openReceiver opens the copies that an earlier daemon has left. Those that are not complete go.
 func openReceiver(cfg *Config) (*Receiver, error) {
-	r := &Receiver{node: cfg.Node, dir: cfg.Dir, room: cfg.Room, log: cfg.Node.Log().WithField("part", "partner"), homes: make(map[metadata.NodeID]*received)}
+	r := &Receiver{node: cfg.Node, lease: cfg.Lease, dir: cfg.Dir, room: cfg.Room, log: cfg.Node.Log().WithField("part", "partner"), homes: make(map[metadata.NodeID]*received)}
 	gone, _ := filepath.Glob(filepath.Join(r.dir, removing+"*")) // the pattern is good
 	for _, dir := range gone {
 		if err := os.RemoveAll(dir); err != nil {
@@ -65,8 +67,8 @@ const removing = "removing_"
 
 func (r *Receiver) load(dir string) error {
 	var id metadata.NodeID
-	var gen uint64
-	if _, err := fmt.Sscanf(filepath.Base(dir), "%d-%x", &id, &gen); err != nil {
+	var name mirror.Copy
+	if _, err := fmt.Sscanf(filepath.Base(dir), "%d-%x-%x", &id, &name.Seat, &name.Gen); err != nil {
 		return fmt.Errorf("copy %s: %v: %w", dir, err, syscall.EINVAL)
 	}
 	c, err := pebblestore.OpenCopy(pebblestore.Config{Dir: dir, Log: r.log})
@@ -82,8 +84,8 @@ func (r *Receiver) load(dir string) error {
 		return errors.Join(err, c.Close())
 	}
 	h := r.of(id)
-	if at.Complete && at.Gen == gen && at.Gen > h.state.Whole.Gen {
-		err = h.drop(r.path(id, h.state.Whole.Gen), h.whole)
+	if at.Complete && r.path(id, at) == r.path(id, name) && at.Newer(h.state.Whole) {
+		err = h.drop(r.path(id, h.state.Whole), h.whole)
 		h.state.Whole, h.whole = at, c
 		return err
 	}
@@ -95,12 +97,17 @@ func (*received) drop(dir string, c *pebblestore.Copy) error {
 	if c == nil {
 		return nil
 	}
-	away := filepath.Join(filepath.Dir(dir), removing+strings.ReplaceAll(filepath.Base(dir), "-", "_"))
-	return errors.Join(c.Close(), os.Rename(dir, away), os.RemoveAll(away))
+	return errors.Join(c.Close(), remove(dir))
 }
 
-func (r *Receiver) path(id metadata.NodeID, gen uint64) string {
-	return filepath.Join(r.dir, fmt.Sprintf("%d-%x", id, gen))
+// remove removes the directory of a copy, which is closed.
+func remove(dir string) error {
+	away := filepath.Join(filepath.Dir(dir), removing+strings.ReplaceAll(filepath.Base(dir), "-", "_"))
+	return errors.Join(os.Rename(dir, away), os.RemoveAll(away))
+}
+
+func (r *Receiver) path(id metadata.NodeID, c mirror.Copy) string {
+	return filepath.Join(r.dir, fmt.Sprintf("%d-%x-%x", id, uint64(c.Seat), c.Gen))
 }
 
 // of returns the copies of a home.
@@ -115,23 +122,27 @@ func (r *Receiver) of(id metadata.NodeID) *received {
 	return h
 }
 
-// onMirror takes a message of a home.
+// onMirror takes a message of a home, or of the node that stands in for it.
 func (r *Receiver) onMirror(_ context.Context, req *rpc.Request, q *wire.MirrorReq) (node.Appender, error) {
-	if q.Home != req.Peer {
+	h := r.of(q.Home)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n, _ := r.node.View().Map.Node(q.Home)
+	seat := n.Seat()
+	if q.Seat == 0 && q.Home != req.Peer || q.Seat > 0 && q.Seat == seat.Since && seat.Node != req.Peer {
 		return nil, fmt.Errorf("records of node %d from node %d: %w", q.Home, req.Peer, syscall.EPERM)
 	}
 	if q.Gen == 0 || q.Seq == 0 {
 		return nil, fmt.Errorf("message %d of stream %d: %w", q.Seq, q.Gen, syscall.EPROTO)
 	}
-	h := r.of(q.Home)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if n, _ := r.node.View().Map.Node(q.Home); n.Partner.StandsIn {
-		return &wire.MirrorResp{Verdict: uint8(mirror.Replaced)}, nil
+	m := mirror.Message{Seat: q.Seat, Gen: q.Gen, Seq: q.Seq, Complete: q.Complete}
+	next, apply, v := h.state.Accept(m, seat.Since)
+	if v == mirror.Later || !r.lease.Begun() { // else by an old map, a node that was wiped takes old records for a seat that it has
+		r.node.Nudge()
+		return nil, fmt.Errorf("this node does not know yet that node %d stands in for node %d, or has old names of that: %w", req.Peer, q.Home, syscall.EAGAIN)
 	}
-	next, apply, v := h.state.Accept(mirror.Message{Gen: q.Gen, Seq: q.Seq, Complete: q.Complete})
 	if apply {
-		if err := r.apply(h, q, next); err != nil {
+		if err := r.apply(h, m, q, next); err != nil {
 			return nil, err
 		}
 	}
@@ -139,20 +150,20 @@ func (r *Receiver) onMirror(_ context.Context, req *rpc.Request, q *wire.MirrorR
 }
 
 // apply makes the changes of a message, which leads to next. Called with h.mu.
-func (r *Receiver) apply(h *received, q *wire.MirrorReq, next mirror.Copies) error {
+func (r *Receiver) apply(h *received, m mirror.Message, q *wire.MirrorReq, next mirror.Copies) error {
 	at, to := next.Coming, &h.coming
 	switch {
-	case q.Gen == h.state.Whole.Gen:
+	case h.state.Whole.Of(m):
 		at, to = next.Whole, &h.whole
-	case next.Whole.Gen == q.Gen:
+	case next.Whole.Of(m):
 		at = next.Whole
 	}
-	if q.Gen != h.state.Last() { // the first message
-		if err := h.drop(r.path(q.Home, h.state.Coming.Gen), h.coming); err != nil {
+	if !h.state.Whole.Of(m) && !h.state.Coming.Of(m) { // the first message
+		if err := h.drop(r.path(q.Home, h.state.Coming), h.coming); err != nil {
 			return err
 		}
 		h.state.Coming, h.coming = mirror.Copy{}, nil
-		c, err := pebblestore.OpenCopy(pebblestore.Config{Dir: r.path(q.Home, q.Gen), Log: r.log})
+		c, err := pebblestore.OpenCopy(pebblestore.Config{Dir: r.path(q.Home, at), Log: r.log})
 		if err != nil {
 			return err
 		}
@@ -167,14 +178,14 @@ func (r *Receiver) apply(h *received, q *wire.MirrorReq, next mirror.Copies) err
 	}
 	was := h.state
 	h.state = next
-	if next.Whole.Gen == was.Whole.Gen {
+	if !next.Whole.Newer(was.Whole) {
 		return nil
 	}
 	old := h.whole
 	h.whole, h.coming = h.coming, nil
 	err = h.whole.Sync()
 	if err == nil { // else a later start has the old one, too
-		err = h.drop(r.path(q.Home, was.Whole.Gen), old)
+		err = h.drop(r.path(q.Home, was.Whole), old)
 	}
 	if err != nil {
 		r.log.WithError(err).WithField("home", q.Home).Warn("old copy of a home's names stays on the disk")
@@ -182,12 +193,13 @@ func (r *Receiver) apply(h *received, q *wire.MirrorReq, next mirror.Copies) err
 	return nil
 }
 
-// seal ends the copying of a home, and returns the directory of its complete copy, to be opened as a home.
-func (r *Receiver) seal(id metadata.NodeID) (dir string, err error) {
+// seal ends the copying of a home, whose seat this node has, and returns the directory of the complete copy, to be
+// opened as a home.
+func (r *Receiver) seal(id metadata.NodeID, seat metadata.Epoch) (dir string, err error) {
 	h := r.of(id)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	next, ok := h.state.Seal()
+	next, ok := h.state.Seal(seat)
 	if !ok {
 		return "", fmt.Errorf("there is no complete copy of the names of node %d: %w", id, syscall.ENODATA)
 	}
@@ -201,11 +213,32 @@ func (r *Receiver) seal(id metadata.NodeID) (dir string, err error) {
 		}
 		h.state, h.whole = next, nil
 	}
-	if err := h.drop(r.path(id, h.state.Coming.Gen), h.coming); err != nil {
+	if err := h.drop(r.path(id, h.state.Coming), h.coming); err != nil {
 		return "", err
 	}
 	h.state.Coming, h.coming = mirror.Copy{}, nil
-	return r.path(id, h.state.Whole.Gen), nil
+	return r.path(id, h.state.Whole), nil
+}
+
+// giveUp removes the copy with which this node stood in for a home, if another node has the seat. No server has it open.
+func (r *Receiver) giveUp(id metadata.NodeID, seat metadata.Epoch) error {
+	h := r.of(id)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.state.Outdated(seat) {
+		return nil
+	}
+	if h.whole != nil { // an earlier daemon stood in
+		if err := h.whole.Close(); err != nil {
+			return err
+		}
+		h.whole = nil
+	}
+	if err := remove(r.path(id, h.state.Whole)); err != nil && !errors.Is(err, os.ErrNotExist) { // else it is gone
+		return err
+	}
+	h.state = mirror.Copies{}
+	return nil
 }
 
 func (r *Receiver) close() error {

@@ -60,7 +60,7 @@ func TestAnswerLostWithHome(t *testing.T) {
 func standInOverNetwork(t *testing.T, conn *atomic.Pointer[net.Conn], home node.Handlers) *Partner {
 	t.Helper()
 	v := nodetest.View(3)
-	v.Map, _ = v.Map.WithPartner(2, cluster.Partner{Node: 1, Since: v.Map.Epoch})
+	v.Map, _ = v.Map.WithPartner(2, 0, cluster.Partner{Node: 1, Since: v.Map.Epoch})
 	v.Map = v.Map.WithState(2, cluster.Down, "")
 	r, net0 := nodetest.NewRegistry(v), nodetest.NewNetwork()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

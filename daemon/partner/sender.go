@@ -33,9 +33,11 @@ type Records interface {
 	AllRecords(size int, fn func(changes []byte) error) error
 }
 
-// Sender keeps a copy of this node's records on its partner.
+// Sender keeps a copy of a home's records on its partner: of this node's, or of a home that this node stands in for.
 type Sender struct {
 	node    node.Node
+	id      metadata.NodeID // the home
+	seat    metadata.Epoch  // of this node (cluster.Node.Seat); 0 if it is the home itself
 	peer    func(metadata.NodeID) rpc.Caller
 	records Records
 	lease   *copies.Lease
@@ -65,28 +67,34 @@ const (
 	longestWait = 500 * time.Millisecond
 )
 
-// openSender returns the Sender of a node, whose home is bound if an earlier daemon has left it so.
-func openSender(cfg *Config) (*Sender, error) {
+// newSender returns the Sender of a home, or of this node's seat. The home may ask it while it is opened.
+func newSender(cfg *Config, id metadata.NodeID, seat metadata.Epoch) *Sender {
 	s := &Sender{
-		node: cfg.Node, peer: cfg.Peer, records: cfg.Records, lease: cfg.Lease, patience: cfg.Patience, log: cfg.Node.Log().WithField("part", "partner"),
-		kick: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
+		node: cfg.Node, id: id, seat: seat, peer: cfg.Peer, lease: cfg.Lease, patience: cfg.Patience,
+		log: cfg.Node.Log().WithField("part", "partner").WithField("home", id), kick: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
 	}
 	s.turn = sync.NewCond(&s.mu)
+	return s
+}
+
+// open gives the Sender the records. They are bound if an earlier daemon has left them so.
+func (s *Sender) open(records Records) error {
+	s.records = records
 	b, err := s.records.Partner()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var bound cluster.Partner
 	if len(b) == 10 {
 		bound = cluster.Partner{Node: metadata.NodeID(binary.BigEndian.Uint16(b)), Since: metadata.Epoch(binary.BigEndian.Uint64(b[2:]))}
 	}
-	s.home = mirror.NewHome(s.node.Self(), bound)
-	s.blank.Store(len(b) == 0)
-	s.guarded.Store(len(b) == 0 || bound.Since > 0)
+	s.home = mirror.NewHome(s.id, s.seat, bound)
+	s.blank.Store(len(b) == 0 && s.seat == 0)
+	s.guarded.Store(s.blank.Load() || bound.Since > 0)
 	if bound.Since > 0 {
 		s.turnOn()
 	}
-	return s, nil
+	return nil
 }
 
 // turnOn gives the records their mirror.
@@ -142,15 +150,11 @@ func (s *Sender) add(changes []byte) (done func(), err error) {
 }
 
 // errReplaced is retried by clients: they learn of the stand-in by the next view.
-var errReplaced = fmt.Errorf("%w: the node's partner stands in for it: %w", metadata.ErrUnknownOutcome, syscall.EAGAIN)
+var errReplaced = fmt.Errorf("%w: another node has taken over the names: %w", metadata.ErrUnknownOutcome, syscall.EAGAIN)
 
-// Replaced reports whether the node's partner stands in for it.
+// Replaced reports whether another node stands in for the home now.
 func (s *Sender) Replaced() bool {
-	if !s.guarded.Load() {
-		return false
-	}
-	n, _ := s.node.View().Map.Node(s.node.Self())
-	return n.Partner.StandsIn
+	return s.guarded.Load() && !mirror.Holds(s.node.View().Map, s.id, s.seat)
 }
 
 // Serves returns why the home must not answer now; nil if it may.
@@ -252,7 +256,7 @@ func (s *Sender) see(v cluster.View) error {
 	s.turn.Broadcast()
 	s.mu.Unlock()
 	if unbound {
-		s.log.Warn("the partner of this node is lost: names have one copy until another node has them")
+		s.log.Warn("the partner is lost: names have one copy until another node has them")
 		return s.bind(cluster.Partner{})
 	}
 	return nil
@@ -335,7 +339,7 @@ func (s *Sender) bindTo(p cluster.Partner) error {
 
 // send sends one message until the partner has it, or the stream ends.
 func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) error {
-	q := &wire.MirrorReq{Home: s.node.Self(), Gen: m.Gen, Seq: m.Seq, Complete: m.Complete, Batches: batches}
+	q := &wire.MirrorReq{Home: s.id, Seat: m.Seat, Gen: m.Gen, Seq: m.Seq, Complete: m.Complete, Batches: batches}
 	since := time.Now()
 	for b := retry.New(firstPause, longestWait, 0); ; {
 		s.mu.Lock()
@@ -378,6 +382,14 @@ func (s *Sender) Leave() {
 	s.turn.Broadcast()
 }
 
+// replace ends the home: another node has it.
+func (s *Sender) replace() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.home.Replace()
+	s.turn.Broadcast()
+}
+
 // giveUp fails the changes that wait for a partner that does not answer.
 func (s *Sender) giveUp(to cluster.Partner) {
 	s.log.WithField("to", to.Node).Warn("partner does not answer, but is not declared lost: changes of names fail until it does")
@@ -412,12 +424,12 @@ func (s *Sender) record(ctx context.Context) {
 		s.mu.Lock()
 		p := s.home.Bound()
 		s.mu.Unlock()
-		n, _ := v.Map.Node(s.node.Self())
+		n, _ := v.Map.Node(s.id)
 		var again <-chan time.Time
-		if p.Since > 0 && v.Version > 0 && n.Partner != p && !n.Partner.StandsIn {
-			_, err := s.node.Propose(ctx, raftstore.Command{Kind: raftstore.KindPartner, Home: s.node.Self(), Partner: p})
+		if p.Since > 0 && v.Version > 0 && n.Second() != p && n.Seat().Since == s.seat {
+			_, err := s.node.Propose(ctx, raftstore.Command{Kind: raftstore.KindPartner, Home: s.id, Seat: s.seat, Partner: p})
 			if err == nil {
-				s.log.WithField("partner", p.Node).Info("another node has a copy of this node's names")
+				s.log.WithField("partner", p.Node).Info("another node has a copy of the names")
 			}
 			again = time.After(longestWait)
 		}

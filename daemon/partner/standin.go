@@ -15,6 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/copies"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
 // Config is what a Partner needs.
@@ -30,32 +31,35 @@ type Config struct {
 	Peer func(metadata.NodeID) rpc.Caller
 	// Here is what this node answers.
 	Here func() node.Handlers
-	// Open opens a copy in dir as the home n.Self().
-	Open func(n node.Node, dir string) (*home.Server, error)
+	// Open opens a copy in dir as the home n.Self(), which asks s whether it may answer.
+	Open func(n node.Node, dir string, s *Sender) (*home.Server, error)
 }
 
 // Partner is both sides of this node, and the homes that it stands in for.
 type Partner struct {
-	*Sender
-	cfg  Config
-	recv *Receiver
+	*Sender // of this node's home
+	cfg     Config
+	recv    *Receiver
 
 	mu     sync.Mutex
 	opened map[metadata.NodeID]standIn // guarded by mu
 	more   chan struct{}               // guarded by mu; closed when another one is opened
+	over   bool                        // guarded by mu; the job is over here
 }
 
 // standIn is a home of another node, opened here.
 type standIn struct {
 	server *home.Server
 	table  node.Handlers
+	sender *Sender
+	place  *place
 }
 
 // Open opens what an earlier daemon has left. Start begins the work.
 func Open(cfg Config) (*Partner, error) {
-	p := &Partner{cfg: cfg, opened: make(map[metadata.NodeID]standIn), more: make(chan struct{})}
-	var err error
-	if p.Sender, err = openSender(&cfg); err != nil {
+	p := &Partner{cfg: cfg, opened: make(map[metadata.NodeID]standIn), more: make(chan struct{}), Sender: newSender(&cfg, cfg.Node.Self(), 0)}
+	err := p.Sender.open(cfg.Records)
+	if err != nil {
 		return nil, err
 	}
 	if p.recv, err = openReceiver(&cfg); err != nil {
@@ -68,7 +72,20 @@ func Open(cfg Config) (*Partner, error) {
 func (p *Partner) Start() {
 	p.node.Spawn(p.Sender.run)
 	p.node.Spawn(p.Sender.record)
-	p.node.Spawn(func(ctx context.Context) { node.Follow(ctx, p.node, firstPause, 4*longestWait, p.openAll) })
+	p.node.Spawn(func(ctx context.Context) {
+		node.Follow(ctx, p.node, firstPause, 4*longestWait, func(v cluster.View) bool { return p.openAll(ctx, v) })
+	})
+}
+
+// Leave lets changes go on without partners: the job is over on this node, and they may be gone.
+func (p *Partner) Leave() {
+	p.Sender.Leave()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+	for _, s := range p.opened {
+		s.sender.Leave()
+	}
 }
 
 // Close closes the copies. All that Start began must have ended.
@@ -87,44 +104,96 @@ func (p *Partner) Handlers() node.Handlers {
 	return node.Handlers{wire.OpMirror: node.HandleFrom(p.recv.onMirror), wire.OpStandIn: p.onStandIn, wire.OpStandInPeer: p.onStandIn, wire.OpStandInOnce: p.onStandIn}
 }
 
-// openAll opens the homes that this node stands in for by the view v, and reports whether all are open.
-func (p *Partner) openAll(v cluster.View) bool {
+// openAll opens the homes that this node stands in for by the view v, and closes those that another node has now. It
+// reports whether nothing is left to do.
+func (p *Partner) openAll(ctx context.Context, v cluster.View) bool {
 	all := true
 	for _, n := range v.Map.Nodes {
-		if !n.Partner.StandsIn || n.Partner.Node != p.node.Self() {
+		seat := n.Seat()
+		if seat.Since == 0 {
 			continue
 		}
-		if err := p.open(n); err != nil {
+		log := p.Sender.log.WithField("host", n.Host).WithField("home", n.ID)
+		if err := p.giveUp(n.ID, seat.Since); err != nil {
 			all = false
-			p.log.WithError(err).WithField("home", n.Host).Error("cannot stand in for a lost node: its files cannot be reached; trying again")
+			log.WithError(err).Error("old names of a node cannot be removed: trying again")
+			continue
+		}
+		if seat.Node != p.node.Self() {
+			continue
+		}
+		if err := p.open(ctx, n); err != nil {
+			all = false
+			log.WithError(err).Error("cannot stand in for a lost node: its files cannot be reached; trying again")
 		}
 	}
 	return all
 }
 
-func (p *Partner) open(n cluster.Node) error {
+// giveUp closes a home that this node stood in for before the node with the seat did, and removes its records: they
+// are old.
+func (p *Partner) giveUp(id metadata.NodeID, seat metadata.Epoch) error {
+	p.mu.Lock()
+	s, is := p.opened[id]
+	if is = is && s.sender.seat < seat; is {
+		delete(p.opened, id)
+	}
+	p.mu.Unlock()
+	if is {
+		s.sender.replace()
+		s.place.stop()
+		if err := s.server.Close(); err != nil {
+			return err
+		}
+		p.Sender.log.WithField("home", id).Warn("another node has taken over the names of a lost node from this one")
+	}
+	return p.recv.giveUp(id, seat)
+}
+
+func (p *Partner) open(ctx context.Context, n cluster.Node) error {
 	p.mu.Lock()
 	_, is := p.opened[n.ID]
 	p.mu.Unlock()
 	if is {
 		return nil
 	}
-	dir, err := p.recv.seal(n.ID)
+	dir, err := p.recv.seal(n.ID, n.Partner.Since)
+	if errors.Is(err, syscall.ENODATA) && n.Heir.Since > 0 {
+		return errors.Join(err, p.handOver(ctx, n))
+	}
 	if err != nil {
 		return err
 	}
-	s, err := p.cfg.Open(&place{p.node, p, n.ID}, dir)
-	if err != nil {
+	s := standIn{sender: newSender(&p.cfg, n.ID, n.Partner.Since), place: newPlace(p, n.ID)}
+	if s.server, err = p.cfg.Open(s.place, dir, s.sender); err != nil {
 		return err
 	}
-	s.Start()
+	if err := s.sender.open(s.server); err != nil {
+		return errors.Join(err, s.server.Close())
+	}
+	s.table = s.server.Handlers()
+	s.server.Start()
+	s.place.Spawn(s.sender.run)
+	s.place.Spawn(s.sender.record)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.opened[n.ID] = standIn{s, s.Handlers()}
+	if p.over {
+		s.sender.Leave()
+	}
+	p.opened[n.ID] = s
 	close(p.more)
 	p.more = make(chan struct{})
-	p.log.WithField("home", n.Host).Warn("this node stands in for a lost node: it serves the names of its files")
+	p.Sender.log.WithField("home", n.Host).Warn("this node stands in for a lost node: it serves the names of its files")
 	return nil
+}
+
+// handOver gives the seat of a home, whose records are lost here, to the node with the second copy.
+func (p *Partner) handOver(ctx context.Context, n cluster.Node) error {
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	n.Heir.StandsIn = true
+	_, err := p.node.Propose(ctx, raftstore.Command{Kind: raftstore.KindPartner, Home: n.ID, Seat: n.Partner.Since, Partner: n.Heir})
+	return err
 }
 
 // openTime is how long a call waits for a home that this node is about to open.
@@ -214,11 +283,38 @@ func toNode(op wire.Op) bool {
 	return false
 }
 
-// place is this node in the place of another one, as a home.
+// place is this node in the place of another one, as a home, until another node takes that over.
 type place struct {
 	node.Node
-	p    *Partner
-	self metadata.NodeID
+	p      *Partner
+	self   metadata.NodeID
+	ctx    context.Context // ends with stop
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+func newPlace(p *Partner, self metadata.NodeID) *place {
+	n := &place{Node: p.node, p: p, self: self}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	return n
+}
+
+// Spawn is node.Process.
+func (n *place) Spawn(f func(context.Context)) {
+	n.wg.Add(1)
+	n.Node.Spawn(func(ctx context.Context) {
+		defer n.wg.Done()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(n.ctx, cancel)()
+		f(ctx)
+	})
+}
+
+// stop ends what was spawned, and waits for it.
+func (n *place) stop() {
+	n.cancel()
+	n.wg.Wait()
 }
 
 // Self is node.Caller.

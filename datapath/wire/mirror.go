@@ -6,9 +6,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// MirrorReq is a message of a home to its partner (package mirror).
+// MirrorReq is a message of a home, or of the node that stands in for it, to the partner (package mirror).
 type MirrorReq struct {
 	Home     metadata.NodeID
+	Seat     metadata.Epoch
 	Gen, Seq uint64
 	Complete bool
 	Batches  [][]byte
@@ -16,6 +17,7 @@ type MirrorReq struct {
 
 func (m *MirrorReq) fields(c *codec) {
 	u16(c, &m.Home)
+	u64(c, &m.Seat)
 	u64(c, &m.Gen)
 	u64(c, &m.Seq)
 	c.bool(&m.Complete)

@@ -55,7 +55,7 @@ func messages() []Message {
 		&VoteResp{},
 		&VoteResp{Vote: metadata.Vote{Old: &full, Attr: &sampleAttr}},
 		&TxReq{Tx: 1 << 50},
-		&MirrorReq{Home: 2, Gen: 3, Seq: 4, Complete: true, Batches: [][]byte{{1, 2}, {3}}},
+		&MirrorReq{Home: 2, Seat: 5, Gen: 3, Seq: 4, Complete: true, Batches: [][]byte{{1, 2}, {3}}},
 		&MirrorResp{Verdict: 1, Last: 9, Full: true},
 		&StandInReq{From: 1, To: 2, Op: OpLookup, Body: []byte{1, 2, 3}},
 		&OutcomeResp{Outcome: metadata.Aborted},
@@ -234,7 +234,7 @@ func TestGolden(t *testing.T) {
 			attr + "01000000" + "e8030000" + "0200" + "0300000000000000" + "01000000"},
 		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "01000000" + "1000000000000000" + "01000000" + "64"},
 		{&Hello{Purpose: PurposeStream, Protection: 2, From: 1, To: 2, Nonce: Nonce{9}},
-			hex.EncodeToString([]byte("BVhi")) + "0700" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+			hex.EncodeToString([]byte("BVhi")) + "0800" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
 		if got := hex.EncodeToString(Append(nil, c.m)); got != c.want {
 			t.Errorf("%T = %s, want %s", c.m, got, c.want)

@@ -94,7 +94,7 @@ func TestNodes(t *testing.T) {
 func TestNamesOfNodes(t *testing.T) {
 	s := job()
 	for i, names := range []cluster.Names{{State: cluster.NamesCopied, Node: "b"}, {State: cluster.NamesCopying, Node: "c"}, {State: cluster.NamesServed, Node: "d"},
-		{State: cluster.NamesLost, Node: "c"}, {State: cluster.NamesLost}, {State: cluster.NamesSingle}} {
+		{State: cluster.NamesServed, Node: "a", Copy: "b"}, {State: cluster.NamesServed, Node: "a", Copying: "b"}, {State: cluster.NamesLost, Node: "c"}, {State: cluster.NamesLost}, {State: cluster.NamesSingle}} {
 		n := daemon.NodeStatus{ID: metadata.NodeID(i), Host: string(rune('a' + i)), State: cluster.Up, Names: &names}
 		if names.State == cluster.NamesServed || names.State == cluster.NamesLost {
 			n.State, n.Lost = cluster.Down, true
@@ -105,10 +105,11 @@ func TestNamesOfNodes(t *testing.T) {
 	if err := Status(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"NODE  STATE          NAMES         USED", "a     ready, leader  copied to b   -", "b     ready          copying to c  -",
-		"c     lost           served by d   -", "d     lost           lost with c   -", "e     lost           lost          -", "f     ready          one copy      -",
-		"c is lost: d has taken over the names", "d is lost: scratch files with data only there, and directories kept there with their contents, fail with EIO until c is back",
-		"e is lost: scratch files with data only there, and directories kept there with their contents, fail with EIO until it is back"} {
+	for _, want := range []string{"NODE  STATE          NAMES                      USED", "a     ready, leader  copied to b                -", "b     ready          copying to c               -",
+		"c     lost           served by d, one copy      -", "f     lost           lost with c                -", "g     lost           lost                       -", "h     ready          one copy                   -",
+		"d     lost           served by a, copied to b   -", "e     lost           served by a, copying to b  -",
+		"c is lost: d has taken over the names", "f is lost: scratch files with data only there, and directories kept there with their contents, fail with EIO until c is back",
+		"g is lost: scratch files with data only there, and directories kept there with their contents, fail with EIO until it is back"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the status has no %q:\n%s", want, b.String())
 		}

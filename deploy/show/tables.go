@@ -53,11 +53,23 @@ func namesText(n *daemon.NodeStatus) string {
 	case cluster.NamesCopying:
 		return "copying to " + names.Node
 	case cluster.NamesServed:
-		return "served by " + names.Node
+		return "served by " + names.Node + ", " + copyText(names)
 	case cluster.NamesLost:
 		return strings.TrimSuffix("lost with "+names.Node, " with ")
 	default:
 		return names.State
+	}
+}
+
+// copyText says where the other copy of names is that another node serves.
+func copyText(names cluster.Names) string {
+	switch {
+	case names.Copy != "":
+		return "copied to " + names.Copy
+	case names.Copying != "":
+		return "copying to " + names.Copying
+	default:
+		return cluster.NamesSingle
 	}
 }
 

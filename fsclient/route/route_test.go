@@ -60,7 +60,7 @@ func TestHomeStoodInFor(t *testing.T) {
 	for _, lost := range []metadata.NodeID{0, 2} {
 		r, view := newRouter(t)
 		r.here = func() error { return syscall.EAGAIN }
-		m, _ := view.Load().Map.WithPartner(lost, cluster.Partner{Node: 1, Since: view.Load().Map.Epoch})
+		m, _ := view.Load().Map.WithPartner(lost, 0, cluster.Partner{Node: 1, Since: view.Load().Map.Epoch})
 		m = m.WithState(lost, cluster.Down, "")
 		view.Store(&cluster.View{Map: m})
 		if _, err := r.Meta(lost); err != nil || r.HomeAlive(lost) != nil {
@@ -79,7 +79,7 @@ func TestHomeStoodInFor(t *testing.T) {
 // TestStandInGivenUp: a node that was given up, and that stands in for another one, does not call itself.
 func TestStandInGivenUp(t *testing.T) {
 	r, view := newRouter(t)
-	m, _ := view.Load().Map.WithPartner(2, cluster.Partner{Node: 0, Since: view.Load().Map.Epoch})
+	m, _ := view.Load().Map.WithPartner(2, 0, cluster.Partner{Node: 0, Since: view.Load().Map.Epoch})
 	m = m.WithState(2, cluster.Down, "").WithState(0, cluster.Down, "")
 	view.Store(&cluster.View{Map: m})
 	if s, err := r.Meta(2); !errors.Is(err, syscall.EHOSTDOWN) {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -61,6 +62,25 @@ func growTree(t *testing.T, c *Cluster, root metadata.Ino) *tree {
 		}
 	}
 	return w
+}
+
+// change has each node make a file in each directory, and remove one.
+func (w *tree) change(t *testing.T, nodes []*Node, made, removed string) {
+	t.Helper()
+	for i, n := range nodes {
+		for dir, ino := range w.dirs {
+			name, old := fmt.Sprint(made, i), fmt.Sprint(removed, i)
+			save(t, n, ino, name, []byte(name))
+			w.files[dir][name] = []byte(name)
+			if w.files[dir][old] == nil {
+				continue
+			}
+			if _, err := n.Client.Unlink(context.Background(), ino, old); err != nil {
+				t.Errorf("unlink of %s: %v", old, err)
+			}
+			delete(w.files[dir], old)
+		}
+	}
 }
 
 // want wants the whole tree as node n sees it, and nothing else.
@@ -144,7 +164,7 @@ func holdFile(t *testing.T, a, b *Node, dir metadata.Ino) func(home int) {
 // its files can be changed as before. The node returns with its old records, or with an empty disk; nothing reads those.
 func TestLostHome(t *testing.T) {
 	t.Parallel()
-	for lost := range 4 {
+	for _, lost := range []int{0, 2, 3} {
 		t.Run(fmt.Sprint("node", lost), func(t *testing.T) {
 			t.Parallel()
 			c := Start(t, Config{Nodes: 4})
@@ -160,20 +180,9 @@ func TestLostHome(t *testing.T) {
 			for _, n := range others {
 				w.want(t, n, "after the loss")
 			}
-			next := cluster.Names{State: cluster.NamesServed, Node: c.Nodes[(lost+1)%4].Job.Hosts[(lost+1)%4]}
-			if got := others[0].Status(ctx).Nodes[lost].Names; got == nil || *got != next {
-				t.Errorf("names of node %d in the status: %v, want %v", lost, got, next)
-			}
+			c.wantServed(t, others, lost, (lost+1)%4)
+			w.change(t, others, "new", "kept")
 			for i, n := range others {
-				for dir, ino := range w.dirs {
-					name := fmt.Sprint("new", i)
-					save(t, n, ino, name, []byte(name))
-					w.files[dir][name] = []byte(name)
-					if _, err := n.Client.Unlink(ctx, ino, fmt.Sprint("kept", i)); err != nil {
-						t.Errorf("unlink after the loss: %v", err)
-					}
-					delete(w.files[dir], fmt.Sprint("kept", i))
-				}
 				name := fmt.Sprint("late", i)
 				d, err := n.Client.Mkdir(ctx, w.dirs[fmt.Sprint("dir", lost)], name, metadata.New{Mode: syscall.S_IFDIR | 0o755})
 				if err == nil {
@@ -209,5 +218,110 @@ func TestLostHome(t *testing.T) {
 				w.want(t, n, "after a change by the node that returned")
 			}
 		})
+	}
+}
+
+// wantServed wants that a node serves the names of another one by the status of all nodes.
+func (c *Cluster) wantServed(t *testing.T, nodes []*Node, home, by int) {
+	t.Helper()
+	for _, n := range nodes {
+		if got := n.Status(context.Background()).Nodes[home].Names; got == nil || got.State != cluster.NamesServed || got.Node != n.Job.Hosts[by] {
+			t.Errorf("names of node %d in the status of node %d: %+v, want that node %d serves them", home, n.Job.Self, got, by)
+		}
+	}
+}
+
+// whole waits until all names and files have two copies by the status of all nodes.
+func (c *Cluster) whole(t *testing.T, nodes []*Node) {
+	t.Helper()
+	for _, n := range nodes {
+		Eventually(t, fmt.Sprintf("node %d sees two copies of all", n.Job.Self), func() bool {
+			s := n.Status(context.Background())
+			return s.OneCopy == nil && !slices.ContainsFunc(s.Nodes, func(x daemon.NodeStatus) bool { return x.Names == nil || !x.Names.Whole() })
+		})
+	}
+}
+
+// lose waits until a node that no other one reaches is given up.
+func lose(t *testing.T, nodes []*Node, lost int) {
+	t.Helper()
+	for _, n := range nodes {
+		Eventually(t, fmt.Sprintf("node %d sees node %d down", n.Job.Self, lost), func() bool {
+			x, _ := n.View().Map.Node(metadata.NodeID(lost))
+			return x.State == cluster.Down
+		})
+	}
+}
+
+// TestLostStandIn: a directory with two copies loses nothing with a node and then with the one that stands in for it,
+// the home of the root, once status says that all has two copies again.
+func TestLostStandIn(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Config{Nodes: 5})
+	w := growTree(t, c, twoCopies(t, c, "tree", "local"))
+	left := c.Nodes[:4]
+	c.Kill(t, 4)
+	lose(t, left, 4)
+	c.wantServed(t, left, 4, 0)
+	w.change(t, left, "during", "kept")
+	c.whole(t, left)
+	w.change(t, left, "after", "to-renamed")
+	left = c.Nodes[1:4]
+	c.Kill(t, 0)
+	lose(t, left, 0)
+	for home := range 2 {
+		c.wantServed(t, left, 4*home, 1)
+	}
+	for _, n := range left {
+		w.want(t, n, "after both")
+	}
+	w.change(t, left, "late", "during")
+	c.whole(t, left)
+	c.Revive(t, 4)
+	c.Revive(t, 0)
+	for i := range c.Nodes {
+		c.await(t, i, cluster.Up)
+	}
+	w.change(t, c.Nodes, "last", "after")
+	for _, n := range c.Nodes {
+		w.want(t, n, "after the return")
+	}
+	Eventually(t, "the tree is right", func() bool {
+		r, err := c.Nodes[1].Home().Check(context.Background())
+		return err == nil && r.Wrong == 0
+	})
+}
+
+// TestStandInReturns: a node that stood in for another one, and was cut off, gives up its old names when it returns, and
+// stands in again with a new copy.
+func TestStandInReturns(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Config{Nodes: 3})
+	w := growTree(t, c, twoCopies(t, c, "tree", "local"))
+	c.Kill(t, 2)
+	lose(t, c.Nodes[:2], 2)
+	c.wantServed(t, c.Nodes[:2], 2, 0)
+	w.change(t, c.Nodes[:2], "first", "kept")
+	c.whole(t, c.Nodes[:2])
+	c.Revive(t, 2)
+	c.await(t, 2, cluster.Up)
+	c.Cut(0)
+	left := c.Nodes[1:]
+	lose(t, left, 0)
+	for home := range 2 {
+		c.wantServed(t, left, 2*home, 1)
+	}
+	w.change(t, left, "second", "first")
+	c.Mend(0)
+	c.await(t, 0, cluster.Up)
+	c.whole(t, c.Nodes)
+	left = []*Node{c.Nodes[0], c.Nodes[2]}
+	c.Kill(t, 1)
+	lose(t, left, 1)
+	c.wantServed(t, left, 2, 0)
+	c.wantServed(t, left, 0, 2)
+	w.change(t, left, "third", "second")
+	for _, n := range left {
+		w.want(t, n, "after three losses")
 	}
 }

@@ -193,11 +193,12 @@ func TestLostHomesChangeWithNodes(t *testing.T) {
 				m = m.WithState(id, []State{Up, Leaving, Down}[r.IntN(3)], "")
 			case 1:
 				if ok {
-					m, _ = m.WithPartner(id, p)
+					m, _ = m.WithPartner(id, n.Seat().Since, p)
 				}
 			case 2:
-				n.Partner.StandsIn = true
-				m, _ = m.WithPartner(id, n.Partner)
+				p = n.Second()
+				p.StandsIn = true
+				m, _ = m.WithPartner(id, n.Seat().Since, p)
 			default:
 				m, _ = m.WithRestored(m.Changed())
 			}

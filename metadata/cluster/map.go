@@ -27,6 +27,8 @@ type Node struct {
 	Terms []Term          `json:"terms,omitempty"` // when it was Up, oldest first
 	// Partner is the node with a copy of the records whose home the node is.
 	Partner Partner `json:"partner,omitzero"`
+	// Heir is the node with a copy of the records that Partner has, which stands in for the node.
+	Heir Partner `json:"heir,omitzero"`
 }
 
 // leaves reports whether n is Leaving since it was Up.

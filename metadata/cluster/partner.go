@@ -7,25 +7,52 @@ type Partner struct {
 	Node metadata.NodeID `json:"node"`
 	// Since is an epoch from which on the partner has served, and before which its copy was not begun; 0 is no partner.
 	Since metadata.Epoch `json:"since,omitempty"`
-	// StandsIn: the node was given up, and its partner has its place as a home for good.
+	// StandsIn: the node was given up, and its partner has its place as a home, until that is lost, too.
 	StandsIn bool `json:"stands_in,omitempty"`
 }
 
-// WithPartner returns the map of the next epoch, in which p has a copy of the records of the node id. It is
-// false if that may no longer be true: p has not served throughout, or id does not serve. If p.StandsIn, the node
-// has lost its records, and its partner p stands in for it; it is false for another p.
-func (m Map) WithPartner(id metadata.NodeID, p Partner) (Map, bool) {
+// Seat returns the node that stands in for n as a home; the zero Partner if n has its records itself. Each later one has
+// a greater Since.
+func (n Node) Seat() Partner {
+	if n.Partner.StandsIn {
+		return n.Partner
+	}
+	return Partner{}
+}
+
+// Second returns the node with the second copy of the records whose home is n; the zero Partner if there is none.
+func (n Node) Second() Partner {
+	if n.Partner.StandsIn {
+		return n.Heir
+	}
+	return n.Partner
+}
+
+// WithPartner returns the map of the next epoch, in which p has a copy of the records whose home is the node id, as
+// the node says that has the seat (Node.Seat, by its Since; 0 is id itself). It is false if that may no longer be true:
+// another node has the seat, or does not serve, or p has not served throughout. If p.StandsIn, the node of the seat has
+// lost the records, and p gets it; it is false for another p than the recorded one.
+func (m Map) WithPartner(id metadata.NodeID, seat metadata.Epoch, p Partner) (Map, bool) {
 	n, ok := m.Node(id)
-	if !ok || id == p.Node || p.Since == 0 || n.Partner.StandsIn || !m.ServesSince(p.Node, p.Since) {
+	if !ok || id == p.Node || p.Since <= seat || n.Seat().Since != seat || !m.ServesSince(p.Node, p.Since) {
 		return m, false
 	}
-	if p.StandsIn && (n.Partner.Node != p.Node || n.Partner.Since != p.Since) || !p.StandsIn && !n.Serves() {
+	at, _ := m.HomeAt(id)
+	has := n.Second()
+	if at == p.Node || p.StandsIn && (has.Node != p.Node || has.Since != p.Since) || !p.StandsIn && !m.HomeServes(id) {
 		return m, false
 	}
 	next := m
 	next.Epoch++
 	next.Nodes = append([]Node(nil), m.Nodes...)
-	next.Nodes[id].Partner = p
+	switch x := &next.Nodes[id]; {
+	case p.StandsIn:
+		x.Partner, x.Heir = p, Partner{}
+	case seat > 0:
+		x.Heir = p
+	default:
+		x.Partner = p
+	}
 	return next, true
 }
 
@@ -38,20 +65,21 @@ func (m Map) ServesSince(id metadata.NodeID, since metadata.Epoch) bool {
 	return n.Terms[len(n.Terms)-1].From <= since
 }
 
-// NextPartner returns a node that can become the partner of id: the next one by id that is Up, from the last
-// one on to the first.
+// NextPartner returns a node that can get the second copy of the records of the home id: the next one by id after the
+// node that has them that is Up, from the last one on to the first. A home that was replaced does not get its own.
 func (m Map) NextPartner(id metadata.NodeID) (Partner, bool) {
+	at, _ := m.HomeAt(id)
 	for i := range m.Nodes {
-		n := m.Nodes[(int(id)+1+i)%len(m.Nodes)]
-		if n.ID != id && n.State == Up {
+		n := m.Nodes[(int(at)+1+i)%len(m.Nodes)]
+		if n.ID != id && n.ID != at && n.State == Up {
 			return Partner{Node: n.ID, Since: m.Epoch}, true
 		}
 	}
 	return Partner{}, false
 }
 
-// HomeAt returns the node that has the records whose home is the node id: id itself, or its partner in its
-// place. It is false while that node is Down. Ask it, or HomeServes, for whatever concerns a home; the state of the
+// HomeAt returns the node that has the records whose home is the node id: id itself, or the one that stands in for
+// it. It is false while that node is Down. Ask it, or HomeServes, for whatever concerns a home; the state of the
 // node id says whether its data, its client and its page cache can be reached.
 func (m Map) HomeAt(id metadata.NodeID) (metadata.NodeID, bool) {
 	n, ok := m.Node(id)
@@ -70,16 +98,20 @@ func (m Map) HomeServes(id metadata.NodeID) bool {
 }
 
 // followPartners takes the changes of nodes into account: the copy of a partner that does not serve is not
-// kept; the partner of a node that is given up stands in for it.
+// kept; the one with the second copy stands in for a node that is given up.
 func (m Map) followPartners() {
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
-		switch p := &n.Partner; {
-		case p.Since == 0 || p.StandsIn:
-		case !m.ServesSince(p.Node, p.Since):
-			*p = Partner{}
-		case n.State == Down:
-			p.StandsIn = true
+		at, second := &n.ID, &n.Partner
+		if n.Partner.StandsIn {
+			at, second = &n.Partner.Node, &n.Heir
+		}
+		switch {
+		case second.Since == 0:
+		case !m.ServesSince(second.Node, second.Since):
+			*second = Partner{}
+		case m.Nodes[*at].State == Down:
+			n.Partner, n.Heir = Partner{second.Node, second.Since, true}, Partner{}
 		}
 	}
 }
@@ -89,34 +121,47 @@ const (
 	NamesSingle  = "one copy" // no other node can have one
 	NamesCopying = "copying"
 	NamesCopied  = "copied"
-	NamesServed  = "served" // by the partner: the home was lost
+	NamesServed  = "served" // by another node: the home was lost
 	NamesLost    = "lost"   // until Node, or the home's own node, is back
 )
 
 // Names says, for users, how many copies the names of a home have, and where.
 type Names struct {
 	State string `json:"state"`
-	Node  string `json:"node,omitempty"` // the host with the other copy, or the only one
+	Node  string `json:"node,omitempty"` // the host with the other copy, or the only one, or that which serves them
+	// Copy is the host with the other copy of names that another node serves, Copying the one that gets it; without
+	// either, they have one copy.
+	Copy    string `json:"copy,omitempty"`
+	Copying string `json:"copying,omitempty"`
 }
+
+// Whole reports whether the names have two copies.
+func (n Names) Whole() bool { return n.State == NamesCopied || n.Copy != "" }
 
 // Names returns where the names of the home id are. It is for views that are Copied.
 func (m Map) Names(id metadata.NodeID) Names {
 	n, _ := m.Node(id)
-	host := ""
-	if p, ok := m.Node(n.Partner.Node); ok && n.Partner.Since > 0 {
-		host = p.Host
+	host := func(p Partner, ok bool) string {
+		x, _ := m.Node(p.Node)
+		if !ok || p.Since == 0 {
+			return ""
+		}
+		return x.Host
 	}
-	switch _, ok := m.HomeAt(id); {
+	at, ok := m.HomeAt(id)
+	copied, next := host(n.Second(), true), ""
+	if x, _ := m.Node(at); x.State == Up && copied == "" {
+		next = host(m.NextPartner(id))
+	}
+	switch {
 	case !ok:
-		return Names{NamesLost, host}
+		return Names{State: NamesLost, Node: host(n.Partner, true)}
 	case n.Partner.StandsIn:
-		return Names{NamesServed, host}
-	case host != "":
-		return Names{NamesCopied, host}
-	}
-	if p, ok := m.NextPartner(id); ok && n.State == Up {
-		next, _ := m.Node(p.Node)
-		return Names{NamesCopying, next.Host}
+		return Names{NamesServed, host(n.Partner, true), copied, next}
+	case copied != "":
+		return Names{State: NamesCopied, Node: copied}
+	case next != "":
+		return Names{State: NamesCopying, Node: next}
 	}
 	return Names{State: NamesSingle}
 }

@@ -17,15 +17,17 @@ type Batch struct {
 
 // Message is one step of a stream.
 type Message struct {
-	Gen      uint64 // of the stream; later streams have greater ones
-	Seq      uint64 // counts the messages of the stream from 1
-	Complete bool   // with this message the copy has all
+	Seat     metadata.Epoch // of the sender (cluster.Node.Seat); 0 is the home itself
+	Gen      uint64         // of the stream; later streams have greater ones
+	Seq      uint64         // counts the messages of the stream from 1
+	Complete bool           // with this message the copy has all
 	Batches  []*Batch
 }
 
-// Home is the sending half.
+// Home is the sending half, of a home or of the node that stands in for it.
 type Home struct {
-	self     metadata.NodeID
+	self     metadata.NodeID // the home
+	seat     metadata.Epoch  // Since of the partner that stands in for it; 0 is the home itself
 	bound    cluster.Partner
 	to       cluster.Partner // of the stream; Since 0 is none
 	gen, seq uint64
@@ -36,9 +38,9 @@ type Home struct {
 	pending  []*Batch // in order: those that are not done, or that the stream has yet to bring
 }
 
-// NewHome returns the Home of a node that is bound to a partner since an earlier run; Since 0 is none.
-func NewHome(self metadata.NodeID, bound cluster.Partner) *Home {
-	return &Home{self: self, bound: bound}
+// NewHome returns the Home of a node, or of its seat, that is bound to a partner since an earlier run; Since 0 is none.
+func NewHome(self metadata.NodeID, seat metadata.Epoch, bound cluster.Partner) *Home {
+	return &Home{self: self, seat: seat, bound: bound}
 }
 
 // Wiped reports whether the home of a node has lost its records, if recorded says whether its disk has a record of a
@@ -93,9 +95,12 @@ func (h *Home) To() cluster.Partner { return h.to }
 func (h *Home) Replaced() bool { return h.replaced }
 
 // Serves reports whether the home may answer by the map m, which its node has.
-func (h *Home) Serves(m cluster.Map) bool {
-	n, _ := m.Node(h.self)
-	return !h.replaced && !n.Partner.StandsIn
+func (h *Home) Serves(m cluster.Map) bool { return !h.replaced && Holds(m, h.self, h.seat) }
+
+// Holds reports whether no later seat than this one of the home id is in the map m.
+func Holds(m cluster.Map, id metadata.NodeID, seat metadata.Epoch) bool {
+	n, _ := m.Node(id)
+	return n.Seat().Since <= seat
 }
 
 // Complete reports whether the partner has a complete copy.
@@ -104,10 +109,10 @@ func (h *Home) Complete() bool { return h.complete }
 // See takes a map into account, and reports whether the home is no longer bound. Its caller forgets that on the
 // disk, in its own time: a map never allows the old partner again.
 func (h *Home) See(m cluster.Map) (unbound bool) {
-	if m.Epoch < max(h.bound.Since, h.to.Since) {
+	if m.Epoch < max(h.bound.Since, h.to.Since, h.seat) {
 		return false // of before
 	}
-	if n, _ := m.Node(h.self); n.Partner.StandsIn {
+	if !Holds(m, h.self, h.seat) {
 		h.Replace()
 		return false
 	}
@@ -141,7 +146,7 @@ func (h *Home) Begin(m cluster.Map, gen uint64) bool {
 	if !ok {
 		p, ok = m.NextPartner(h.self)
 	}
-	if !ok || h.replaced {
+	if n, _ := m.Node(h.self); !ok || h.replaced || n.Seat().Since != h.seat {
 		return false
 	}
 	h.to, h.gen, h.seq, h.copied, h.complete, h.behind = p, gen, 0, false, false, 0
@@ -154,7 +159,7 @@ func (h *Home) Begin(m cluster.Map, gen uint64) bool {
 // Record returns the next message, with some of the records. The one before was acknowledged.
 func (h *Home) Record() Message {
 	h.seq++
-	return Message{Gen: h.gen, Seq: h.seq}
+	return Message{Seat: h.seat, Gen: h.gen, Seq: h.seq}
 }
 
 // Copied says that all records were acknowledged.
@@ -166,7 +171,7 @@ func (h *Home) Next(most int) (Message, bool) {
 	if h.to.Since == 0 || !h.copied {
 		return Message{}, false
 	}
-	m := Message{Gen: h.gen, Seq: h.seq + 1, Complete: true}
+	m := Message{Seat: h.seat, Gen: h.gen, Seq: h.seq + 1, Complete: true}
 	size := 0
 	for _, b := range h.pending {
 		if b.seq > 0 {

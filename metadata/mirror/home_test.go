@@ -14,7 +14,7 @@ func TestGivenUpIsNotSent(t *testing.T) {
 		m = m.WithState(metadata.NodeID(i), cluster.Up, "")
 	}
 	p, _ := m.NextPartner(0)
-	h := NewHome(0, p)
+	h := NewHome(0, 0, p)
 	b := h.Add([]byte("unlink"))
 	h.Begin(m, 1)
 	h.GiveUp()
@@ -32,7 +32,7 @@ func TestGivenUpIsNotSent(t *testing.T) {
 
 // TestRelease: when the job is over, changes wait for no partner.
 func TestRelease(t *testing.T) {
-	h := NewHome(0, cluster.Partner{Node: 1, Since: 1})
+	h := NewHome(0, 0, cluster.Partner{Node: 1, Since: 1})
 	b := h.Add([]byte("create"))
 	if h.May(b) {
 		t.Fatal("a bound home does not wait for its partner")
@@ -46,7 +46,7 @@ func TestRelease(t *testing.T) {
 // allows; what they leave for the partner is sent before the copy is complete, and later ones wait.
 func TestChangesWhileCopied(t *testing.T) {
 	m := cluster.NewMap(1, make([]string, 2)).WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")
-	h := NewHome(0, cluster.Partner{})
+	h := NewHome(0, 0, cluster.Partner{})
 	h.Begin(m, 1)
 	h.Record()
 	during := h.Add([]byte("create"))

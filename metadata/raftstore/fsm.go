@@ -40,7 +40,8 @@ const (
 	KindRemoveDataset = "dataset-remove"
 	// KindCopied says that each home needs a partner from now on.
 	KindCopied = "copied"
-	// KindPartner says that Partner has a copy of the records of the node Home. ESTALE if it may have missed some.
+	// KindPartner says that Partner has a copy of the records of the node Home, as the node says that stands in for that
+	// since Seat; 0 is Home itself. ESTALE if it may have missed some.
 	KindPartner = "partner"
 	// KindRestored says that all files with copies have as many as they should have, by the map of Epoch. It changes
 	// nothing if nodes have come or gone since.
@@ -55,6 +56,7 @@ type Command struct {
 	Nodes   []cluster.Change `json:"nodes,omitempty"`
 	Dataset cluster.Dataset  `json:"dataset,omitzero"`
 	Home    metadata.NodeID  `json:"home,omitempty"`
+	Seat    metadata.Epoch   `json:"seat,omitempty"`
 	Partner cluster.Partner  `json:"partner,omitzero"`
 	Epoch   metadata.Epoch   `json:"epoch,omitempty"`
 }
@@ -123,10 +125,10 @@ func setNodes(v cluster.View, changes []cluster.Change) (cluster.View, error) {
 }
 
 func setPartner(v cluster.View, c Command) (cluster.View, error) {
-	if n, ok := v.Map.Node(c.Home); ok && n.Partner == c.Partner {
+	if n, ok := v.Map.Node(c.Home); ok && (n.Seat().Since == c.Seat && n.Second() == c.Partner || n.Seat() == c.Partner) {
 		return v, nil
 	}
-	m, ok := v.Map.WithPartner(c.Home, c.Partner)
+	m, ok := v.Map.WithPartner(c.Home, c.Seat, c.Partner)
 	if !ok {
 		return v, fmt.Errorf("node %d is no partner of node %d since epoch %d: %w", c.Partner.Node, c.Home, c.Partner.Since, syscall.ESTALE)
 	}

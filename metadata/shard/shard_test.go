@@ -319,7 +319,7 @@ func TestShardStoodInFor(t *testing.T) {
 	j.fill(shardAt)
 	j.mustSplit()
 	j.empty()
-	j.view, _ = j.view.WithPartner(2, cluster.Partner{Node: 1, Since: j.view.Epoch})
+	j.view, _ = j.view.WithPartner(2, 0, cluster.Partner{Node: 1, Since: j.view.Epoch})
 	j.view = j.view.WithState(2, cluster.Down, "")
 	j.nodes[2].s.ChangedShards() // none is left
 	j.nodes[2].d.Follow(ctx, func(context.Context, metadata.Epoch) (cluster.Map, error) { return j.view, syscall.EINTR })
