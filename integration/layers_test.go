@@ -90,7 +90,7 @@ var floors = map[string]int{
 	"deploy/mounts":           6,
 	"deploy/show":             21,
 	"deploy/simulate":         2,
-	"deploy/doctor":           1,
+	"deploy/doctor":           2,
 	"deploy/exporter":         1,
 	"deploy/local":            21,
 	"deploy/pitch":            21,

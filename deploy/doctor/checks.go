@@ -77,21 +77,29 @@ func (d *doctor) store() {
 			probe = 0
 		}
 		x, err := d.h.Store(dir, probe)
+		found := fmt.Sprintf("%s, %.1f GiB free", x.Kind, float64(x.Free)/gib)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			d.add(check, Failed, "install -d -m 755 "+dir+" on the node's NVMe drive, or set store: in /etc/bivouac/bivouac.yaml", "is missing")
+			d.add(check, Failed, "install -d -m 755 "+dir+" on the node's NVMe drive, or set store: in "+d.cfg.Path+"; on a submit host, run bivouac doctor --submit", "is missing")
 		case err != nil:
 			d.add(check, Failed, "check that root can read and write there", "%v", err)
+		case !x.Mode.IsDir():
+			d.add(check, Failed, "set store: to a directory", "is not a directory")
+		case x.Mode&0o001 == 0:
+			d.add(check, Failed, "chmod 755 "+dir+": daemons run as the users of jobs, and need to reach their directories in it", "has mode %04o", x.Mode.Perm())
 		case x.Network:
 			d.add(check, Failed, "set store: to a directory on the node's own drive", "is on %s, a network filesystem", x.Kind)
 		case x.Free < leastFree:
-			d.add(check, Failed, "free space, or set store: to a larger drive", "%s, %.1f GiB free", x.Kind, float64(x.Free)/gib)
+			d.add(check, Failed, "free space, or set store: to a larger drive", "%s", found)
+		case x.NoInodes:
+			d.add(check, Failed, "remove files from the drive, or make its filesystem with more inodes", "%s, but no free inode", found)
+		case x.Owner != 0 || x.Mode&0o002 != 0:
+			d.add(check, Warning, "chown root "+dir+"; chmod 755 "+dir+": otherwise users can keep jobs of others from starting", "has mode %04o and belongs to uid %d", x.Mode.Perm(), x.Owner)
 		default:
-			d.add(check, unless(x.Kind == "xfs" || x.Kind == "ext4", Warning), "use XFS or ext4, which are tested; a filesystem in memory takes memory from jobs",
-				"%s, %.1f GiB free", x.Kind, float64(x.Free)/gib)
+			d.add(check, unless(x.Kind == "xfs" || x.Kind == "ext4", Warning), "use XFS or ext4, which are tested; a filesystem in memory takes memory from jobs", "%s", found)
 		}
 		switch {
-		case err != nil:
+		case err != nil || x.Network:
 		case d.cfg.Probe == 0:
 			d.add(check+" speed", Skipped, "run bivouac doctor without --probe 0", "not measured")
 		case x.Write == 0:
@@ -105,129 +113,73 @@ func (d *doctor) store() {
 
 func (d *doctor) munge(ctx context.Context) {
 	if d.cfg.Munge == "off" {
-		d.add("munge", Skipped, "", "munge: off in the configuration")
+		d.add("munge", OK, "", "off in the configuration: the key of a job travels with its submission")
 		return
 	}
 	bad := Warning
 	if d.cfg.Munge == "require" {
 		bad = Failed
 	}
-	_, err := d.h.Run(ctx, "sh", "-c", "munge -n | unmunge")
-	d.add("munge", unless(err == nil, bad), "start munged with the cluster's key; without munge, the key of a job travels with its submission", "%s", errText(err, "encodes and decodes a credential"))
-}
-
-// slurm checks Slurm's settings and the plugin.
-func (d *doctor) slurm(ctx context.Context) {
-	out, err := d.h.Run(ctx, "scontrol", "show", "config")
-	if err != nil {
-		d.add("Slurm", Skipped, "on a cluster, run this on a node or a submit host with scontrol", "%v", err)
-		return
+	munge := "munge -n | unmunge"
+	if s := d.cfg.MungeSocket; s != "" {
+		munge = fmt.Sprintf("munge -n -S '%s' | unmunge -S '%s'", s, s)
 	}
-	conf := settings(out)
-	d.add("Slurm", OK, "", "version %s", conf["SLURM_VERSION"])
-	flags := strings.Split(conf["PrologFlags"], ",")
-	has := func(f string) bool {
-		return slices.ContainsFunc(flags, func(x string) bool { return strings.EqualFold(x, f) })
-	}
-	d.add("PrologFlags", unless(has("Alloc") && has("DeferBatch"), Failed), "set PrologFlags=Alloc,DeferBatch in slurm.conf: jobs must not start before all mounts are there", "%s", conf["PrologFlags"])
-	d.add("failed prologs", unless(strings.Contains(conf["SchedulerParameters"], "nohold_on_prolog_fail"), Warning),
-		"set SchedulerParameters=nohold_on_prolog_fail in slurm.conf: otherwise, a batch job whose prolog fails is requeued and held until scontrol release",
-		"SchedulerParameters=%s", conf["SchedulerParameters"])
-	d.plugstack(conf)
-	d.timeouts(conf)
-	d.add("job_container", unless(!strings.Contains(conf["JobContainerType"], "tmpfs"), Warning),
-		"set mount: in bivouac.yaml to a directory that job_container.conf does not make private, and set Shared=true in that file (Slurm 23.02 or later): otherwise jobs do not see what is mounted after a daemon was restarted", "%s", conf["JobContainerType"])
-	d.add("cgroups", unless(strings.Contains(conf["ProctrackType"], "cgroup"), Warning), "set ProctrackType=proctrack/cgroup in slurm.conf: it ends all processes of a job before its epilog", "%s", conf["ProctrackType"])
-}
-
-// settings reads the lines KEY = VALUE of scontrol.
-func settings(out string) map[string]string {
-	conf := make(map[string]string)
-	for line := range strings.Lines(out) {
-		if k, v, ok := strings.Cut(line, "="); ok {
-			conf[strings.TrimSpace(k)] = strings.TrimSpace(v)
-		}
-	}
-	return conf
-}
-
-// plugstack checks that Slurm loads the plugin, and that it is made for this Slurm.
-func (d *doctor) plugstack(conf map[string]string) {
-	path := conf["PlugStackConfig"]
-	if path == "" || path == "(null)" {
-		path = "/etc/slurm/plugstack.conf"
-	}
-	loads, required := "", false
-	for line := range strings.Lines(d.text(path) + "\n") {
-		if f := strings.Fields(line); len(f) >= 2 && strings.HasSuffix(f[1], "bivouac.so") && !strings.HasPrefix(f[0], "#") {
-			loads, required = f[1], f[0] == "required"
-		}
-	}
-	switch {
-	case loads == "":
-		d.add("plugstack", Failed, `add the line "optional bivouac.so" to `+path, "%s does not load bivouac.so", path)
-		return
-	case required:
-		d.add("plugstack", Warning, "write optional instead of required: then a plugin that cannot be loaded does not break sbatch", "required %s", loads)
-	default:
-		d.add("plugstack", OK, "", "optional %s", loads)
-	}
-	found := loads
-	if !strings.HasPrefix(loads, "/") {
-		for _, dir := range strings.Split(conf["PluginDir"], ":") {
-			if _, err := d.h.Read(dir + "/" + loads); err == nil {
-				found = dir + "/" + loads
-			}
-		}
-	}
-	b, err := d.h.Read(found)
-	if err != nil {
-		d.add("plugin", Failed, "install the package for this Slurm, or copy bin/bivouac.so to its PluginDir, "+conf["PluginDir"], "%s is missing", loads)
-		return
-	}
-	major, minor, err := pluginVersion(b)
-	if err != nil {
-		d.add("plugin", Failed, "install the package again, or copy bin/bivouac.so again", "%s: %v", found, err)
-		return
-	}
-	want := fmt.Sprintf("%d.%02d", major, minor)
-	d.add("plugin", unless(strings.HasPrefix(conf["SLURM_VERSION"], want+"."), Failed), "install the package for this Slurm, or build one with its headers: make dist", "%s is for Slurm %s", found, want)
-}
-
-// timeouts checks that Slurm waits longer than Bivouac does.
-func (d *doctor) timeouts(conf map[string]string) {
-	for _, t := range []struct {
-		key  string
-		over time.Duration
-		of   string
-	}{
-		{"UnkillableStepTimeout", d.cfg.FailureTimeout, "failure_timeout"},
-		{"PrologEpilogTimeout", d.cfg.StartTimeout, "start_timeout"},
-	} {
-		v, _, _ := strings.Cut(conf[t.key], " ")
-		s, err := strconv.Atoi(v)
-		if err != nil || s >= 65534 { // not set: no limit
-			d.add(t.key, OK, "", "%s", conf[t.key])
-			continue
-		}
-		d.add(t.key, unless(time.Duration(s)*time.Second > t.over, Failed), fmt.Sprintf("set %s in slurm.conf above %s, %v", t.key, t.of, t.over), "%s", conf[t.key])
-	}
+	_, err := d.h.Run(ctx, "sh", "-c", munge)
+	d.add("munge", unless(err == nil, bad), "install munge and start munged with the cluster's key; without munge, the key of a job travels with its submission", "%s", errText(err, "encodes and decodes a credential"))
 }
 
 func (d *doctor) security() {
 	if d.text("/sys/fs/selinux/enforce") == "1" {
 		d.add("SELinux", Warning, "allow slurmd_t to mount FUSE and to run /usr/bin/bivouac, or test in permissive mode", "enforcing")
 	}
-	cgroup := d.text("/proc/self/cgroup")
-	d.add("memory cgroup", unless(cgroup != "", Warning), "mount cgroups: without them, memory: in bivouac.yaml has no effect", "cgroups: %s", yes(cgroup != ""))
+	if d.text("/sys/module/apparmor/parameters/enabled") == "Y" {
+		d.appArmor()
+	}
+	if d.cfg.Memory > 0 {
+		_, err := d.h.Read("/sys/fs/cgroup/memory/memory.limit_in_bytes") // v1
+		good := err == nil || slices.Contains(strings.Fields(d.text("/sys/fs/cgroup/cgroup.subtree_control")), "memory")
+		d.add("memory cgroup", unless(good, Warning), "enable the memory controller of cgroups (echo +memory > /sys/fs/cgroup/cgroup.subtree_control): without it, memory: in "+d.cfg.Path+" has no effect",
+			"memory controller: %s", yes(good))
+	}
 }
 
-// network tries the range of ports on another node: a refusal shows that packets arrive.
+// appArmor looks for enforced profiles of programs that mount.
+func (d *doctor) appArmor() {
+	b, err := d.h.Read("/sys/kernel/security/apparmor/profiles")
+	if err != nil {
+		d.add("AppArmor", Skipped, "run bivouac doctor as root", "enabled; its profiles cannot be read")
+		return
+	}
+	var bad []string
+	for line := range strings.Lines(string(b)) {
+		name, mode, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if base := name[strings.LastIndex(name, "/")+1:]; mode == "(enforce)" && slices.Contains([]string{"slurmd", "bivouac", "fusermount3"}, base) {
+			bad = append(bad, name)
+		}
+	}
+	if len(bad) > 0 {
+		d.add("AppArmor", Warning, "allow these programs to mount FUSE filesystems where jobs and bivouac up need them, in /etc/apparmor.d/local", "enforces profiles of %s", strings.Join(bad, ", "))
+		return
+	}
+	d.add("AppArmor", OK, "", "no profile of slurmd, bivouac or fusermount3")
+}
+
+// networks checks that this node has an address on each network of the configuration.
+func (d *doctor) networks() {
+	if len(d.cfg.Network) == 0 {
+		return
+	}
+	err := d.h.Networks(d.cfg.Network)
+	d.add("network addresses", unless(err == nil, Failed), "give this node an address there, or correct network: in "+d.cfg.Path, "%s", errText(err, "on "+strings.Join(d.cfg.Network, ", ")))
+}
+
+// network tries the range of ports on another node: a refusal shows that packets arrive, unless a firewall sends it.
 func (d *doctor) network(ctx context.Context) {
 	if d.cfg.Peer == "" {
 		d.add("network", Skipped, "run bivouac doctor --peer HOST with another node", "no other node given")
 		return
 	}
+	firewall := fmt.Sprintf("open the TCP ports %d to %d between the nodes in the firewall", d.cfg.Port, d.cfg.Port+d.cfg.Ports-1)
 	for _, port := range []int{d.cfg.Port, d.cfg.Port + d.cfg.Ports - 1} {
 		ctx, cancel := context.WithTimeout(ctx, dialTime)
 		addr := net.JoinHostPort(d.cfg.Peer, strconv.Itoa(port))
@@ -235,10 +187,14 @@ func (d *doctor) network(ctx context.Context) {
 		cancel()
 		check := "network " + addr
 		switch {
-		case err == nil, errors.Is(err, syscall.ECONNREFUSED):
-			d.add(check, OK, "", "packets arrive")
+		case err == nil:
+			d.add(check, OK, "", "connected")
+		case errors.Is(err, syscall.ECONNREFUSED):
+			d.add(check, OK, "", "the host answers that the port is not in use (a firewall can also answer so)")
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-			d.add(check, Failed, fmt.Sprintf("open the TCP ports %d to %d between the nodes in the firewall", d.cfg.Port, d.cfg.Port+d.cfg.Ports-1), "no answer in %v", dialTime)
+			d.add(check, Failed, firewall, "no answer in %v", dialTime)
+		case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+			d.add(check, Failed, firewall+"; or there is no route to the host", "%v", err)
 		default:
 			d.add(check, Failed, "check that this host can resolve the name and has a route", "%v", err)
 		}
@@ -247,6 +203,13 @@ func (d *doctor) network(ctx context.Context) {
 
 // dialTime bounds a connection.
 const dialTime = 2 * time.Second
+
+// textfile checks node_exporter's directory.
+func (d *doctor) textfile() {
+	if dir := d.cfg.Textfile; dir != "" {
+		d.add("metrics_textfile", unless(len(d.h.Glob(dir)) > 0, Warning), "make the directory that node_exporter reads (--collector.textfile.directory), or correct metrics_textfile: in "+d.cfg.Path, "%s", dir)
+	}
+}
 
 func (d *doctor) clock() {
 	ok, err := d.h.Synchronized()

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -50,24 +51,40 @@ type Host interface {
 	Dial(ctx context.Context, addr string) error
 	// Synchronized reports whether the clock is kept by a time server.
 	Synchronized() (bool, error)
+	// Glob returns the paths that match a pattern.
+	Glob(pattern string) []string
+	// Networks reports the networks, interfaces or CIDRs, on which this machine has no address.
+	Networks([]string) error
 }
 
 // Drive is a directory of the store with its filesystem.
 type Drive struct {
+	Mode        fs.FileMode // of the directory
+	Owner       uint32
 	Kind        string // of the filesystem
 	Network     bool
-	Free        int64   // bytes
+	Free        int64 // bytes
+	NoInodes    bool
 	Write, Read float64 // bytes per second; 0: not measured
 }
 
 // Config has the settings of the site that the checks depend on.
 type Config struct {
 	Host           Host
+	Path           string   // of the site's configuration
 	Store          []string // the site's directories
+	Mount          string   // the site's
+	Run, Log       string   // the site's
 	Port, Ports    int      // the site's range
 	Munge          string   // the site's munge: auto, require or off
+	MungeSocket    string   // the site's
 	StartTimeout   time.Duration
+	EpilogTimeout  time.Duration // of a job with stage-out
 	FailureTimeout time.Duration
+	Memory         int64         // the site's limit of a daemon; 0: none
+	Network        []string      // the site's networks
+	Textfile       string        // the site's metrics_textfile
+	Submit         bool          // this is a submit host, which runs no jobs
 	Peer           string        // another node; "": none
 	Probe          time.Duration // time for measuring the store's speed; 0: not measured
 }
@@ -75,13 +92,19 @@ type Config struct {
 // Run makes all checks.
 func Run(ctx context.Context, cfg Config) []Finding {
 	d := &doctor{cfg: cfg, h: cfg.Host}
-	d.kernel()
-	d.fuse(ctx)
-	d.store()
+	if !cfg.Submit {
+		d.kernel()
+		d.fuse(ctx)
+		d.store()
+	}
 	d.munge(ctx)
 	d.slurm(ctx)
-	d.security()
-	d.network(ctx)
+	if !cfg.Submit {
+		d.security()
+		d.networks()
+		d.network(ctx)
+		d.textfile()
+	}
 	d.clock()
 	return d.all
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/datapath/rails"
 )
 
 // This is the machine that the program runs on.
@@ -66,6 +69,21 @@ func (This) Synchronized() (bool, error) {
 	return state != unix.TIME_ERROR, err
 }
 
+// Glob implements Host.
+func (This) Glob(pattern string) []string {
+	found, _ := filepath.Glob(pattern) // a bad pattern matches nothing
+	return found
+}
+
+// Networks implements Host.
+func (This) Networks(networks []string) error {
+	own, err := rails.Interfaces()
+	if err == nil {
+		_, err = rails.Choose(networks, own)
+	}
+	return err
+}
+
 // kinds is the filesystems by their magic numbers; network ones cannot be a store.
 var kinds = map[int64]struct {
 	name    string
@@ -82,12 +100,19 @@ func (This) Store(dir string, probe time.Duration) (Drive, error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return Drive{}, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
+	var at unix.Stat_t
+	if err := unix.Stat(dir, &at); err != nil {
+		return Drive{}, &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
 	k, known := kinds[st.Type]
 	if !known {
 		k.name = fmt.Sprintf("filesystem %#x", st.Type)
 	}
-	d := Drive{Kind: k.name, Network: k.network, Free: int64(st.Bavail) * st.Bsize}
-	if probe <= 0 || d.Network {
+	d := Drive{Mode: fs.FileMode(at.Mode & 0o777), Owner: at.Uid, Kind: k.name, Network: k.network, Free: int64(st.Bavail) * st.Bsize, NoInodes: st.Files > 0 && st.Ffree == 0}
+	if at.Mode&unix.S_IFMT == unix.S_IFDIR {
+		d.Mode |= fs.ModeDir
+	}
+	if probe <= 0 || d.Network || !d.Mode.IsDir() {
 		return d, nil
 	}
 	var err error

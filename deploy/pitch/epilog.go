@@ -17,7 +17,7 @@ func Epilog(ctx context.Context, env Env, site Site) int {
 		return exitOK
 	}
 	defer expireKept(ctx, site)
-	e := &epilog{env: env, place: place{site, id}, leave: site.leaveTime(false)}
+	e := &epilog{env: env, place: place{site, id}, leave: site.LeaveTime(false)}
 	if absent(e.place) {
 		return exitOK
 	}
@@ -47,7 +47,7 @@ func (e *epilog) readRecord() {
 	if err != nil {
 		return // the configuration and the job id suffice
 	}
-	e.leave = e.place.site.leaveTime(len(r.Job.StageOut) > 0)
+	e.leave = e.place.site.LeaveTime(len(r.Job.StageOut) > 0)
 	r.Site.Run = e.place.site.Run
 	e.before = append(e.before, r.place())
 }

@@ -191,8 +191,8 @@ func (s *Site) validate() error {
 	return errors.Join(errs...)
 }
 
-// leaveTime is how long the end of a job may take.
-func (s *Site) leaveTime(stageOut bool) time.Duration {
+// LeaveTime is how long the end of a job may take.
+func (s *Site) LeaveTime(stageOut bool) time.Duration {
 	switch {
 	case s.EpilogTimeout > 0:
 		return time.Duration(s.EpilogTimeout)
