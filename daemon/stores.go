@@ -91,7 +91,7 @@ func (d *Daemon) recogniseStores() error {
 func (d *Daemon) sameStores(ids, was []string) error {
 	for i, s := range d.job.Dirs.Store {
 		if i >= len(was) || ids[i] != was[i] {
-			return fmt.Errorf("store: %s was emptied or replaced while the job ran: what it had is lost, and this node cannot take part in the job any more", s)
+			return fmt.Errorf("store: %s was emptied or replaced while the job ran: its data is lost, and this node can no longer take part in the job", s)
 		}
 	}
 	return nil

@@ -98,7 +98,7 @@ func nodeLines(was, now cluster.View) (lines, lost []string) {
 	if now.Map.RestoredBy() > was.Map.RestoredBy() {
 		line := "all files with copies=2 have two copies again"
 		if n := len(now.Map.Restored); len(now.Map.Restored[n-1].Without) > 0 {
-			line += ", but for those whose names are lost"
+			line += ", except those whose names are lost"
 		}
 		lines = append(lines, line)
 	}
@@ -109,7 +109,7 @@ func nodeLines(was, now cluster.View) (lines, lost []string) {
 		switch {
 		case !known:
 		case names.State == cluster.NamesLost && before.State == cluster.NamesServed:
-			lines = append(lines, fmt.Sprintf("the names of files of %s are lost with %s, which had taken them over, until that is back", n.Host, names.Node))
+			lines = append(lines, fmt.Sprintf("files of %s cannot be reached: %s, which had taken over their names, is lost; they can when it is back", n.Host, names.Node))
 		case served && before.State == cluster.NamesServed && names.Node != before.Node:
 			lines = append(lines, fmt.Sprintf("%s has taken over the names of files of %s from %s", names.Node, n.Host, before.Node))
 		case served && before.State != cluster.NamesServed && n.State != cluster.Down:

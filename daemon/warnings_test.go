@@ -59,7 +59,7 @@ func TestNodeLines(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	if got, _ := nodeLines(view(empty), view(both)); len(got) != 2 || !strings.Contains(got[0], "the names of files of b are lost with c") {
+	if got, _ := nodeLines(view(empty), view(both)); len(got) != 2 || !strings.Contains(got[0], "files of b cannot be reached: c, which had taken over their names, is lost") {
 		t.Errorf("when the partner is lost, too: %q, want two lines", got)
 	}
 }

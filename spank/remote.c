@@ -153,6 +153,6 @@ int remote_task_init(spank_t sp)
 				 detail);
 		return 0;
 	default:
-		end_task("couldn't pitch the bivouac of job %u: %s; see %s/%u.log there", job, detail, settings.log, job);
+		end_task("couldn't start the filesystem of job %u: %s; see %s/%u.log there", job, detail, settings.log, job);
 	}
 }

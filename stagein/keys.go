@@ -10,7 +10,7 @@ type Key struct {
 
 // Keys documents the options of a source, in the order in which a reader needs them.
 var Keys = []Key{
-	{"unpack", "yes|no|apart|nested", "yes", "no keeps archives as files; apart unpacks each into a directory named after it; nested also unpacks tars inside a plain tar"},
+	{"unpack", "yes|no|apart|nested", "yes", "no keeps files as they are (a single one is NAME/FILE); apart unpacks archives into directories named after them; nested also unpacks tars inside a plain tar"},
 	{"include", "PATTERN", "all files", "stage only files that match, by name, or by path if PATTERN has a slash; can be repeated"},
 	{"exclude", "PATTERN", "none", "leave out files that match, and everything below directories that match; can be repeated"},
 	{"list", "FILE", "all files", "stage only the paths in FILE, one per line or separated by NUL; a directory includes everything below it"},

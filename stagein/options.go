@@ -135,7 +135,7 @@ func parseOptions(s string) (Options, error) {
 		case !known:
 			return o, fmt.Errorf("option %q is not known (known are %s): write a comma that is part of a path as two: %w", k, knownOptions(), syscall.EINVAL)
 		case seen[k] && !slices.Contains(repeatable, k):
-			return o, fmt.Errorf("option %s is there twice: %w", k, syscall.EINVAL)
+			return o, fmt.Errorf("option %s is given twice: %w", k, syscall.EINVAL)
 		case v == "":
 			return o, fmt.Errorf("option %s has no value: %w", k, syscall.EINVAL)
 		}
@@ -257,13 +257,13 @@ func (o *Options) Validate() error {
 	}
 	switch {
 	case o.Unpack == UnpackNested && o.OnError == OnErrorSkip:
-		return fmt.Errorf("unpack=nested with on-error=skip: what is in tars of a tar is found before it is read, so nothing can be left out then: give one of them: %w", syscall.EINVAL)
+		return fmt.Errorf("unpack=nested and on-error=skip cannot be combined, because members of nested tars are found before they are read: give one of them: %w", syscall.EINVAL)
 	case o.Limit < 0:
 		return fmt.Errorf("a limit of %d files: %w", o.Limit, syscall.EINVAL)
 	case o.Cache != "" && !filepath.IsAbs(string(o.Cache)) || strings.ContainsRune(string(o.Cache), 0):
-		return fmt.Errorf("the cache directory %q is no absolute path: %w", o.Cache, syscall.EINVAL)
+		return fmt.Errorf("the cache directory %q is not an absolute path: %w", o.Cache, syscall.EINVAL)
 	case o.List != "" && !strings.HasPrefix(string(o.List), "/") || strings.ContainsRune(string(o.List), 0):
-		return fmt.Errorf("the list %q is no absolute path: %w", o.List, syscall.EINVAL)
+		return fmt.Errorf("the list %q is not an absolute path: %w", o.List, syscall.EINVAL)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (o Order) check() error {
 	case err != nil:
 		return err
 	case o.Kind == OrderList && !filepath.IsAbs(o.List) || strings.ContainsRune(o.List, 0):
-		return fmt.Errorf("order=%v: the list is no absolute path: %w", o, syscall.EINVAL)
+		return fmt.Errorf("order=%v: the list is not an absolute path: %w", o, syscall.EINVAL)
 	case again != o:
 		return fmt.Errorf("order %+v: %w", o, syscall.EINVAL)
 	}

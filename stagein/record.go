@@ -38,7 +38,7 @@ func (r *Recorder) Ino() (metadata.Ino, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.seq >= math.MaxUint32 {
-		return 0, fmt.Errorf("more than %d things in one part: %w", r.seq, syscall.EOVERFLOW)
+		return 0, fmt.Errorf("more than %d entries in one part: %w", r.seq, syscall.EOVERFLOW)
 	}
 	r.seq++
 	return metadata.SealedIno(r.ds, r.part, uint32(r.seq)), nil

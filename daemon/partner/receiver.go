@@ -188,7 +188,7 @@ func (r *Receiver) apply(h *received, m mirror.Message, q *wire.MirrorReq, next 
 		err = h.drop(r.path(q.Home, was.Whole), old)
 	}
 	if err != nil {
-		r.log.WithError(err).WithField("home", q.Home).Warn("old copy of a home's names stays on the disk")
+		r.log.WithError(err).WithField("home", q.Home).Warn("old copy of a home's names not removed: it takes space until the job ends")
 	}
 	return nil
 }

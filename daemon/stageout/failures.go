@@ -160,17 +160,17 @@ func (c Cause) text() string {
 func (c Cause) advice() string {
 	switch c.Errno {
 	case syscall.ENOSPC, syscall.EDQUOT:
-		return "make room there, or have your quota raised"
+		return "free space there, or ask for a larger quota"
 	case syscall.EACCES, syscall.EPERM, syscall.EROFS:
 		return "name a directory that you may write to"
 	case syscall.ENOENT:
-		return "see whether the job writes to that directory of its scratch"
+		return "check that the job writes to that directory of scratch"
 	case syscall.ENOTDIR, syscall.EISDIR, syscall.EEXIST, syscall.ENOTEMPTY, syscall.ELOOP:
-		return "move away what is in its place"
+		return "move the file or directory that is in its place"
 	case syscall.ETIME:
-		return "leave less for the end, or ask the administrator for a longer epilog_timeout"
+		return "write and close large files earlier, or ask the administrator for a longer epilog_timeout"
 	case syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENOTCONN, syscall.ECONNRESET:
-		return "ask the administrators of that file system, or of the nodes, what happened"
+		return "ask the administrators of that filesystem or of the nodes"
 	}
 	return "look at the files that are listed"
 }

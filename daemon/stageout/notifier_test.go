@@ -209,9 +209,9 @@ func TestFailuresLine(t *testing.T) {
 		want []string
 	}{
 		{several[0], []string{"bivouac: stage-out of ckpt to /lustre/run7 failed: not copied, and lost with the job, 4 files of 12.0 MiB: ",
-			`no space left on device (3, such as "a"), permission denied (1, such as "b")`, "2 nodes have a list, such as /home/me/bivouac-7-n1.not-copied", "make room there"}},
+			`no space left on device (3, such as "a"), permission denied (1, such as "b")`, "2 nodes have a list, such as /home/me/bivouac-7-n1.not-copied", "free space there"}},
 		{failures(false, syscall.EACCES), []string{"fails so far: permission denied", "tried again until the job ends", "that you may write to"}},
-		{denied, []string{"to /x y failed: no such file or directory; before the next run, see whether the job writes"}},
+		{denied, []string{"to /x y failed: no such file or directory; before the next run, check that the job writes"}},
 	} {
 		got := c.of.line()
 		if strings.Count(got, "\n") != 1 || !strings.HasSuffix(got, "\n") {

@@ -61,7 +61,7 @@ func Open(n node.Node, path string) *Log {
 		sets, err = decode(b)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.Log().WithError(err).Warn("log of the training's epochs unreadable: the report begins with the epoch that is read now")
+		n.Log().WithError(err).Warn("log of training epochs cannot be read: the report begins with the present epoch")
 	}
 	return &Log{n: n, path: path, sets: sets}
 }
@@ -216,7 +216,7 @@ func (l *Log) Save() {
 		err = node.ReplaceFile(l.path, b)
 	}
 	if err != nil {
-		l.n.Log().WithError(err).Warn("log of the training's epochs not saved: they are missing from the report if this daemon restarts")
+		l.n.Log().WithError(err).Warn("log of training epochs not saved: they are missing from the report if this daemon restarts")
 	}
 }
 

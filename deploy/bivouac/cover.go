@@ -162,7 +162,7 @@ func (c *covers) shownFile(id metadata.DatasetID) string {
 // show ends the hiding of a dataset.
 func (c *covers) show(id metadata.DatasetID) {
 	if err := os.WriteFile(c.shownFile(id), nil, 0o600); err != nil {
-		c.node.log.WithError(err).Warn("if the daemon is restarted before the dataset is ready, it is not seen for a moment")
+		c.node.log.WithError(err).Warn("could not note that programs have seen a dataset: if the daemon is restarted before it is ready, it disappears for a moment")
 	}
 	c.mu.Lock()
 	c.shown[id] = true

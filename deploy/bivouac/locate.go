@@ -40,7 +40,7 @@ func hostsOf(path string) (string, error) {
 		case errors.Is(err, syscall.ERANGE) && len(b) < 1<<16:
 			continue
 		case errors.Is(err, syscall.ENODATA), errors.Is(err, syscall.ENOTSUP):
-			return "", fmt.Errorf("%s is not below a mount of bivouac: give paths below $BIVOUAC, or below D/nodeN of a job started by bivouac up", path)
+			return "", fmt.Errorf("%s is not below a mount of Bivouac: give paths below $BIVOUAC, or below D/nodeN of a job started by bivouac up", path)
 		case err != nil:
 			return "", fmt.Errorf("%s: %w", path, err)
 		}

@@ -39,7 +39,7 @@ func boundMemory(job *job.File, log *logrus.Entry) daemon.Memory {
 		"program": mib(m.Program), "metadata": mib(m.Metadata), "serving": mib(m.Serving), "sums": mib(m.Sums), "peers": mib(m.Peers),
 		"staging": mib(m.Staging), "mount": mib(m.Mount), "total": mib(m.Total()), "limit": mib(debug.SetMemoryLimit(-1)), "from": from,
 	})
-	log.Info("memory, in MiB")
+	log.Info("memory that this daemon may use, in MiB")
 	if limited && m.Total() > limit {
 		log.WithField("cgroup", mib(limit)).Warn("the daemon may need more memory than its cgroup allows: raise memory: in the site configuration")
 	}

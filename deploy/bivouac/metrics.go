@@ -49,7 +49,7 @@ set metrics_textfile in bivouac.yaml instead: no port is opened then.`,
 	}
 	c.Flags().StringVar(&listen, "listen", ":18499", "address and port to listen on")
 	c.Flags().StringVar(&cfg.TokenFile, "token-file", "", "file with the token, one word of at least 16 characters (required)")
-	c.Flags().StringVar(&cfg.TLSCert, "tls-cert", "", "certificate for HTTPS, in PEM (default: HTTP, which shows the token to whoever listens on the network)")
+	c.Flags().StringVar(&cfg.TLSCert, "tls-cert", "", "certificate for HTTPS, in PEM (default: HTTP, which sends the token unencrypted)")
 	c.Flags().StringVar(&cfg.TLSKey, "tls-key", "", "private key of the certificate")
 	c.Flags().StringVar(&config, "config", pitch.SitePath, "path of the site configuration")
 	c.MarkFlagsRequiredTogether("tls-cert", "tls-key")

@@ -17,8 +17,9 @@ import (
 var stageInHelp = `Stage-in unpacks the tar or zip archive SRC, or copies the directory SRC, into
 data/NAME. All nodes take part, and each byte of the source is read once. One
 node unpacks a compressed tar, which is slower. The default NAME is the last
-part of SRC without an ending such as ".tar", ".tar.gz" or ".zip". A single file
-that unpack=no keeps, such as train.h5, becomes data/train/train.h5.
+part of SRC without its ending, such as ".tar", ".tar.gz" or ".h5". A dataset is
+always a directory: a single file that unpack=no keeps, such as train.h5, becomes
+data/train/train.h5.
 
 The dataset is read-only. The tree of a directory, a large zip or a tar of large
 files is readable while its files are still being fetched. Any other dataset

@@ -27,7 +27,7 @@ func checkFuse() error {
 		return nil
 	}
 	if _, err := exec.LookPath("fusermount3"); err != nil {
-		return fmt.Errorf("a user mounts by fusermount3 (%w): install the package fuse3", err)
+		return fmt.Errorf("users other than root need fusermount3 (%w): install the package fuse3", err)
 	}
 	return nil
 }

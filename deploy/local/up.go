@@ -276,7 +276,7 @@ func (l *launch) wait(ctx context.Context) error {
 		case <-ctx.Done():
 			err = fmt.Errorf("not up after %v: give it longer with --timeout", l.cfg.Timeout)
 			if up.Err() != nil {
-				err = errors.New("up was interrupted: nothing of it is left")
+				err = errors.New("up was interrupted, and has removed everything that it had started")
 			}
 		}
 		if err != nil {

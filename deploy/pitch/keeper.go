@@ -330,7 +330,7 @@ func (k *keeper) finish() error {
 		k.log.WithField("left", left).Error("could not remove all of the job; the next prolog on this node tries again")
 	case len(k.trouble) > 0:
 		answer = "trouble " + strings.Join(k.trouble, "; ")
-		k.log.WithField("trouble", k.trouble).Warn("job ended, but not everything went well: the log is kept")
+		k.log.WithField("trouble", k.trouble).Warn("job ended with problems: the log is kept")
 	default:
 		if e := os.Remove(k.place.log()); e != nil && !errors.Is(e, os.ErrNotExist) {
 			k.log.WithError(e).Warn("could not remove the log")

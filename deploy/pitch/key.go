@@ -95,7 +95,7 @@ func serveKey(ctx context.Context, m meeting, key rpc.Key) (*keyServer, error) {
 		go s.accept()
 		return s, nil
 	}
-	return nil, fmt.Errorf("no port to hand out the job key at is free: %w: widen ports in the site's configuration", errors.Join(errs...))
+	return nil, fmt.Errorf("no port is free for handing out the job key: %w: raise ports: in the site's configuration", errors.Join(errs...))
 }
 
 // close stops handing out, and waits for what is under way.

@@ -14,7 +14,7 @@ var OptionKeys = []stagein.Key{
 		Meaning: "start the batch script when the tree is readable, when every file is on the nodes, or at once"},
 	{Name: "capacity", Values: "SIZE", Default: "all free space", Meaning: "space that the job may use on each node"},
 	{Name: "scratch", Values: "SIZE|PERCENT", Default: "the site's: 10%, at most 64G",
-		Meaning: "space on each node that datasets leave to scratch; files that then do not fit stay in the source"},
+		Meaning: "space on each node that datasets leave to scratch; dataset files that do not fit beside it stay in the source"},
 	{Name: "rate", Values: "SIZE", Default: "none", Meaning: "limit on each node's reads from sources, in bytes per second"},
 	{Name: "serve-rate", Values: "SIZE", Default: "none", Meaning: "limit on the data that each node sends to readers on other nodes, in bytes per second"},
 	{Name: "ahead", Values: "SIZE", Default: "a sixteenth of the memory, 64M to 1G",

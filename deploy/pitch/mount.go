@@ -79,7 +79,7 @@ func unmountAbove(ctx context.Context, path string, keep int, limit time.Duratio
 			return err
 		}
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("unmount %s: %d mounts are left upon each other: %w", path, len(at)-keep, err)
+			return fmt.Errorf("unmount %s: %d stacked mounts are left: %w", path, len(at)-keep, err)
 		}
 		for range (len(at) - keep + 1) / 2 { // not all: the user can unmount some meanwhile
 			if err := detach(ctx, path); err != nil {

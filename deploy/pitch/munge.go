@@ -100,13 +100,13 @@ func openKey(ctx context.Context, s sealer, credential []byte, job string, resta
 		return rpc.Key{}, err
 	}
 	if uid != "0" {
-		return rpc.Key{}, fmt.Errorf("the credential is by uid %.20q, not by root", uid)
+		return rpc.Key{}, fmt.Errorf("the credential was made by uid %.20q, not by root", uid)
 	}
 	d := json.NewDecoder(bytes.NewReader(payload))
 	d.DisallowUnknownFields()
 	var e envelope
 	if err := d.Decode(&e); err != nil {
-		return rpc.Key{}, errors.New("the credential has another payload than a key")
+		return rpc.Key{}, errors.New("the credential contains no key")
 	}
 	if e.Job != job || e.Restart != restart {
 		return rpc.Key{}, fmt.Errorf("the credential is of job %.20q, restart %d", e.Job, e.Restart)

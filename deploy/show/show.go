@@ -99,7 +99,7 @@ func copies(w io.Writer, ds daemon.DatasetStatus) {
 
 // oneCopy says how much is left to copy after the loss of a node.
 func oneCopy(w io.Writer, c *daemon.OneCopy) {
-	fmt.Fprintf(w, "  one copy: %s of %s with copies=2 lost a copy with a node and get another one; %s not done",
+	fmt.Fprintf(w, "  one copy: %s of %s with copies=2 lost a copy with a node and are copied again; %s still copying",
 		metadata.FormatBytes(c.Bytes), Count(c.Files, "file part"), Count(int64(c.Nodes), "node"))
 	if c.Waiting > 0 {
 		fmt.Fprintf(w, "; %s more wait for a node that does not answer", Count(c.Waiting, "part"))

@@ -244,7 +244,7 @@ func TestStatusOfLostNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"no leader has answered a for 7 s: the control group has no quorum", "1.0 GiB   9.0 GiB", "b is full: ",
-		"one copy: 3.0 MiB of 2 file parts with copies=2 lost a copy with a node and get another one; 1 node not done; 1 part more wait for"} {
+		"one copy: 3.0 MiB of 2 file parts with copies=2 lost a copy with a node and are copied again; 1 node still copying; 1 part more wait for"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the status has no %q:\n%s", want, b.String())
 		}

@@ -165,7 +165,7 @@ func (t *takeover) handle(ctx context.Context, fh uint64) (*handle, error) {
 }
 
 // errEarlier is the error of a handle that the daemon before this one had, and that is lost.
-var errEarlier = fmt.Errorf("open file of the daemon before this one: %w", syscall.EIO)
+var errEarlier = fmt.Errorf("open file of the previous daemon: %w", syscall.EIO)
 
 // reopen opens a file of an earlier daemon again.
 func (t *takeover) reopen(ctx context.Context, fh uint64) (*handle, error) {
@@ -216,7 +216,7 @@ func (t *takeover) drop(fh uint64) {
 func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle, error) {
 	o := slot.Open()
 	broken := func(why string, err error) *handle {
-		t.s.log.WithError(err).WithField("inode", o.Ino.String()).Warn("an open file is lost with the daemon before this one: " + why)
+		t.s.log.WithError(err).WithField("inode", o.Ino.String()).Warn("open file of the previous daemon not taken over, its calls fail with EIO: " + why)
 		return &handle{broken: errEarlier}
 	}
 	switch {
@@ -232,7 +232,7 @@ func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle,
 	switch {
 	case errors.Is(err, syscall.ESTALE) && !o.Ino.Sealed():
 		if _, e := t.s.client.Getattr(ctx, o.Ino); errors.Is(e, syscall.ENOENT) {
-			return broken("it is gone", err), nil
+			return broken("it no longer exists", err), nil
 		}
 		return nil, err
 	case err != nil:
@@ -240,7 +240,7 @@ func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle,
 	}
 	h := &handle{file: f, direct: o.State&handover.Direct != 0}
 	if mappable(o.Flags) && !o.Ino.Sealed() && !h.direct && !f.Maps() {
-		return broken("another node may map it", f.Close(ctx)), nil
+		return broken("another node may have mapped it", f.Close(ctx)), nil
 	}
 	h.syncer = f.Writer()
 	if o.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
@@ -251,7 +251,7 @@ func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle,
 	if h.writer != nil {
 		var lost error
 		if o.State&handover.Dirty != 0 {
-			t.s.log.WithField("inode", o.Ino.String()).Warn("writes to an open file may be lost with the daemon before this one: its next write, fsync or close fails")
+			t.s.log.WithField("inode", o.Ino.String()).Warn("writes to an open file may be lost with the previous daemon: its next write, fsync or close fails")
 			lost = errEarlier
 		}
 		h.writer.Adopted(lost, o.State&handover.Untold == 0)
@@ -310,7 +310,7 @@ func (o op) repeatable() bool {
 }
 
 // errResent is the error of a request that the daemon before this one may have done.
-var errResent = fmt.Errorf("in flight when the daemon before this one ended, and done or not done: %w", syscall.EIO)
+var errResent = fmt.Errorf("in flight when the previous daemon ended, so it may or may not have taken effect: %w", syscall.EIO)
 
 // again prepares for a request that the kernel sends again.
 func (t *takeover) again(o op, h *fuse.InHeader) error {
@@ -349,7 +349,7 @@ func (t *takeover) restoreFiles(ctx context.Context) {
 		}
 	}
 	t.s.log.WithFields(logrus.Fields{"files": n, "lost": broken, "took": time.Since(began).Round(time.Millisecond)}).
-		Info("connection of the daemon before this one taken over: its open files go on")
+		Info("connection of the previous daemon taken over: its open files go on")
 }
 
 // settle records whether writes by h may not have arrived, and whether the file's home does not know of

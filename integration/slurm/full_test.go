@@ -67,7 +67,7 @@ func TestStageOutFullForAWhile(t *testing.T) {
 	c.on(t, "node1", "rm "+small+"/filler")
 	j.ends(t, "COMPLETED")
 	c.nothingLeft(t)
-	if out := j.output(t); strings.Contains(out, begins+" failed") || !strings.Contains(out, "make room there") {
+	if out := j.output(t); strings.Contains(out, begins+" failed") || !strings.Contains(out, "free space there") {
 		t.Errorf("the output says:\n%s", out)
 	}
 	got := c.on(t, "node2", "cd "+small+"/kept && stat -c '%n %s' * && ls -A | wc -l")
@@ -98,7 +98,7 @@ func TestStageOutFull(t *testing.T) {
 	j.release(t)
 	j.ends(t, "COMPLETED")
 	c.nothingLeft(t)
-	j.says(t, begins+" failed: not copied, and lost with the job, ", "no space left on device (", "make room there, or have your quota raised",
+	j.says(t, begins+" failed: not copied, and lost with the job, ", "no space left on device (", "free space there, or ask for a larger quota",
 		"/mnt/pfs/home/alice/bivouac-"+j.id+"-node")
 	arrived := strings.Fields(c.on(t, "node1", "cd "+small+"/kept && ls -A"))
 	lists, err := filepath.Glob(filepath.Join(c.home("alice"), "bivouac-"+j.id+"-*.not-copied"))

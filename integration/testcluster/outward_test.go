@@ -188,7 +188,7 @@ func TestOutTold(t *testing.T) {
 	}
 	for _, want := range []string{
 		" failed: not copied, and lost with the job, 40 files of 39.1 KiB: not a directory (40, such as ",
-		"; 4 nodes have a list, such as " + work + "/bivouac-test-host", "; before the next run, move away what is in its place",
+		"; 4 nodes have a list, such as " + work + "/bivouac-test-host", "; before the next run, move the file or directory that is in its place",
 	} {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("the last line lacks %q:\n%s", want, lines[1])

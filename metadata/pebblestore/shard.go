@@ -158,7 +158,7 @@ func (s *shards) ApplyAnswer(r metadata.ShardReport, a metadata.ShardAnswer) err
 		return s.activateShard(r.Dir, d, d.state == shardFilling || d.freeze == r.Freeze && r.Freeze != 0)
 	case metadata.ShardUnused:
 		if d.state == shardActive {
-			s.cfg.Log.WithField("dir", r.Dir.String()).Error("the home does not know this active shard: its entries are unreachable")
+			s.cfg.Log.WithField("dir", r.Dir.String()).Error("the home does not know this active shard, so its entries cannot be reached: run bivouac check")
 			return nil
 		}
 		return s.dropShard(r.Dir, d)

@@ -74,17 +74,17 @@ func (r *region) fits(it *source.Item) error {
 		return nil
 	}
 	node, given := r.fullest()
-	return r.lacks(node, given, fmt.Errorf("member %q of %s, after %s of others: what is packed is more than the %s that the nodes have left: %w",
+	return r.lacks(node, given, fmt.Errorf("member %q has %s, after %s of other members: the unpacked archive is larger than the %s that the nodes have left: %w",
 		it.Path, metadata.FormatBytes(it.Stored()), metadata.FormatBytes(need), metadata.FormatBytes(k.room), syscall.ENOSPC))
 }
 
 // truncated is the error for a tar that ends although its compressed stream is whole.
 func (k *packed) truncated(g *tar.Parser) error {
 	if it := &g.Item; it.Off > 0 {
-		return fmt.Errorf("the tar inside ends in member %q, which is at offset %d of it: it was truncated before it was compressed: %w",
+		return fmt.Errorf("the tar inside ends in member %q at offset %d: it was truncated before it was compressed: %w",
 			it.Path, g.Start(), syscall.EBADMSG)
 	}
-	return fmt.Errorf("the tar inside ends in the headers at its offset %d: it was truncated before it was compressed: %w", g.Start(), syscall.EBADMSG)
+	return fmt.Errorf("the tar inside ends in the headers at offset %d: it was truncated before it was compressed: %w", g.Start(), syscall.EBADMSG)
 }
 
 // explain adds to an error of the archive how far the reader came.

@@ -40,7 +40,7 @@ func skippable(err error) bool {
 }
 
 // errPartly says that an archive that has changed cannot be left out.
-var errPartly = errors.New("members of it may be staged already, so that on-error=skip cannot leave it out: stage in a copy that is not written to")
+var errPartly = errors.New("members of it may be staged already, so on-error=skip cannot leave it out: stage a copy that nothing writes to")
 
 // putError is a failure to store.
 type putError struct {

@@ -95,7 +95,7 @@ func (x *index) open(path string) (source.File, int64, error) {
 	}
 	info, err := f.Stat()
 	if o := info.UID; err == nil && o != x.user && o != x.info.UID && o != 0 {
-		err = fmt.Errorf("belongs to user %d, who is neither this one nor the owner of the archive: %w", o, syscall.EPERM)
+		err = fmt.Errorf("belongs to user %d, but not to you or to the owner of the archive: %w", o, syscall.EPERM)
 	}
 	if err != nil {
 		return nil, 0, errors.Join(err, f.Close())

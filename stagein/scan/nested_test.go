@@ -135,5 +135,5 @@ func TestNestedRefused(t *testing.T) {
 	s.Path = "/src/set.zip"
 	s.Fails("set.zip", "leave unpack=nested out")
 	s = nest(t, 2, stagein.Options{OnError: stagein.OnErrorSkip})
-	s.Fails("unpack=nested with on-error=skip")
+	s.Fails("unpack=nested and on-error=skip")
 }

@@ -17,7 +17,7 @@ _CONTROL = ".bivouac/control"  # below the mount; its text is the path of the so
 
 
 class ControlError(OSError):
-    """The daemon does not answer, or not in its protocol."""
+    """The daemon does not answer, or its answer is invalid."""
 
 
 class Refused(ControlError):

@@ -63,13 +63,13 @@ class Dataset:
         """Waits until the tree is readable, or with until="all" until every file is on the nodes.
 
         Returns the dataset. Raises StageInFailed if it cannot be staged, TimeoutError after timeout
-        seconds. A daemon that is being restarted is waited for.
+        seconds. It also waits for a daemon that is being restarted.
         """
         if until not in ("readable", "all"):
             raise ValueError(f"until={until!r}: give 'readable' or 'all'")
         end = None if timeout is None else time.monotonic() + timeout
         while self.control is not None:
-            why = f"dataset {self.name} is not there: stage it with --bivouac-stage-in or bivouac.stage_in"
+            why = f"there is no dataset {self.name}: stage it with --bivouac-stage-in or bivouac.stage_in"
             try:
                 d = self.status()
             except Refused:
@@ -98,10 +98,13 @@ def dataset(name: str, otherwise: Optional[StrPath] = None) -> Dataset:
 
 
 _ENDINGS = re.compile(r"(?<=.)\.(tar|tar\.gz|tgz|tar\.zst|tar\.xz|tar\.bz2|zip)$")
+_SUFFIX = re.compile(r"(?<=.)\.[^.0-9][^.]*$")  # the .2 of a version is none
 _PATTERN = re.compile(r"[*?\[]|\{\d+\.\.\d+\}")
 
 
-def _default_name(source: str) -> str:
+def _default_name(source: str, unpack: Optional[str] = None) -> str:
+    if unpack == "no" and not _PATTERN.search(source) and not _ENDINGS.search(source):
+        return _SUFFIX.sub("", os.path.basename(source))
     while _PATTERN.search(source) and source != "/":
         source = os.path.dirname(source)
     return _ENDINGS.sub("", os.path.basename(source))
@@ -161,14 +164,16 @@ def stage_in(
     order="seed:42,root=train" or "list:FILE", replicas=1 or "all" or "spare".
 
     Any number of ranks may call it: the first stages the dataset, and the others wait for it. Outside
-    a job nothing is staged, and the dataset is the source itself.
+    a job nothing is staged, and the dataset is the source itself. A dataset is always a directory: a
+    single file that unpack="no" keeps is path / "FILE", outside a job in the directory of the source.
     """
     path = os.path.abspath(source)
-    name = name or _default_name(path)
+    name = name or _default_name(path, options.get("unpack"))
     request = {"source": path, "name": name, "options": _options(options)}
     control = find_control()
     if control is None:
-        return Dataset(name, Path(path), None)
+        kept = options.get("unpack") == "no" and os.path.isfile(path)
+        return Dataset(name, Path(path).parent if kept else Path(path), None)
     d = Dataset(name, Path(control.mount, "data", name), control)
     try:
         control.call("POST", "/v1/stage-in", request, timeout=60)

@@ -54,7 +54,7 @@ def _parse(reply: Any, files: int) -> Map:
         owner.byteswap()
     nodes = [str(n) for n in reply["nodes"]]
     if len(owner) != files or reply.get("files", files) != files:
-        raise ValueError(f"it has {len(owner)} files, and the training {files}")
+        raise ValueError(f"it has {len(owner)} files, and the training has {files}")
     if any(o >= len(nodes) and o != NOWHERE for o in set(owner)):
-        raise ValueError("it names a node that is not there")
+        raise ValueError("it names an unknown node")
     return Map(nodes, int(reply.get("self", 0)), owner)

@@ -1,6 +1,7 @@
 import json
 import os
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import bivouac
@@ -28,6 +29,8 @@ class OutsideTest(unittest.TestCase):
         self.assertEqual(os.fspath(bivouac.dataset("x").path), "x")
         d = bivouac.stage_in("/usr/share/../lib", unpack="no")
         self.assertEqual((d.name, str(d.path)), ("lib", "/usr/lib"))
+        d = bivouac.stage_in(__file__, unpack="no")  # a single file is in a directory, as in a job
+        self.assertEqual((d.name, d.path), ("test_control", Path(__file__).absolute().parent))
 
     def test_a_mount_that_has_gone(self) -> None:
         os.environ["BIVOUAC"] = "/nonexistent/mount"
@@ -92,7 +95,7 @@ class DatasetTest(JobTest):
         with self.assertRaisesRegex(TimeoutError, "is filling"):
             d.wait("all", timeout=0.01)
         self.status()
-        with self.assertRaisesRegex(TimeoutError, "is not there: stage it"):
+        with self.assertRaisesRegex(TimeoutError, "there is no dataset .*: stage it"):
             d.wait(timeout=0.01)
         self.status({"name": "d", "phase": "failed", "error": "no such archive"})
         with self.assertRaisesRegex(bivouac.StageInFailed, "no such archive"):
@@ -142,6 +145,9 @@ class DatasetTest(JobTest):
             ("/a/b.zip", "b"),
         ):
             self.assertEqual(_default_name(source), name)
+        kept = {"/a/b.h5": "b", "/a/b.1.2": "b.1.2", "/a/.b": ".b", "/a/b.tar": "b", "/a/w.s/*.tar": "w.s"}
+        for source, name in kept.items():
+            self.assertEqual(_default_name(source, "no"), name)
 
 
 class JSONTest(JobTest):

@@ -128,11 +128,11 @@ func (k *IndexKey) check(head []byte) error {
 	case magic[:6] != indexMagic[:6]:
 		return fmt.Errorf("is not an index: %w", syscall.EIO)
 	case magic != indexMagic:
-		return fmt.Errorf("has the format of another version of this program: %w", syscall.ESTALE)
+		return fmt.Errorf("was written by another version of bivouac: %w", syscall.ESTALE)
 	case binary.BigEndian.Uint64(head[at:]) != xxh3.Hash(head[:at]):
 		return fmt.Errorf("is damaged: %w", syscall.EIO)
 	case string(k.append(nil)) != string(head):
-		return fmt.Errorf("is of another archive, or of an earlier state of it: %w", syscall.ESTALE)
+		return fmt.Errorf("belongs to another archive, or to an earlier version of this one: %w", syscall.ESTALE)
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ class LocalitySampler(DistributedSampler):
         dist.all_gather_object(answers, mine)
         if len(answers) != self.num_replicas or None in answers or len({a[1] for a in answers}) > 1:
             if any(a is not None for a in answers):
-                log.warning("the ranks have no common map of the dataset: each takes its samples as of torch's sampler")
+                log.warning("the ranks have no common map of the dataset: each takes torch's samples")
             return None
         return [a[0] for a in answers]
 
