@@ -41,15 +41,16 @@ func resize(ctx context.Context, c *Client, s metadata.NodeStore, f *File, ino m
 		switch {
 		case !errors.Is(err, syscall.ECANCELED):
 			return a, err
-		case try == truncateTries:
-			return a, fmt.Errorf("inode %v: cutting its data took longer than %v, %d times: %w", ino, appends.FreezeTime, try, syscall.EBUSY)
+		case try == truncateTries || !retry.Pause(ctx, truncatePause):
+			return a, fmt.Errorf("inode %v: to wait for appends and to cut its data took longer than %v, %d times: %w", ino, appends.FreezeTime, try, syscall.EBUSY)
 		}
 	}
 }
 
 const (
-	truncateTries = 5               // how often a truncate starts; what is cut already takes no time again
-	thawTime      = 2 * time.Second // for the end of a freeze; later it ends by itself
+	truncateTries = 5                      // how often a truncate starts; what is cut already takes no time again
+	truncatePause = 100 * time.Millisecond // between them, for those that have waited for its end
+	thawTime      = 2 * time.Second        // for the end of a freeze; later it ends by itself
 )
 
 // cutAndSet is one try of resize.
@@ -125,7 +126,7 @@ func freeze(ctx context.Context, by metadata.Holder, s metadata.NodeStore, f *Fi
 	defer cancel()
 	for {
 		pl, err := inCrowd(ctx, func() (metadata.Place, error) { return o.Append(ctx, by, q) })
-		if err != nil || pl.Attr.Size >= pl.Tail {
+		if err != nil || pl.Off >= 0 {
 			return pl.Attr, err
 		}
 	}

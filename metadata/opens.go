@@ -80,7 +80,7 @@ type Append struct {
 	Unused uint64
 	// Freeze is the number of a truncate, any that no other truncate has; 0 is none. The answer is delayed until no
 	// append is under way. The size then neither grows nor is given to appends until a Change with that number has
-	// set it, the client thaws the file, or a time limit passes.
+	// set it, the client thaws the file, or a time limit passes. ECANCELED if that is over.
 	Freeze uint64
 	Thaw   bool // ends the freeze with that number
 }
@@ -91,7 +91,7 @@ func (q *Append) Announces() bool { return q.Freeze != 0 && !q.Thaw }
 // Place is the answer to an Append: the offset for the bytes, and the attributes. Every node
 // may see Size; no append under way lies below it.
 type Place struct {
-	Off  int64
+	Off  int64 // negative if the truncate that was announced must still wait for appends: announce it again
 	Tail int64 // end of all reserved places
 	Attr Attr
 	// Alone: no other node has the file open. The client may buffer appends for a while (appends.AloneTerm) after it

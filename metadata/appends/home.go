@@ -3,6 +3,7 @@ package appends
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"syscall"
 	"time"
@@ -164,14 +165,15 @@ func (h *Home) Complete(id metadata.NodeID, q metadata.Append) {
 }
 
 // Blocked is what q has to wait for before it can have a place: a change, and,
-// if till is not zero, no longer than till. nil is nothing.
+// if till is not zero, no longer than till. nil is nothing. While a truncation that was announced
+// still waits for appends, sizes grow: it takes the last one.
 func (h *Home) Blocked(id metadata.NodeID, q metadata.Append, now time.Time) (wait <-chan struct{}, till time.Time) {
 	switch {
 	case h.truncating > 0:
 		return h.changed, till
 	case !h.Frozen() || q.Freeze == h.freeze || !now.Before(h.frozenUntil):
 	case q.Seq > 0 && h.outstanding[id].Seq == q.Seq: // it has its place, and the freeze waits until it is complete
-	case q.Len > 0 || q.End > h.tail || q.Announces():
+	case q.Len > 0 || q.Announces(), q.End > h.tail && len(h.outstanding) == 0:
 		return h.changed, h.frozenUntil
 	}
 	return nil, till
@@ -179,7 +181,7 @@ func (h *Home) Blocked(id metadata.NodeID, q metadata.Append, now time.Time) (wa
 
 // GrowBlocked is Blocked for a write that makes the file larger.
 func (h *Home) GrowBlocked(now time.Time) (wait <-chan struct{}, till time.Time) {
-	return h.Blocked(0, metadata.Append{Len: 1}, now)
+	return h.Blocked(0, metadata.Append{End: math.MaxInt64}, now)
 }
 
 // Truncations counts the truncations so far. ok is false while one is under
@@ -208,10 +210,11 @@ func (h *Home) Place(id metadata.NodeID, q metadata.Append, size int64, now time
 	return off, nil
 }
 
-// announce freezes the size, or ends that, as q says.
+// announce freezes the size, or ends that, as q says. Repeating it does not make a freeze longer, or one append that hangs
+// would hold up all others.
 func (h *Home) announce(id metadata.NodeID, q metadata.Append, now time.Time) {
 	switch {
-	case q.Announces():
+	case q.Announces() && q.Freeze != h.freeze:
 		h.freeze, h.freezer, h.frozenUntil = q.Freeze, id, now.Add(FreezeTime)
 	case q.Thaw && q.Freeze == h.freeze:
 		h.thaw()

@@ -35,10 +35,16 @@ func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Appen
 		return metadata.Place{}, fmt.Errorf("append of %d bytes to %v: %w", q.Len, q.Ino, syscall.EFBIG)
 	}
 	defer f.Settle(q.Ino)
-	for {
+	for losses := -1; ; {
 		was, err := f.Before(by, q, f.cfg.Now())
 		if err != nil {
 			return metadata.Place{}, err
+		}
+		if losses < 0 {
+			losses = was.losses
+		}
+		if q.Announces() && was.losses != losses {
+			return metadata.Place{}, fmt.Errorf("truncate of %v: node %d was given up meanwhile: %w", q.Ino, by.Node, syscall.ESTALE)
 		}
 		if was.wait != nil {
 			if err := f.awaitRound(ctx, was, q.Announces()); err != nil {
@@ -65,7 +71,9 @@ func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Appen
 			return metadata.Place{}, err
 		}
 		if q.Wait > end || q.Announces() {
-			f.awaitOthers(ctx, q)
+			if complete := f.awaitOthers(ctx, q); q.Announces() && !complete {
+				p.Off = -1
+			}
 		}
 		if q.Announces() {
 			f.awaitPublished(q.Ino)
@@ -78,12 +86,18 @@ func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Appen
 	}
 }
 
-// awaitOthers waits for the other nodes' appends that q depends on, at most waitTime.
-func (f *Files) awaitOthers(ctx context.Context, q metadata.Append) {
+// awaitOthers waits for the other nodes' appends that q depends on, at most waitTime. It reports whether they are complete.
+func (f *Files) awaitOthers(ctx context.Context, q metadata.Append) bool {
 	ctx, cancel := context.WithTimeout(ctx, waitTime)
 	defer cancel()
-	for wait := f.Incomplete(q); wait != nil && await(ctx, wait, 0) == nil; {
-		wait = f.Incomplete(q)
+	for {
+		wait := f.Incomplete(q)
+		if wait == nil {
+			return true
+		}
+		if await(ctx, wait, 0) != nil {
+			return false
+		}
 	}
 }
 
@@ -143,7 +157,13 @@ func (f *Files) awaitRound(ctx context.Context, was round, many bool) error {
 			return nil
 		}
 	}
-	return await(ctx, was.wait, limit)
+	if err := await(ctx, was.wait, limit); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return syscall.EINTR // the client is gone
+	}
+	return nil
 }
 
 // await returns when c is closed, the limit passes (if it is positive), or ctx ends.

@@ -30,6 +30,7 @@ func (f *file) home() *appends.Home {
 // for if it is blocked.
 type round struct {
 	truncations uint64
+	losses      int // how often the node was given up before it
 	wait        <-chan struct{}
 	till        time.Time // wait at most until then; zero means no limit
 }
@@ -39,11 +40,12 @@ type round struct {
 func (r *Registry) Before(by metadata.Holder, q metadata.Append, now time.Time) (round, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	losses := r.node(by.Node).losses
 	if r.awaited > 0 {
-		return round{wait: r.allAnswered}, nil
+		return round{losses: losses, wait: r.allAnswered}, nil
 	}
-	if !r.noteRun(by) {
-		return round{}, fmt.Errorf("inode %v: an earlier run of node %d: %w", q.Ino, by.Node, syscall.ESTALE)
+	if err := r.admit(by, q); err != nil {
+		return round{}, err
 	}
 	f := r.file(q.Ino)
 	if f.dead {
@@ -53,7 +55,19 @@ func (r *Registry) Before(by metadata.Holder, q metadata.Append, now time.Time) 
 	h.Complete(by.Node, q) // even if q is blocked: other nodes may wait for this
 	wait, till := h.Blocked(by.Node, q, now)
 	n, _ := h.Truncations()
-	return round{truncations: n, wait: wait, till: till}, nil
+	return round{truncations: n, losses: losses, wait: wait, till: till}, nil
+}
+
+// admit refuses a request of a client that has died, and the announcement of a truncate that was thawed or has lasted too
+// long: nothing would end that again.
+func (r *Registry) admit(by metadata.Holder, q metadata.Append) error {
+	switch {
+	case !r.noteRun(by):
+		return fmt.Errorf("inode %v: an earlier run of node %d: %w", q.Ino, by.Node, syscall.ESTALE)
+	case q.Announces() && r.over.has(q.Freeze):
+		return fmt.Errorf("inode %v: the truncate has ended: %w", q.Ino, syscall.ECANCELED)
+	}
+	return nil
 }
 
 // abandon ends the appends of a client that has died. If others show by that, their size is to be published.
@@ -87,23 +101,26 @@ func (r *Registry) current(ino metadata.Ino, was round) (*file, bool) {
 func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size int64, now time.Time) (p metadata.Place, end int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.noteRun(by) { // since Before
-		return p, 0, fmt.Errorf("inode %v: an earlier run of node %d: %w", q.Ino, by.Node, syscall.ESTALE)
+	if f, ok := r.current(q.Ino, was); ok {
+		f.appends.EndFreeze(now)
+		r.thawed(q.Ino, f)
+	}
+	if err := r.admit(by, q); err != nil { // since Before
+		return p, 0, err
 	}
 	f, ok := r.current(q.Ino, was)
-	if !ok {
+	if !ok || q.Announces() && was.losses != r.node(by.Node).losses {
 		return p, 0, errAgain
 	}
-	f.appends.EndFreeze(now)
-	r.thawed(q.Ino, f)
 	if wait, _ := f.appends.Blocked(by.Node, q, now); wait != nil { // since Before
 		return p, 0, errAgain
 	}
 	p.Off, err = f.appends.Place(by.Node, q, size, now)
 	if q.Announces() {
-		r.frozen[q.Ino] = struct{}{}
+		r.frozen[q.Ino] = q.Freeze
 	}
-	if r.thawed(q.Ino, f); q.Thaw { // of a home that has restarted since the freeze, too
+	if r.thawed(q.Ino, f); q.Thaw { // also a freeze that is not announced yet, or of a home that has restarted since
+		r.over.add(q.Freeze)
 		r.renew(q.Ino, f)
 	}
 	p.Tail = f.appends.Tail()

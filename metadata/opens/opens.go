@@ -54,7 +54,8 @@
 // A client cuts the data of a file before it sets the size, and cuts what the home knows of. So it announces the truncate by an
 // Append with a number: the home answers once no append and no publication of a size is under way, and no size grows until a
 // Change with that number sets it, the client thaws the file or dies, or appends.FreezeTime is over. After that the number is
-// refused, also if it arrives late or at a home that has restarted: the client begins again.
+// refused, also if it arrives late or at a home that has restarted: the client begins again. Appends get no place from the
+// announcement on; sizes grow until the last append is complete.
 //
 // # Shared mappings
 //

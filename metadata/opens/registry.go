@@ -27,7 +27,8 @@ type Registry struct {
 	seq         uint64              // orders creates, the queue, and grants of mappings
 	// unsure files may have objects where their size implies none, until their removal.
 	unsure map[metadata.Ino]struct{}
-	frozen map[metadata.Ino]struct{} // a truncation of these files has been announced
+	frozen map[metadata.Ino]uint64 // a truncation of these files has been announced: its number
+	over   recent                  // numbers of truncations that ended without a size
 }
 
 // file is an inode that is open, is an orphan, or has append state.
@@ -54,6 +55,7 @@ type holder struct {
 // node is the state of a client.
 type node struct {
 	run     metadata.Run
+	losses  int  // how often it was given up
 	awaited bool // it has not reported its open files yet
 	// recovering: its appends may have begun before this run of the home, so its report
 	// must include them.
@@ -93,7 +95,7 @@ func NewRegistry(wake func(), locks Locker) *Registry {
 		nodes:       make(map[metadata.NodeID]*node),
 		creating:    make(map[uint64]struct{}),
 		unsure:      make(map[metadata.Ino]struct{}),
-		frozen:      make(map[metadata.Ino]struct{}),
+		frozen:      make(map[metadata.Ino]uint64),
 	}
 }
 
@@ -266,7 +268,9 @@ func (r *Registry) Answered(id metadata.NodeID) {
 func (r *Registry) Lost(id metadata.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.answered(r.node(id))
+	n := r.node(id)
+	n.losses++
+	r.answered(n)
 	r.closeAll(id, (*appends.Home).Abandon)
 }
 

@@ -35,7 +35,7 @@ func (r *homeRun) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Chan
 	return r.update(ctx, c, math.MaxInt64)
 }
 
-// update changes the file, whose size must be at most most.
+// update changes the file. Its size must be at most most, and if that is a truncate's, no append may be under way.
 func (r *homeRun) update(ctx context.Context, c metadata.Change, most int64) (metadata.Attr, error) {
 	r.s.d.pause()
 	defer r.s.d.pause()
@@ -46,6 +46,9 @@ func (r *homeRun) update(ctx context.Context, c metadata.Change, most int64) (me
 	}
 	if was, err := r.world.Getattr(ctx, 1000); err != nil || was.Size > most {
 		r.s.t.Errorf("seed %d: truncate to %d: bytes behind %d were not cut off, and the size is %d, %v", r.s.seed, c.Size, most, was.Size, err)
+	}
+	if most < math.MaxInt64 && r.Incomplete(metadata.Append{Ino: 1000, Freeze: c.Freeze}) != nil {
+		r.s.t.Errorf("seed %d: truncate to %d: an append is under way", r.s.seed, c.Size)
 	}
 	return r.world.Setattr(ctx, 1000, c)
 }
@@ -81,6 +84,14 @@ type truncating struct {
 	mu    sync.Mutex
 	run   *homeRun // under mu
 	cut   int      // under mu: truncates that have set the size
+}
+
+// newTruncating starts a home with an empty file.
+func newTruncating(t *testing.T, seed uint64) *truncating {
+	s := &truncating{t: t, seed: seed, d: &dice{rng: rand.New(rand.NewPCG(seed, 1))}, w: newWorld()}
+	s.w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
+	s.start()
+	return s
 }
 
 func (s *truncating) home() *homeRun {
@@ -133,6 +144,9 @@ func (s *truncating) act(a *appender) {
 			s.append(r, a, q)
 			s.d.pause()
 		}
+		if s.d.n(10) == 0 { // the client hangs
+			time.Sleep(time.Duration(s.d.n(2 * int(appends.FreezeTime))))
+		}
 		s.append(r, a, done)
 	case n < 39:
 		s.truncate(r, a)
@@ -151,12 +165,15 @@ func (s *truncating) truncate(r *homeRun, a *appender) {
 			asked <- ok
 		}()
 		s.d.pause()
-		s.append(s.home(), a, metadata.Append{Freeze: freeze, Thaw: true})
-		<-asked
+		over := s.home()
+		s.append(over, a, metadata.Append{Freeze: freeze, Thaw: true})
+		if <-asked; over == r && over.freezeOf(1000) == freeze {
+			s.t.Errorf("seed %d: a client that is gone holds up the others", s.seed)
+		}
 		return
 	}
 	pl, ok := s.append(r, a, metadata.Append{Freeze: freeze})
-	for n := 0; ok && pl.Attr.Size < pl.Tail; n++ {
+	for n := 0; ok && pl.Off < 0; n++ {
 		if n > 20 {
 			s.t.Errorf("seed %d: some append is never complete", s.seed)
 			return
@@ -187,9 +204,7 @@ func (s *truncating) truncate(r *homeRun, a *appender) {
 // of the home, and the end of the freeze needs one, too.
 func TestManyWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &truncating{t: t, d: &dice{rng: rand.New(rand.NewPCG(1, 1))}, w: newWorld()}
-		s.w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
-		s.start()
+		s := newTruncating(t, 1)
 		a := &appender{by: on(1)}
 		s.append(s.run, a, metadata.Append{Freeze: 7})
 		const more = 5
@@ -215,6 +230,87 @@ func TestManyWait(t *testing.T) {
 	})
 }
 
+// freezeOf is the number of the truncate that was announced.
+func (r *Registry) freezeOf(ino metadata.Ino) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.frozen[ino]
+}
+
+// TestGoneFreezes: a truncate that waits for another one freezes nothing after its client has given it up, or is lost.
+func TestGoneFreezes(t *testing.T) {
+	for what, gone := range map[string]func(s *truncating, b *appender){
+		"given up": func(s *truncating, b *appender) { s.append(s.run, b, metadata.Append{Freeze: 8, Thaw: true}) },
+		"lost":     func(s *truncating, b *appender) { s.run.Lost(b.by.Node) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTruncating(t, 1)
+				a, b := &appender{by: on(1)}, &appender{by: on(2)}
+				s.append(s.run, a, metadata.Append{Freeze: 7})
+				ended := make(chan error)
+				go func() {
+					_, err := s.run.Append(t.Context(), b.by, metadata.Append{Ino: 1000, Freeze: 8})
+					ended <- err
+				}()
+				synctest.Wait()
+				gone(s, b)
+				s.append(s.run, a, metadata.Append{Freeze: 7, Thaw: true})
+				if err := <-ended; err == nil {
+					t.Error("the truncate was announced")
+				}
+				if n := s.run.freezeOf(1000); n != 0 {
+					t.Errorf("frozen by truncate %d", n)
+				}
+			})
+		})
+	}
+}
+
+// TestHungAppend: while a truncate waits for an append that hangs, sizes grow, and what its node knows of earlier appends is
+// taken. Other appends wait as long as one freeze lasts, however often it is repeated.
+func TestHungAppend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTruncating(t, 1)
+		hangs, cuts, other := &appender{by: on(1)}, &appender{by: on(2)}, &appender{by: on(3)}
+		s.append(s.run, hangs, hangs.next(5))
+		began := time.Now()
+		placed := make(chan time.Duration, 1)
+		go func() {
+			time.Sleep(time.Second)
+			s.append(s.run, other, other.next(5))
+			placed <- time.Since(began)
+		}()
+		go func() {
+			time.Sleep(2 * time.Second)
+			s.ok(s.run.Set(metadata.Change{Set: metadata.GrowSize, Size: 100}, math.MaxInt64))
+			s.append(s.run, hangs, metadata.Append{Seq: hangs.seq, End: 200})
+			if took := time.Since(began); took > 3*time.Second {
+				t.Errorf("a size was published after %v", took)
+			}
+		}()
+		ask := func(number uint64) (again bool, err error) {
+			pl, err := s.run.Append(t.Context(), cuts.by, metadata.Append{Ino: 1000, Freeze: number})
+			return pl.Off < 0, err
+		}
+		again, err := ask(7)
+		for again && err == nil {
+			again, err = ask(7)
+		}
+		if took := time.Since(began); !errors.Is(err, syscall.ECANCELED) || took > appends.FreezeTime+time.Second {
+			t.Errorf("the freeze ends after %v: %v, want ECANCELED", took, err)
+		}
+		if took := <-placed; took > appends.FreezeTime+time.Second {
+			t.Errorf("an append has its place after %v, want %v", took, appends.FreezeTime)
+		}
+		s.append(s.run, other, other.done())
+		s.append(s.run, hangs, hangs.done())
+		if again, err = ask(9); again || err != nil {
+			t.Errorf("no append is under way: again %t, %v", again, err)
+		}
+	})
+}
+
 // TestTruncateHistories: under random orders of published sizes, appends and truncates of three nodes, with clients that
 // hang, come late or restart, and restarts of the home, a truncate sets the size only if it has cut off all bytes that
 // were published. Otherwise these would come back when the file grows.
@@ -227,9 +323,7 @@ func TestTruncateHistories(t *testing.T) {
 	for k := range histories {
 		seed := first + uint64(k)
 		synctest.Test(t, func(t *testing.T) {
-			s := &truncating{t: t, seed: seed, d: &dice{rng: rand.New(rand.NewPCG(seed, 1))}, w: newWorld()}
-			s.w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
-			s.start()
+			s := newTruncating(t, seed)
 			var wg sync.WaitGroup
 			for id := range 3 {
 				a := &appender{by: on(metadata.NodeID(id + 1))}

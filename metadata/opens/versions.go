@@ -18,10 +18,30 @@ func (r *Registry) doubt(ino metadata.Ino, f *file) {
 
 // thawed gives the file a new version if its freeze has ended without a size: its end may have been cut off already.
 func (r *Registry) thawed(ino metadata.Ino, f *file) {
-	if _, was := r.frozen[ino]; was && !f.appends.Frozen() {
+	if number, was := r.frozen[ino]; was && !f.appends.Frozen() {
 		delete(r.frozen, ino)
+		r.over.add(number)
 		r.renew(ino, f)
 	}
+}
+
+// recent is some last numbers of truncations.
+type recent [2]map[uint64]struct{}
+
+// maxRecent is how many numbers are remembered, at least: more than truncations can fail while a request is under way.
+const maxRecent = 1 << 14
+
+func (o *recent) add(number uint64) {
+	if o[0] == nil || len(o[0]) >= maxRecent {
+		o[0], o[1] = make(map[uint64]struct{}), o[0]
+	}
+	o[0][number] = struct{}{}
+}
+
+func (o *recent) has(number uint64) bool {
+	_, newer := o[0][number]
+	_, older := o[1][number]
+	return newer || older
 }
 
 // endFreezes ends the freezes whose time is over.
