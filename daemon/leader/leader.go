@@ -142,10 +142,10 @@ func (l *Leader) Run(ctx context.Context, g Group) {
 				return
 			}
 		}
-		leads := g.IsLeader()
-		since, reports := l.memory(leads, time.Now())
+		leads, at := g.IsLeader(), time.Now()
+		since, reports := l.memory(leads, at)
 		if leads {
-			l.act(ctx, g, since, reports)
+			l.act(ctx, g, since, reports, at)
 		}
 	}
 }
@@ -159,11 +159,13 @@ func (l *Leader) joinPause() time.Duration {
 // proposeTime bounds one proposal.
 const proposeTime = 5 * time.Second
 
-func (l *Leader) act(ctx context.Context, g Group, since time.Time, reports map[metadata.NodeID]heard) {
+// act proposes what is due by the reports at a time. It takes longer if this process is stopped meanwhile, which says
+// nothing of the other nodes.
+func (l *Leader) act(ctx context.Context, g Group, since time.Time, reports map[metadata.NodeID]heard, at time.Time) {
 	l.confirm(g)
 	v := g.View()
 	l.cfg.SetView(v) // a stage-in that starts below must not plan with an older one
-	for _, c := range l.duties(v, since, reports, time.Now()) {
+	for _, c := range l.duties(v, since, reports, at) {
 		if c.Kind == raftstore.KindNodes {
 			if c.Nodes = l.doom(c.Nodes, reports); len(c.Nodes) == 0 {
 				continue

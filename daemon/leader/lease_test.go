@@ -4,9 +4,11 @@ import (
 	"context"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
 	"github.com/bivouacfs/bivouac/daemon/rebuild"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -38,14 +40,20 @@ func TestReportsOfEarlierRuns(t *testing.T) {
 	report(12, m.Changed(), true, "when they are made again")
 }
 
-// deafGroup agrees on nothing. Its Confirm fails as long as lost is set.
-type deafGroup struct{ lost bool }
+// deafGroup agrees on nothing. Its Confirm fails as long as lost is set, and takes some time else.
+type deafGroup struct {
+	lost     bool
+	takes    time.Duration
+	view     cluster.View
+	proposed int
+}
 
 func (g *deafGroup) IsLeader() bool { return true }
 
-func (g *deafGroup) View() cluster.View { return cluster.View{} }
+func (g *deafGroup) View() cluster.View { return g.view }
 
 func (g *deafGroup) Propose(context.Context, raftstore.Command) (cluster.View, error) {
+	g.proposed++
 	return cluster.View{}, syscall.ETIMEDOUT
 }
 
@@ -53,7 +61,33 @@ func (g *deafGroup) Confirm() error {
 	if g.lost {
 		return syscall.ETIMEDOUT
 	}
+	time.Sleep(g.takes)
 	return nil
+}
+
+// TestStoppedInConfirm: a leader that is stopped while it asks whether its view is current gives no node up for the reports
+// that it could not take.
+func TestStoppedInConfirm(t *testing.T) {
+	const down = 15 * time.Second
+	n := nodetest.New(t, 0, 2)
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Job: &job.File{Hosts: make([]string, 2)}, Node: n, Every: time.Second, Down: down, SetView: func(cluster.View) {}})
+		m := cluster.NewMap(1, []string{"n0", "n1"}).WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")
+		g := &deafGroup{lost: true, takes: 2 * down, view: cluster.View{Map: m}}
+		for look := range 200 {
+			at := time.Now()
+			for id := range metadata.NodeID(2) {
+				l.Record(Report{Node: id, Ready: true}, at)
+			}
+			since, reports := l.memory(true, at)
+			g.lost = look < 100 // it has led for longer than a node may be silent
+			l.act(t.Context(), g, since, reports, at)
+			time.Sleep(lookEvery)
+		}
+		if g.proposed > 0 {
+			t.Errorf("%d proposals about nodes that report", g.proposed)
+		}
+	})
 }
 
 // TestLeases: a report renews the lease of a node only while no proposal can give the node up that the view
