@@ -147,7 +147,7 @@ type TxPeer interface {
 	// UnlockRename or the end of its lease. EAGAIN, after a short wait, if another transaction
 	// holds it.
 	LockRename(ctx context.Context, tx TxID) error
-	// UnlockRename releases the lock, if tx holds it.
+	// UnlockRename releases the lock, if tx holds it. ECANCELED for a LockRename that comes later.
 	UnlockRename(ctx context.Context, tx TxID) error
 	// Ancestor walks up from the directory from to the first directory that is stop, is RootIno or
 	// has another home, and returns it. EAGAIN if a prepared transaction moves one of them.

@@ -233,7 +233,7 @@ func TestPeer(t *testing.T) {
 	if err := s.LockRename(ctx, 2); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("LockRename while another has it = %v, want EAGAIN", err)
 	}
-	if err := errors.Join(s.UnlockRename(ctx, 2), s.UnlockRename(ctx, 1), s.LockRename(ctx, 2)); err != nil {
+	if err := errors.Join(s.UnlockRename(ctx, 3), s.UnlockRename(ctx, 1), s.LockRename(ctx, 2)); err != nil {
 		t.Errorf("LockRename after UnlockRename = %v", err)
 	}
 	a, err := s.Mkdir(ctx, metadata.RootIno, "a", metadata.New{Mode: 0o755})

@@ -24,9 +24,10 @@ var ctx = context.Background()
 // ends in a digit is homed there, any other with its parent.
 type job struct {
 	testing.TB
-	held   func() error  // the error of a Hold; nil is none
-	around bool          // directories are homed elsewhere than their parents
-	away   time.Duration // of homes, that is waited for
+	held   func() error                              // the error of a Hold; nil is none
+	fails  func(what string, tx metadata.TxID) error // the error of a commit, or of the question for an outcome; nil is none
+	around bool                                      // directories are homed elsewhere than their parents
+	away   time.Duration                             // of homes, that is waited for
 
 	mu    sync.Mutex
 	nodes []*node                            // under mu
@@ -195,6 +196,13 @@ func dump(b *strings.Builder, all []metadata.Inventory, dir metadata.Ino, path s
 	}
 }
 
+func (j *job) failed(what string, tx metadata.TxID) error {
+	if j.fails == nil {
+		return nil
+	}
+	return j.fails(what, tx)
+}
+
 // link is a home as another sees it.
 type link struct {
 	from *node
@@ -247,7 +255,12 @@ func (l link) Prepare(ctx context.Context, tx metadata.TxID, edits []metadata.Ed
 }
 
 func (l link) Commit(ctx context.Context, tx metadata.TxID) error {
-	return l.call("commit", func(n *node) error { return n.Coordinator.Commit(ctx, tx) })
+	return l.call("commit", func(n *node) error {
+		if err := l.from.j.failed("commit", tx); err != nil {
+			return err
+		}
+		return n.Coordinator.Commit(ctx, tx)
+	})
 }
 
 func (l link) Abort(ctx context.Context, tx metadata.TxID) error {
@@ -255,7 +268,13 @@ func (l link) Abort(ctx context.Context, tx metadata.TxID) error {
 }
 
 func (l link) Outcome(ctx context.Context, tx metadata.TxID) (o metadata.Outcome, err error) {
-	err = l.call("outcome", func(n *node) error { o, err = n.Coordinator.Outcome(ctx, tx); return err })
+	err = l.call("outcome", func(n *node) error {
+		if err := l.from.j.failed("outcome", tx); err != nil {
+			return err
+		}
+		o, err = n.Coordinator.Outcome(ctx, tx)
+		return err
+	})
 	return o, err
 }
 

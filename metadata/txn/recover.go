@@ -2,6 +2,7 @@ package txn
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -62,9 +63,14 @@ func (c *Coordinator) resolveInDoubt(ctx context.Context) {
 	var wg sync.WaitGroup
 	for id, ds := range doubts {
 		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Deliver) // of all; the rest has another round
+			defer cancel()
 			for _, d := range ds {
-				if err := c.resolve(ctx, id, d); err != nil {
+				err := c.resolve(ctx, id, d)
+				if err != nil {
 					c.cfg.Log.WithError(err).WithField("transaction", d.Tx.String()).Debug("transaction stays in doubt; asked again")
+				}
+				if errors.Is(err, errAway) || ctx.Err() != nil {
 					return
 				}
 			}
@@ -75,8 +81,6 @@ func (c *Coordinator) resolveInDoubt(ctx context.Context) {
 
 // resolve applies the outcome of a transaction.
 func (c *Coordinator) resolve(ctx context.Context, id metadata.NodeID, d metadata.InDoubt) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Deliver)
-	defer cancel()
 	p, err := c.peer(id)
 	if err != nil { // the coordinator is down
 		if d.GaveUp {
@@ -87,7 +91,7 @@ func (c *Coordinator) resolve(ctx context.Context, id metadata.NodeID, d metadat
 	}
 	o, err := p.Outcome(ctx, d.Tx)
 	if err != nil {
-		return err
+		return c.away(id, err)
 	}
 	switch o {
 	case metadata.Committed:

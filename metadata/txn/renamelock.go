@@ -26,6 +26,26 @@ type renameLock struct {
 	notBefore time.Time     // guarded by mu: until then a holder of an earlier run may be active
 	waiters   int           // under mu
 	freed     chan struct{} // under mu; closed when the holder is done
+	// over: under mu: the last transactions that are done with the lock, newer ones first. A request of one may come late.
+	over [2]map[metadata.TxID]struct{}
+}
+
+// maxOver is how many transactions are remembered, at least: more than move directories while a request is under way.
+const maxOver = 1 << 12
+
+// end notes that tx is done with the lock, which it may not have; m.mu is held.
+func (m *renameLock) end(tx metadata.TxID) {
+	if m.over[0] == nil || len(m.over[0]) >= maxOver {
+		m.over[0], m.over[1] = make(map[metadata.TxID]struct{}), m.over[0]
+	}
+	m.over[0][tx] = struct{}{}
+}
+
+// ended reports whether tx is done with the lock; m.mu is held.
+func (m *renameLock) ended(tx metadata.TxID) bool {
+	_, newer := m.over[0][tx]
+	_, older := m.over[1][tx]
+	return newer || older
 }
 
 func (m *renameLock) init(lease time.Duration, now func() time.Time) {
@@ -33,18 +53,20 @@ func (m *renameLock) init(lease time.Duration, now func() time.Time) {
 }
 
 // grant gives the lock to tx, or returns what to wait for and for how long at most.
-func (m *renameLock) grant(tx metadata.TxID) (freed chan struct{}, left time.Duration) {
+func (m *renameLock) grant(tx metadata.TxID) (freed chan struct{}, left time.Duration, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
 	switch {
+	case m.ended(tx):
+		return nil, 0, fmt.Errorf("rename lock: transaction %v is done with it: %w", tx, syscall.ECANCELED)
 	case now.Before(m.notBefore):
-		return m.freed, m.notBefore.Sub(now)
+		return m.freed, m.notBefore.Sub(now), nil
 	case m.holder != 0 && m.holder != tx && now.Before(m.until):
-		return m.freed, m.until.Sub(now)
+		return m.freed, m.until.Sub(now), nil
 	}
 	m.holder, m.until = tx, now.Add(m.lease)
-	return nil, 0
+	return nil, 0, nil
 }
 
 // enter counts a waiting call; false if there are too many.
@@ -78,9 +100,9 @@ func (c *Coordinator) LockRename(ctx context.Context, tx metadata.TxID) error {
 	limit := time.NewTimer(renameLockWait)
 	defer limit.Stop()
 	for {
-		freed, left := m.grant(tx)
+		freed, left, err := m.grant(tx)
 		if freed == nil {
-			return nil
+			return err
 		}
 		if err := m.wait(ctx, freed, left, limit.C); err != nil {
 			return fmt.Errorf("%w: %w", busy, err)
@@ -109,6 +131,7 @@ func (c *Coordinator) UnlockRename(_ context.Context, tx metadata.TxID) error {
 	m := &c.renameLock
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.end(tx)
 	if m.holder != tx {
 		return nil
 	}

@@ -348,6 +348,50 @@ func TestDecisionInDoubt(t *testing.T) {
 	}
 }
 
+// TestBadTransaction: one transaction whose outcome cannot be had keeps no other one in doubt.
+func TestBadTransaction(t *testing.T) {
+	w := newTree(t)
+	var bad metadata.TxID
+	w.fails = func(what string, tx metadata.TxID) error {
+		if what == "outcome" && bad == 0 {
+			bad = tx
+		}
+		if what == "commit" || tx == bad {
+			return syscall.EIO
+		}
+		return nil
+	}
+	const moves = 8
+	for i := range moves {
+		name := fmt.Sprint("f", i)
+		w.create(w.d[1], name)
+		w.must(w.move(w.d[1], name, w.d[2], name, 0))
+	}
+	w.nodes[2].Settle(ctx)
+	if n := w.nodes[2].Coordinator.Stats().InDoubt; n != 1 {
+		t.Errorf("%d transactions are in doubt, want the bad one", n)
+	}
+	w.fails = nil
+	w.settle()
+	w.check()
+}
+
+// TestLateRenameLock: a request for the rename lock that comes after its transaction has ended does not take it.
+func TestLateRenameLock(t *testing.T) {
+	c := newTree(t).nodes[0].Coordinator
+	if err := errors.Join(c.LockRename(ctx, 1), c.UnlockRename(ctx, 2), c.UnlockRename(ctx, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tx := range []metadata.TxID{1, 2} {
+		if err := c.LockRename(ctx, tx); !errors.Is(err, syscall.ECANCELED) {
+			t.Errorf("LockRename of transaction %d, which has ended = %v, want ECANCELED", tx, err)
+		}
+	}
+	if err := c.LockRename(ctx, 3); err != nil {
+		t.Errorf("LockRename = %v", err)
+	}
+}
+
 // TestDoubtBeforeDecision: a change that makes way for a transaction, such as the merge of a directory that it removes,
 // may have an unknown outcome. The transaction is aborted as a whole: it has not collected all of its edits.
 func TestDoubtBeforeDecision(t *testing.T) {
