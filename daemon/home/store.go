@@ -44,8 +44,8 @@ func (s *Server) openStore() (*store, error) {
 	}
 	st.locks = locks.New(locks.Config{
 		Wake: s.wake,
-		Ready: func(ctx context.Context, by metadata.Holder, ino metadata.Ino) error {
-			return st.files.Holds(ctx, by, ino)
+		Ready: func(ctx context.Context, by metadata.Holder, ino metadata.Ino, do func()) error {
+			return st.files.Holds(ctx, by, ino, do)
 		},
 	})
 	st.Locks = st.locks

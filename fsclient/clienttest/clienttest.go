@@ -67,8 +67,8 @@ func New(t testing.TB, cfg Config) *Home {
 	}
 	h.Store = s
 	l := locks.New(locks.Config{
-		Ready: func(ctx context.Context, by metadata.Holder, ino metadata.Ino) error {
-			return h.Files.Holds(ctx, by, ino)
+		Ready: func(ctx context.Context, by metadata.Holder, ino metadata.Ino, do func()) error {
+			return h.Files.Holds(ctx, by, ino, do)
 		},
 		Wake: func(_ context.Context, node metadata.NodeID, waiters []uint64) error {
 			if cfg.Wake != nil {

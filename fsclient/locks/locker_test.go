@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -83,7 +85,6 @@ func newLockers(t *testing.T) (*fakeHome, [2]*Locker) {
 	var ls [2]*Locker
 	h := &fakeHome{}
 	h.Locks = metalocks.New(metalocks.Config{
-		Ready: func(context.Context, metadata.Holder, metadata.Ino) error { return nil },
 		Wake: func(_ context.Context, id metadata.NodeID, ws []uint64) error {
 			ls[id].Wake(ws)
 			return nil
@@ -106,6 +107,43 @@ func newLockers(t *testing.T) (*fakeHome, [2]*Locker) {
 		}
 	})
 	return h, ls
+}
+
+// TestLateAnswers: answers of the home may come in any order, also before and after a home that restarts is told of the locks.
+func TestLateAnswers(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range 1000 {
+		var tb table
+		var want metalocks.Set
+		tb.init(0)
+		type granted struct {
+			q       metadata.LockReq
+			version uint64
+		}
+		var late []granted
+		for version := range uint64(6) {
+			from := rng.Uint64N(3)
+			l := metadata.Lock{Type: metadata.LockType(rng.IntN(3)), Owner: rng.Uint64N(2), Start: from, End: from + rng.Uint64N(3)}
+			q := metadata.LockReq{Ino: live, Lock: l}
+			tb.begin(q)
+			late = append(late, granted{q, version + 1})
+			want = want.With(l)
+		}
+		rng.Shuffle(len(late), func(i, j int) { late[i], late[j] = late[j], late[i] })
+		for _, g := range late {
+			tb.granted(g.q, g.version)
+			if rng.IntN(3) == 0 {
+				tb.held(live)
+			}
+		}
+		for _, g := range late {
+			tb.end(g.q)
+		}
+		if got := tb.held(live); !slices.Equal(got, want) {
+			t.Fatalf("seed %d: held %v, want %v", seed, got, want)
+		}
+	}
 }
 
 // TestInterruptedConversion: a flock that is converted is granted after its caller was interrupted, and while the unlock of

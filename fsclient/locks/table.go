@@ -45,6 +45,7 @@ type retries struct {
 // in flight.
 type mirror struct {
 	set      metalocks.Set
+	newest   uint64   // version of the last answer in set
 	answers  []answer // not applied yet
 	inFlight int
 }
@@ -153,18 +154,21 @@ func (t *table) end(q metadata.LockReq) {
 	if m.inFlight--; m.inFlight > 0 {
 		return
 	}
-	if m.apply(); len(m.set) == 0 {
+	m.set, m.newest = m.now()
+	if m.answers = nil; len(m.set) == 0 {
 		delete(t.files, q.Ino)
 	}
 }
 
-// apply applies the answers in the order of their versions.
-func (m *mirror) apply() {
+// now is the locks after all answers so far, in the order of their versions, and the last version. An earlier answer may
+// still come while a request is in flight.
+func (m *mirror) now() (set metalocks.Set, newest uint64) {
 	slices.SortStableFunc(m.answers, func(a, b answer) int { return cmp.Compare(a.version, b.version) })
+	set, newest = m.set, m.newest
 	for _, a := range m.answers {
-		m.set = m.set.With(a.lock)
+		set, newest = set.With(a.lock), a.version
 	}
-	m.answers = nil
+	return set, newest
 }
 
 func (t *table) held(ino metadata.Ino) []metadata.Lock {
@@ -174,8 +178,8 @@ func (t *table) held(ino metadata.Ino) []metadata.Lock {
 	if m == nil {
 		return nil
 	}
-	m.apply()
-	return slices.Clone(m.set)
+	set, _ := m.now()
+	return slices.Clone(set)
 }
 
 // mayHold reports whether the owner may have locks on the file.
@@ -202,9 +206,8 @@ func (t *table) holds(q metadata.LockReq, types ...metadata.LockType) bool {
 	if m == nil {
 		return false
 	}
-	now := mirror{set: m.set, answers: slices.Clone(m.answers)}
-	now.apply()
-	return slices.ContainsFunc(now.set, func(l metadata.Lock) bool {
+	set, _ := m.now()
+	return slices.ContainsFunc(set, func(l metadata.Lock) bool {
 		return l.Kind == q.Kind && l.Owner == q.Owner && slices.Contains(types, l.Type) && l.Start <= q.End && q.Start <= l.End
 	})
 }
@@ -215,8 +218,8 @@ func (t *table) unlocked(q metadata.LockReq, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if m := t.files[q.Ino]; m != nil && err != nil {
-		m.apply()
-		m.set = m.set.With(q.Lock)
+		_, newest := m.now()
+		m.answers = append(m.answers, answer{newest, q.Lock})
 	}
 	if q.Start != 0 || q.End != metadata.MaxLockEnd {
 		return

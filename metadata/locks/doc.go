@@ -21,6 +21,6 @@
 //
 // # Locks
 //
-//	Table.mu    held for a few steps in memory
+//	Table.mu    held for a few steps in memory; the registry of open files takes it under its own lock
 //	  Locks.mu  clients to wake, requests that wait for the home
 package locks

@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -12,9 +13,9 @@ import (
 
 // Config configures Locks.
 type Config struct {
-	// Ready waits until the locks of before a restart are known, and refuses clients that must be
-	// refused; nil never does.
-	Ready func(ctx context.Context, by metadata.Holder, ino metadata.Ino) error
+	// Ready waits until the locks of before a restart are known, refuses clients that must be refused, and else
+	// calls do: the file is not closed meanwhile. nil calls it at once.
+	Ready func(ctx context.Context, by metadata.Holder, ino metadata.Ino, do func()) error
 	// Wake makes a client repeat its requests.
 	Wake func(ctx context.Context, node metadata.NodeID, waiters []uint64) error
 	Now  func() time.Time // nil is time.Now
@@ -56,14 +57,17 @@ func (l *Locks) Lock(ctx context.Context, by metadata.Holder, q metadata.LockReq
 	if q.Waiter == 0 {
 		l.arrive(a, q.Cancel)
 	}
-	err := l.ready(ctx, by, q.Ino)
-	if l.leave(a) {
-		err = fmt.Errorf("lock on %v: the request was cancelled: %w", q.Ino, syscall.EINTR)
-	}
-	if err != nil {
-		return metadata.LockAnswer{}, err
-	}
-	return l.Table.Lock(by.Node, q, l.cfg.Now())
+	defer l.leave(a)
+	var answer metadata.LockAnswer
+	var refused error
+	err := l.ready(ctx, by, q.Ino, func() {
+		if l.leave(a) {
+			refused = fmt.Errorf("lock on %v: the request was cancelled: %w", q.Ino, syscall.EINTR)
+			return
+		}
+		answer, refused = l.Table.Lock(by.Node, q, l.cfg.Now())
+	})
+	return answer, cmp.Or(err, refused)
 }
 
 // arrive notes a request that waits for Ready, or cancels those that are the same.
@@ -89,18 +93,18 @@ func (l *Locks) leave(a *arrival) bool {
 
 // TestLock is metadata.Locks.
 func (l *Locks) TestLock(ctx context.Context, by metadata.Holder, ino metadata.Ino, want metadata.Lock) (metadata.NodeID, metadata.Lock, error) {
-	if err := l.ready(ctx, by, ino); err != nil {
-		return 0, metadata.Lock{}, err
-	}
-	node, h := l.Test(by.Node, ino, want)
-	return node, h, nil
+	var node metadata.NodeID
+	var h metadata.Lock
+	err := l.ready(ctx, by, ino, func() { node, h = l.Test(by.Node, ino, want) })
+	return node, h, err
 }
 
-func (l *Locks) ready(ctx context.Context, by metadata.Holder, ino metadata.Ino) error {
+func (l *Locks) ready(ctx context.Context, by metadata.Holder, ino metadata.Ino, do func()) error {
 	if l.cfg.Ready == nil {
+		do()
 		return nil
 	}
-	return l.cfg.Ready(ctx, by, ino)
+	return l.cfg.Ready(ctx, by, ino, do)
 }
 
 // NodeClosed releases all locks and requests of a node on a file.

@@ -321,10 +321,11 @@ func TestTableAgainstTwin(t *testing.T) {
 func TestLocksWake(t *testing.T) {
 	woken := make(chan uint64, 1)
 	l := New(Config{
-		Ready: func(_ context.Context, by metadata.Holder, _ metadata.Ino) error {
+		Ready: func(_ context.Context, by metadata.Holder, _ metadata.Ino, do func()) error {
 			if by.Run == 0 {
 				return syscall.ENOLCK
 			}
+			do()
 			return nil
 		},
 		Wake: func(_ context.Context, node metadata.NodeID, ws []uint64) error {
@@ -367,14 +368,31 @@ func TestLocksWake(t *testing.T) {
 	}
 }
 
+// TestClosedMeanwhile: a file that is closed just after the home is ready, because its node is lost, keeps no lock.
+func TestClosedMeanwhile(t *testing.T) {
+	var l *Locks
+	l = New(Config{Ready: func(_ context.Context, by metadata.Holder, ino metadata.Ino, do func()) error {
+		do()
+		l.NodeClosed(by.Node, ino)
+		return nil
+	}})
+	if _, err := l.Lock(t.Context(), metadata.Holder{Node: 1, Run: 1}, metadata.LockReq{Ino: 9, Lock: lk(wr, 1, 0, all)}); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.Stats(); s.Locks != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestCancelledBeforeReady: a request that does not wait for others, but for the home to be ready, is cancelled there:
 // a lock that it got later would never be released.
 func TestCancelledBeforeReady(t *testing.T) {
 	ready, asks := make(chan struct{}), make(chan struct{}, 2)
-	l := New(Config{Ready: func(_ context.Context, by metadata.Holder, _ metadata.Ino) error {
+	l := New(Config{Ready: func(_ context.Context, by metadata.Holder, _ metadata.Ino, do func()) error {
 		if asks <- struct{}{}; by.Run == 1 {
 			<-ready
 		}
+		do()
 		return nil
 	}})
 	q := metadata.LockReq{Ino: 9, Lock: lk(wr, 5, 0, all)}

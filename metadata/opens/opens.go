@@ -221,11 +221,11 @@ func (f *Files) Closed(_ context.Context, by metadata.Holder, files []metadata.O
 	return nil
 }
 
-// Holds waits until no node is awaited. It returns ENOLCK if by does not have ino open: then
-// it cannot hold locks on it either.
-func (f *Files) Holds(ctx context.Context, by metadata.Holder, ino metadata.Ino) error {
+// Holds waits until no node is awaited, and calls do. It returns ENOLCK, and does not call do, if by does not have ino open:
+// then it cannot hold locks on it either. do must not block.
+func (f *Files) Holds(ctx context.Context, by metadata.Holder, ino metadata.Ino, do func()) error {
 	for {
-		wait, open := f.Has(by, ino)
+		wait, open := f.Has(by, ino, do)
 		switch {
 		case open:
 			return nil

@@ -60,6 +60,8 @@ type node struct {
 	// recovering: its appends may have begun before this run of the home, so its report
 	// must include them.
 	recovering bool
+	// closed is what it has closed while it was awaited: its answer may be older.
+	closed map[metadata.Ino]metadata.Ticket
 }
 
 type queued struct {
@@ -134,13 +136,24 @@ func (r *Registry) Held(ino metadata.Ino) bool {
 func (r *Registry) Close(by metadata.Holder, o metadata.Opened) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.files[o.Ino]; f != nil && r.noteRun(by) {
-		if o.Unsure {
-			r.doubt(o.Ino, f)
-		}
-		r.drop(o.Ino, f, by.Node, o.Ticket)
-		r.settle(o.Ino, f)
+	if !r.noteRun(by) {
+		return
 	}
+	if n := r.node(by.Node); n.awaited {
+		if n.closed == nil {
+			n.closed = make(map[metadata.Ino]metadata.Ticket)
+		}
+		n.closed[o.Ino] = max(n.closed[o.Ino], o.Ticket)
+	}
+	if r.files[o.Ino] == nil && !o.Unsure {
+		return
+	}
+	f := r.file(o.Ino)
+	if o.Unsure {
+		r.doubt(o.Ino, f)
+	}
+	r.drop(o.Ino, f, by.Node, o.Ticket)
+	r.settle(o.Ino, f)
 }
 
 // Orphaned notes that ino has lost its last name. An orphan of an earlier run of the home is
@@ -238,6 +251,9 @@ func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 		return
 	}
 	for _, o := range files {
+		if t, is := r.node(by.Node).closed[o.Ino]; is && o.Ticket <= t {
+			continue
+		}
 		f := r.file(o.Ino)
 		if o.Unsure {
 			r.unsure[o.Ino] = struct{}{}
@@ -335,13 +351,13 @@ func (r *Registry) noteRun(by metadata.Holder) bool {
 	if n.run > by.Run {
 		return false
 	}
-	n.run = by.Run
+	n.run, n.closed = by.Run, nil
 	r.closeAll(by.Node, (*appends.Home).Restarted)
 	return true
 }
 
 func (r *Registry) answered(n *node) {
-	n.recovering = false
+	n.recovering, n.closed = false, nil
 	if n.awaited {
 		n.awaited = false
 		if r.awaited--; r.awaited == 0 {
@@ -385,17 +401,19 @@ func (f *file) addHolder(id metadata.NodeID, t metadata.Ticket) {
 	f.holders = slices.Insert(f.holders, i, holder{node: id, ticket: t})
 }
 
-// Has reports whether by has ino open. While nodes are awaited it returns instead a channel
-// that is closed when all have answered. It does not block.
-func (r *Registry) Has(by metadata.Holder, ino metadata.Ino) (wait <-chan struct{}, open bool) {
+// Has reports whether by has ino open, and calls do if it has: the file is not closed before do returns. While nodes are
+// awaited it returns instead a channel that is closed when all have answered. It does not block, nor may do.
+func (r *Registry) Has(by metadata.Holder, ino metadata.Ino, do func()) (wait <-chan struct{}, open bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.awaited > 0 {
 		return r.allAnswered, false
 	}
-	f := r.files[ino]
-	if f != nil && r.noteRun(by) {
-		_, open = f.holder(by.Node)
+	if r.noteRun(by) && r.files[ino] != nil {
+		_, open = r.files[ino].holder(by.Node)
+	}
+	if open {
+		do()
 	}
 	return nil, open
 }
