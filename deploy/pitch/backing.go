@@ -41,7 +41,7 @@ type backer struct {
 	sock   int
 	uid    uint32
 	stores []*os.File // handles of the store directories; nil: no file there is registered
-	files  map[int32]struct{}
+	conn   *connection
 	by     mounter
 	asked  int // mounts requested so far
 }
@@ -133,7 +133,7 @@ func (b *backer) mount(by func(string) ([]*os.File, error), name string) ([]*os.
 // open registers a plain file of the user, which the user can read anyway. ESTALE: it is not the one with
 // this inode.
 func (b *backer) open(store int, ino uint64, path string) (int32, error) {
-	if len(b.files) >= maxBacked {
+	if b.conn.full() {
 		return 0, syscall.ENOSPC
 	}
 	if store >= len(b.stores) || b.stores[store] == nil {
@@ -168,19 +168,19 @@ func (b *backer) open(store int, ino uint64, path string) (int32, error) {
 	if no != 0 {
 		return 0, no
 	}
-	b.files[int32(id)] = struct{}{}
+	b.conn.backed(int32(id))
 	return int32(id), nil
 }
 
 func (b *backer) drop(id int32) error {
-	if _, ok := b.files[id]; !ok {
+	if !b.conn.unback(id) {
 		return syscall.ENOENT
 	}
 	u := uint32(id)
 	if _, _, no := unix.Syscall(unix.SYS_IOCTL, b.fuse.Fd(), iocBackingClose, uintptr(unsafe.Pointer(&u))); no != 0 {
+		b.conn.backed(id)
 		return no
 	}
-	delete(b.files, id)
 	return nil
 }
 
@@ -197,7 +197,7 @@ func startBacker(conn *connection, b *backer, done func()) (far *os.File, stop f
 	if err != nil {
 		return nil, nil, fmt.Errorf("passthrough: %w", err)
 	}
-	b.fuse, b.files = os.NewFile(uintptr(own), fuseDevice), conn.files
+	b.fuse, b.conn = os.NewFile(uintptr(own), fuseDevice), conn
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("passthrough: %w", err), b.fuse.Close())

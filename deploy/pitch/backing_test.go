@@ -32,8 +32,13 @@ func newBacker(t *testing.T) (far *os.File, ended chan struct{}) {
 
 func backerOf(t *testing.T, dev *os.File, b *backer) (far *os.File, ended chan struct{}) {
 	t.Helper()
+	return backerOn(t, &connection{dev: dev, files: make(map[int32]struct{})}, b)
+}
+
+func backerOn(t *testing.T, conn *connection, b *backer) (far *os.File, ended chan struct{}) {
+	t.Helper()
 	ended = make(chan struct{})
-	far, stop, err := startBacker(&connection{dev: dev, files: make(map[int32]struct{})}, b, func() { close(ended) })
+	far, stop, err := startBacker(conn, b, func() { close(ended) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +107,12 @@ func hanging(t *testing.T, at string) *os.File {
 // request sends a packet to a backer, and returns its answer.
 func request(t *testing.T, far *os.File, p []byte, rights ...int) (no syscall.Errno, id int32) {
 	t.Helper()
+	send(t, far, p, rights...)
+	return receive(t, far)
+}
+
+func send(t *testing.T, far *os.File, p []byte, rights ...int) {
+	t.Helper()
 	var oob []byte
 	if len(rights) > 0 {
 		oob = unix.UnixRights(rights...)
@@ -109,10 +120,14 @@ func request(t *testing.T, far *os.File, p []byte, rights ...int) (no syscall.Er
 	if err := unix.Sendmsg(int(far.Fd()), p, oob, nil, 0); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func receive(t *testing.T, far *os.File) (no syscall.Errno, id int32) {
+	t.Helper()
 	a := make([]byte, 64)
 	n, err := unix.Read(int(far.Fd()), a)
 	if err != nil || n != daemon.BackingReply {
-		t.Fatalf("%.20q is answered %v, %v", p, a[:max(n, 0)], err)
+		t.Fatalf("the answer is %v, %v", a[:max(n, 0)], err)
 	}
 	return syscall.Errno(binary.LittleEndian.Uint32(a)), int32(binary.LittleEndian.Uint32(a[4:]))
 }
@@ -183,6 +198,46 @@ func TestBackerRefuses(t *testing.T) {
 		if no, _ := ask(store, "d/f", inode(at("d/f"))); no != syscall.EPERM {
 			t.Errorf("a store that could not be opened: %v, want EPERM", no)
 		}
+	}
+}
+
+// TestTwoBackers: the backer of a dead daemon, that hung and now goes on, and that of the next daemon register files of one connection.
+func TestTwoBackers(t *testing.T) {
+	needFuse(t)
+	dir, uid := t.TempDir(), uint32(os.Geteuid())
+	var st unix.Stat_t
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "f"), nil, 0o600), unix.Stat(filepath.Join(dir, "f"), &st)); err != nil {
+		t.Fatal(err)
+	}
+	conn := &connection{dev: passing(t), files: make(map[int32]struct{})}
+	var fars [2]*os.File
+	for i := range fars {
+		store, err := openStore(dir, uid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fars[i], _ = backerOn(t, conn, &backer{uid: uid, stores: []*os.File{store}})
+	}
+	register := append(binary.LittleEndian.AppendUint64([]byte{daemon.BackingOpen, 0}, st.Ino), 'f')
+	asks := [2][]byte{register, register}
+	for n := range 100 {
+		for i, far := range fars {
+			send(t, far, asks[i])
+		}
+		for i, far := range fars {
+			no, id := receive(t, far)
+			if no != 0 {
+				t.Fatalf("request %d: %v", n, no)
+			}
+			if asks[i] = register; n%2 == 0 {
+				asks[i] = binary.LittleEndian.AppendUint32([]byte{daemon.BackingDrop}, uint32(id))
+			}
+		}
+	}
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	if len(conn.files) != 0 {
+		t.Errorf("%d files are left", len(conn.files))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,10 +16,35 @@ import (
 // has left in memory what another daemon needs to take it over.
 type connection struct {
 	dev    *os.File
-	memory *os.File           // nil: no other daemon can take it over
-	kept   bool               // a daemon has served it, and memory is complete
-	files  map[int32]struct{} // of its backers: registered for passthrough
-	covers atomic.Bool        // a daemon has mounted covers or views, which die with it
+	memory *os.File    // nil: no other daemon can take it over
+	kept   bool        // a daemon has served it, and memory is complete
+	covers atomic.Bool // a daemon has mounted covers or views, which die with it
+
+	mu    sync.Mutex
+	files map[int32]struct{} // guarded by mu: registered for passthrough, by backers of several daemons
+}
+
+// backed counts a file that is registered.
+func (c *connection) backed(id int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.files[id] = struct{}{}
+}
+
+// unback reports whether a file is registered, and no longer counts it.
+func (c *connection) unback(id int32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.files[id]
+	delete(c.files, id)
+	return ok
+}
+
+// full reports whether no more files may be registered.
+func (c *connection) full() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.files) >= maxBacked
 }
 
 // connect mounts the connection of the next daemon, unless there is one. The kernel lets calls
