@@ -48,10 +48,10 @@ func (d *Daemon) openHome() (err error) {
 		return err
 	}
 	d.partner, err = partner.Open(partner.Config{
-		Node: d, Records: d.home, Lease: &d.copies.Lease, Dir: d.dir("partner"), Room: d.data.Room, Patience: 2 * d.cfg.Timing.Down,
+		Node: d, Run: d.run, Records: d.home, Lease: &d.copies.Lease, Dir: d.dir("partner"), Room: d.data.Room, Patience: 2 * d.cfg.Timing.Down,
 		Peer: func(id metadata.NodeID) rpc.Caller { return d.peers.To(id) }, Here: func() node.Handlers { return d.calls },
 		Open: func(n node.Node, dir string, s *partner.Sender) (*home.Server, error) {
-			return open(n, home.Config{Dir: dir, Run: metadata.Run(now()), StandIn: true, Serves: s.Serves, Copies: s.Want, Room: s.HasRoom})
+			return open(n, home.Config{Dir: dir, Run: max(metadata.Run(now()), d.run), StandIn: true, Serves: s.Serves, Copies: s.Want, Room: s.HasRoom})
 		},
 	})
 	return err

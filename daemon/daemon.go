@@ -130,7 +130,6 @@ func Open(cfg Config) (*Daemon, error) {
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.pace()
 	d.phases.t = PhaseTimes{Created: d.job.Created, Started: now()}
-	d.run = metadata.Run(d.phases.t.Started)
 	d.Member = d.newMember()
 	d.copies = rebuild.NewGuard(d.job.Self, d.View)
 	d.tasks = tasks.New(d, 2*d.cfg.Timing.Down)

@@ -25,7 +25,7 @@ func (d *Daemon) openStores() error {
 			return fmt.Errorf("store: %w: choose another directory in the site's configuration", err)
 		}
 	}
-	if err := d.recogniseStores(); err != nil {
+	if err := errors.Join(d.recogniseStores(), d.numberRun()); err != nil {
 		return err
 	}
 	for _, s := range []string{"meta", "stage"} {

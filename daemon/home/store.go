@@ -43,6 +43,7 @@ func (s *Server) openStore() (*store, error) {
 		return nil, err
 	}
 	st.locks = locks.New(locks.Config{
+		Run:  s.cfg.Run,
 		Wake: s.wake,
 		Ready: func(ctx context.Context, by metadata.Holder, ino metadata.Ino, do func()) error {
 			return st.files.Holds(ctx, by, ino, do)

@@ -65,7 +65,7 @@ func (m *member) open(t *testing.T, dir string) {
 	lease := new(copies.Lease)
 	lease.Renew(time.Now(), time.Hour)
 	m.Partner, err = Open(Config{
-		Node: m.fake, Records: m.store, Lease: lease, Dir: filepath.Join(dir, "partner"), Patience: 300 * time.Millisecond,
+		Node: m.fake, Run: 1, Records: m.store, Lease: lease, Dir: filepath.Join(dir, "partner"), Patience: 300 * time.Millisecond,
 		Room: func() bool { return !m.full.Load() },
 		Peer: func(id metadata.NodeID) rpc.Caller { return m.fake.To(id) },
 		Here: func() node.Handlers { return nil },

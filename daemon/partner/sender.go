@@ -38,17 +38,18 @@ type Sender struct {
 	node    node.Node
 	id      metadata.NodeID // the home
 	seat    metadata.Epoch  // of this node (cluster.Node.Seat); 0 if it is the home itself
+	number  metadata.Run    // of this daemon; numbers the streams
 	peer    func(metadata.NodeID) rpc.Caller
 	records Records
 	lease   *copies.Lease
 	log     *logrus.Entry
 	// patience is how long one message is sent again.
 	patience time.Duration
-	kick     chan struct{} // a batch was added; one is enough
-	recheck  chan struct{} // the home was bound; one is enough
-	guarded  atomic.Bool   // another node may stand in for this home
-	blank    atomic.Bool   // the disk has no record of a partner, nor that there is none: the home may have been wiped
-	full     atomic.Int64  // when the partner has last said that its disk is full; nanoseconds
+	kick     chan struct{}             // a batch was added; one is enough
+	recheck  chan struct{}             // the home was bound; one is enough
+	guarded  atomic.Bool               // another node may stand in for this home
+	blank    atomic.Bool               // the disk has no record of a partner, nor that there is none: the home may have been wiped
+	full     atomic.Pointer[time.Time] // when the partner has last said that its disk is full
 
 	mu    sync.Mutex
 	turn  *sync.Cond   // of mu: a batch may be applied, or will never be
@@ -70,7 +71,7 @@ const (
 // newSender returns the Sender of a home, or of this node's seat. The home may ask it while it is opened.
 func newSender(cfg *Config, id metadata.NodeID, seat metadata.Epoch) *Sender {
 	s := &Sender{
-		node: cfg.Node, id: id, seat: seat, peer: cfg.Peer, lease: cfg.Lease, patience: cfg.Patience,
+		node: cfg.Node, number: cfg.Run, id: id, seat: seat, peer: cfg.Peer, lease: cfg.Lease, patience: cfg.Patience,
 		log: cfg.Node.Log().WithField("part", "partner").WithField("home", id), kick: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
 	}
 	s.turn = sync.NewCond(&s.mu)
@@ -175,7 +176,7 @@ func (s *Sender) Serves() error {
 // HasRoom reports whether the partner's disk has room for more records, as far as is known. It is asked again each second.
 func (s *Sender) HasRoom() bool {
 	at := s.full.Load()
-	return at == 0 || time.Since(time.Unix(0, at)) > time.Second
+	return at == nil || time.Since(*at) > time.Second
 }
 
 // run sends until ctx ends.
@@ -269,7 +270,7 @@ func (s *Sender) begin(m cluster.Map) (begun bool, err error) {
 	if n, _ := m.Node(s.node.Self()); s.left || s.home.To().Since > 0 || n.State != cluster.Up && s.home.Bound().Since == 0 {
 		return false, nil
 	}
-	s.gen = max(s.gen+1, uint64(time.Now().UnixNano()))
+	s.gen = max(s.gen+1, uint64(s.number))
 	return s.home.Begin(m, s.gen), nil
 }
 
@@ -354,8 +355,9 @@ func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) e
 		cancel()
 		switch {
 		case err == nil:
-			if s.full.Store(0); r.Full {
-				s.full.Store(time.Now().UnixNano())
+			if s.full.Store(nil); r.Full {
+				now := time.Now()
+				s.full.Store(&now)
 			}
 			return s.judge(mirror.Verdict(r.Verdict), r.Last)
 		case ctx.Err() != nil:

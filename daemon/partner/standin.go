@@ -21,6 +21,7 @@ import (
 // Config is what a Partner needs.
 type Config struct {
 	Node    node.Node
+	Run     metadata.Run // of this node's daemon; numbers its streams
 	Records Records
 	Lease   *copies.Lease
 	Dir     string // of the copies of other homes

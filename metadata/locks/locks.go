@@ -18,6 +18,7 @@ type Config struct {
 	Ready func(ctx context.Context, by metadata.Holder, ino metadata.Ino, do func()) error
 	// Wake makes a client repeat its requests.
 	Wake func(ctx context.Context, node metadata.NodeID, waiters []uint64) error
+	Run  metadata.Run     // of the home: versions of its locks are later than those of earlier runs
 	Now  func() time.Time // nil is time.Now
 }
 
@@ -47,7 +48,7 @@ func New(cfg Config) *Locks {
 		cfg.Now = time.Now
 	}
 	l := &Locks{cfg: cfg, kick: make(chan struct{}, 1), woken: make(map[metadata.NodeID][]uint64), arriving: make(map[*arrival]struct{})}
-	l.Table = NewTable(uint64(cfg.Now().UnixNano()), l.granted)
+	l.Table = NewTable(uint64(cfg.Run), l.granted)
 	return l
 }
 

@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// runsApart leaves numbers between two runs, for what a run counts from its own on.
+const runsApart = metadata.Run(time.Second)
+
+// numberRun numbers this run of the node's daemon: by the clock, and after all earlier runs, also if the clock was set
+// back since. The others take what an earlier run asks for as late, and refuse it.
+func (d *Daemon) numberRun() error {
+	record := filepath.Join(d.job.Dirs.Run, "run")
+	d.run = metadata.Run(d.phases.t.Started)
+	switch b, err := os.ReadFile(record); {
+	case err == nil:
+		was, err := strconv.ParseUint(string(b), 10, 64)
+		if err != nil {
+			return fmt.Errorf("number of the daemon's last run: %s: %w", record, err)
+		}
+		d.run = max(d.run, metadata.Run(was)+runsApart)
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("number of the daemon's last run: %w", err)
+	}
+	if err := node.ReplaceFile(record, strconv.AppendUint(nil, uint64(d.run), 10)); err != nil {
+		d.log.WithError(err).Warn("could not record the number of this run: if the clock is set back, the next run of the daemon does not work")
+	}
+	return nil
+}
