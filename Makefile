@@ -88,8 +88,8 @@ simulate: ## start, losses and a partition of large jobs on a virtual clock (SIM
 
 SOAK_TIME ?= 10m
 SOAK_SEED ?= 0
-soak: build ## reads, appends and checkpoints under killed and stopped daemons, cut links and full drives, for as long as you say (SOAK_TIME, SOAK_SEED)
-	$(GO) test -count=1 -v -timeout 0 ./integration/soak -args -time $(SOAK_TIME) -seed $(SOAK_SEED) -away 20
+soak: build ## reads, appends and checkpoints under killed and stopped daemons, cut links, full and failing drives, garbage and clock steps, then two lost nodes (SOAK_TIME, SOAK_SEED)
+	$(GO) test -count=1 -v -timeout 0 ./integration/soak -args -time $(SOAK_TIME) -seed $(SOAK_SEED) -away 20 -losses
 
 HUGE_ENTRIES ?= 1000000
 huge: ## a directory of a million entries through the mounts of four nodes (HUGE_ENTRIES)
@@ -117,8 +117,9 @@ bench-train: packages build ## PyTorch on four nodes, by order=seed:S, locality,
 docs: ## the documentation as a static site, in build/docs
 	$(GO) run ./deploy/docs/site --out build/docs
 
-bench-faults: packages build ## what a killed daemon, a lost node, checksums and a second copy cost; BENCH='--run kill --quick' for less
+bench-faults: packages build ## 30 minutes of soak; what a killed daemon, a lost node, checksums and a second copy cost; BENCH='--run kill --quick' for less
 	$(GO) build -trimpath -o bin/bench ./integration/bench
+	$(GO) test -c -o bin/soak ./integration/soak
 	bin/bench --faults --bivouac bin/bivouac --json bin/bench-faults.json $(BENCH)
 
 man: build ## man pages into build/man

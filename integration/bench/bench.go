@@ -26,6 +26,7 @@ type config struct {
 	stage   bool
 	train   bool
 	faults  bool
+	soak    string
 	python  string // that has PyTorch
 	module  string // directory of the Python package
 	veth    bool

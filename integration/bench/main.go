@@ -47,8 +47,8 @@ var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, sta
 // trainFigures is what --train measures.
 var trainFigures = []figure{trainFigure, trainOverflowFigure, trainCutFigure, trainRemoteFigure}
 
-// faultFigures is what --faults measures: rows 2, 3, 4 and 7 of the table of failures.
-var faultFigures = []figure{faultKillFigure, faultLostFigure, faultCopiesFigure, sumsFigure}
+// faultFigures is what --faults measures: rows 1, 2, 3, 4 and 7 of the table of failures.
+var faultFigures = []figure{faultSoakFigure, faultKillFigure, faultLostFigure, faultCopiesFigure, sumsFigure}
 
 // vethFigures is what --veth measures.
 var vethFigures = []figure{remoteFigure}
@@ -84,6 +84,7 @@ func parse(args []string) (config, error) {
 	fs.BoolVar(&c.stage, "stage", false, "the figures of stage-in instead of those of the live realm")
 	fs.BoolVar(&c.train, "train", false, "the figures of training with PyTorch; --rounds 1 unless given")
 	fs.BoolVar(&c.faults, "faults", false, "the figures of killed daemons, lost nodes and checksums")
+	fs.StringVar(&c.soak, "soak", "bin/soak", "with --faults: the compiled tests of integration/soak")
 	fs.StringVar(&c.python, "python", "/usr/bin/python3", "with --train: a Python that has PyTorch")
 	fs.StringVar(&c.module, "module", "fsclient/python", "with --train: the directory of the Python package")
 	fs.BoolVar(&c.veth, "veth", false, "only what goes between nodes that are in network namespaces of their own")

@@ -21,6 +21,8 @@
 // A request that is interrupted is answered at once; what it costs is booked
 // all the same.
 //
+// With Errors, one of so many requests is not done, and fails with EIO: a drive with bad blocks.
+//
 // # What is a request
 //
 // Each FUSE request is one operation, and is counted by kind:

@@ -18,7 +18,10 @@ type slowFS struct {
 // meta does a request that moves no data of files.
 func (f *slowFS) meta(cancel <-chan struct{}, k Kind, do func() fuse.Status) fuse.Status {
 	came := f.srv.clock.now()
-	st := do()
+	st := fuse.EIO
+	if !f.srv.fails() {
+		st = do()
+	}
 	f.count.add(k, 0)
 	f.srv.serve(cancel, came, 0)
 	return st
@@ -30,10 +33,16 @@ func (f *slowFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse
 	b, st := f.read(cancel, in, buf)
 	f.count.add(Read, int64(len(b)))
 	f.srv.serve(cancel, came, int64(len(b)))
+	if !st.Ok() {
+		return nil, st // the status of no bytes would be OK
+	}
 	return fuse.ReadResultData(b), st
 }
 
 func (f *slowFS) read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) ([]byte, fuse.Status) {
+	if f.srv.fails() {
+		return nil, fuse.EIO
+	}
 	r, st := f.RawFileSystem.Read(cancel, in, buf)
 	if r == nil || !st.Ok() {
 		return nil, st
@@ -44,6 +53,9 @@ func (f *slowFS) read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) ([]by
 
 func (f *slowFS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	came := f.srv.clock.now()
+	if f.srv.fails() {
+		return 0, fuse.EIO
+	}
 	n, st := f.RawFileSystem.Write(cancel, in, data)
 	f.count.add(Write, int64(n))
 	f.srv.serve(cancel, came, int64(n))
@@ -52,6 +64,9 @@ func (f *slowFS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (u
 
 func (f *slowFS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
 	came := f.srv.clock.now()
+	if f.srv.fails() {
+		return 0, fuse.EIO
+	}
 	n, st := f.RawFileSystem.Writev(cancel, in, data)
 	f.count.add(Write, int64(n))
 	f.srv.serve(cancel, came, int64(n))

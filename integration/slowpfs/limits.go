@@ -3,6 +3,7 @@ package slowpfs
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"syscall"
 	"time"
@@ -14,10 +15,11 @@ type Limits struct {
 	Latency   time.Duration `json:"latency,omitempty"`   // of every request
 	Bandwidth int64         `json:"bandwidth,omitempty"` // bytes per second, of all mounts together; 0 is no limit
 	IOPS      int64         `json:"iops,omitempty"`      // requests per second, of all mounts together; 0 is no limit
+	Errors    int           `json:"errors,omitempty"`    // one of so many requests, drawn by chance, is not done and fails with EIO; 0 is none
 }
 
 func (l Limits) validate() error {
-	if l.Latency < 0 || l.Bandwidth < 0 || l.IOPS < 0 {
+	if l.Latency < 0 || l.Bandwidth < 0 || l.IOPS < 0 || l.Errors < 0 {
 		b, _ := json.Marshal(l) // of numbers
 		return fmt.Errorf("limits %s: one is negative: %w", b, syscall.EINVAL)
 	}
@@ -58,6 +60,13 @@ func (s *server) set(l Limits) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limits = l
+}
+
+// fails reports whether a request is to fail.
+func (s *server) fails() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limits.Errors > 0 && rand.IntN(s.limits.Errors) == 0
 }
 
 // serve waits until a request that came at the time came, and moved n bytes, is

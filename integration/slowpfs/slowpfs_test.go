@@ -3,11 +3,13 @@ package slowpfs
 import (
 	"bytes"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -297,10 +299,41 @@ func TestSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Limits != (Limits{time.Millisecond, 2000, 30}) {
+	if s.Limits != (Limits{Latency: time.Millisecond, Bandwidth: 2000, IOPS: 30}) {
 		t.Errorf("limits are %+v", s.Limits)
 	}
 	if a, b := s.Mounts[w.at[0]][Read], s.Mounts[w.at[1]][Read]; a.Bytes != 0 || b.Bytes != 1000 || s.Sum[Read] != b {
 		t.Errorf("the mounts read %v and %v, all %v", a, b, s.Sum[Read])
+	}
+}
+
+// TestErrors: with one of one, each request fails with EIO and does nothing; without, the same file is there.
+func TestErrors(t *testing.T) {
+	w := serve(t, 1, Limits{})
+	want := w.file("f", 1000)
+	f, err := os.OpenFile(filepath.Join(w.at[0], "f"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := w.SetLimits(Limits{Errors: 1}); err != nil {
+		t.Fatal(err)
+	}
+	_, read := f.ReadAt(make([]byte, 10), 0)
+	_, write := f.WriteAt([]byte("other"), 0)
+	create := os.WriteFile(filepath.Join(w.at[0], "g"), nil, 0o600)
+	for what, err := range map[string]error{"read": read, "write": write, "fsync": f.Sync(), "create": create} {
+		if !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s = %v, want EIO", what, err)
+		}
+	}
+	if err := w.SetLimits(Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(w.at[0], "f")); err != nil || !bytes.Equal(b, want) {
+		t.Errorf("afterwards: %d bytes, %v, want %d", len(b), err, len(want))
+	}
+	if _, err := os.Stat(filepath.Join(w.under, "g")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file whose creation failed: %v", err)
 	}
 }

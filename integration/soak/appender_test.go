@@ -34,30 +34,26 @@ func newAppender(j *testJob, node int, rng *rand.Rand) *appender {
 // again.
 func (a *appender) step() {
 	defer time.Sleep(a.pause)
-	if a.f == nil {
-		f, err := os.OpenFile(a.j.scratch(a.node, "log"), os.O_WRONLY|os.O_APPEND, 0)
-		if err != nil {
-			time.Sleep(20 * time.Millisecond)
-			return
-		}
-		a.f = f
+	if a.f == nil && !a.j.try(operation{fmt.Sprintf("open on node %d of the log", a.node), &a.node, true, false, func() (err error) {
+		a.f, err = os.OpenFile(a.j.scratch(a.node, "log"), os.O_WRONLY|os.O_APPEND, 0)
+		return err
+	}}) {
+		a.f = nil
+		time.Sleep(20 * time.Millisecond)
+		return
 	}
 	line := fmt.Sprintf("node %d line %d %s\n", a.node, a.next, strings.Repeat("x", a.rng.IntN(40)))
 	a.next++
-	deaths, calm := a.j.moment()
-	_, err := a.f.WriteString(line)
-	if err == nil {
-		err = a.f.Sync()
-	}
-	if err == nil {
-		a.acked = append(a.acked, line)
-		if a.closes {
-			a.close()
+	if a.j.try(operation{fmt.Sprintf("append on node %d", a.node), &a.node, true, false, func() error {
+		_, err := a.f.WriteString(line)
+		if err == nil {
+			err = a.f.Sync()
 		}
-		return
-	}
-	if !a.j.excused(err, deaths, calm) {
-		a.j.t.Errorf("append on node %d while all daemons live: %v", a.node, err)
+		return err
+	}}) {
+		if a.acked = append(a.acked, line); !a.closes {
+			return
+		}
 	}
 	a.close()
 }
@@ -82,7 +78,7 @@ func checkLog(t *testing.T, j *testJob, reader *appender, as []*appender) {
 		for _, line := range a.acked {
 			k := bytes.Index(b[at:], []byte(line))
 			if k < 0 {
-				t.Errorf("read on node %d: %q was acknowledged on node %d and is missing (file of %d bytes)", reader.node, line, a.node, len(b))
+				j.found(&j.verdict.lost, "read on node %d: %q was acknowledged on node %d and is missing (file of %d bytes)", reader.node, line, a.node, len(b))
 				continue
 			}
 			at += k + len(line)
@@ -90,6 +86,6 @@ func checkLog(t *testing.T, j *testJob, reader *appender, as []*appender) {
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(j.scratch(reader.node, "log"), &st); err != nil || st.Size != int64(len(b)) {
-		t.Errorf("stat on node %d: %d bytes (%v), %d were read", reader.node, st.Size, err, len(b))
+		j.found(&j.verdict.wrong, "stat on node %d: %d bytes (%v), %d were read", reader.node, st.Size, err, len(b))
 	}
 }

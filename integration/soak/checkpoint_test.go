@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -49,16 +48,16 @@ func checkpointOf(node int, n uint32) []byte {
 func (c *checkpointer) step() {
 	c.tried++
 	n := c.tried
-	if c.attempt(fmt.Sprintf("checkpoint %d on node %d", n, c.node), func() error { return c.save(n) }) {
+	if c.j.try(operation{fmt.Sprintf("checkpoint %d on node %d", n, c.node), &c.node, false, true, func() error { return c.save(n) }}) {
 		c.saved = n
 	}
-	at := (c.node + 1 + c.rng.IntN(len(c.j.nodes)-1)) % len(c.j.nodes)
-	if c.saved > 0 {
+	at := c.j.living()[c.rng.IntN(len(c.j.living()))]
+	if c.saved > 0 && at != c.node {
 		var b []byte
-		if c.attempt(fmt.Sprintf("load on node %d of the checkpoint of node %d", at, c.node), func() (err error) {
+		if c.j.try(operation{fmt.Sprintf("load on node %d of the checkpoint of node %d", at, c.node), &at, true, true, func() (err error) {
 			b, err = os.ReadFile(c.j.scratch(at, path.Join(c.dir, "last")))
 			return err
-		}) {
+		}}) {
 			c.compare(at, b)
 		}
 	}
@@ -81,43 +80,30 @@ func (c *checkpointer) save(n uint32) error {
 	return os.Rename(from, c.j.scratch(c.node, path.Join(c.dir, "last")))
 }
 
-// attempt runs an operation, and reports whether it was acknowledged; an error without a fault is the test's.
-func (c *checkpointer) attempt(what string, op func() error) bool {
-	deaths, calm := c.j.moment()
-	err := op()
-	if err == nil {
-		return true
-	}
-	if !c.j.excused(err, deaths, calm) && !errors.Is(err, syscall.ESTALE) {
-		c.j.t.Errorf("%s, without a fault: %v", what, err)
-	}
-	return false
-}
-
 // compare wants b to be the last acknowledged checkpoint, or one after it that was not answered, whole.
 func (c *checkpointer) compare(at int, b []byte) {
 	if len(b) < 4 {
-		c.j.t.Errorf("load on node %d: the checkpoint of node %d has %d bytes, %d is acknowledged", at, c.node, len(b), c.saved)
+		c.j.found(&c.j.verdict.lost, "load on node %d: the checkpoint of node %d has %d bytes, %d is acknowledged", at, c.node, len(b), c.saved)
 		return
 	}
 	n := binary.LittleEndian.Uint32(b)
 	if n < c.saved || n > c.tried {
-		c.j.t.Errorf("load on node %d: checkpoint %d of node %d, %d is acknowledged and %d was tried", at, n, c.node, c.saved, c.tried)
+		c.j.found(&c.j.verdict.lost, "load on node %d: checkpoint %d of node %d, %d is acknowledged and %d was tried", at, n, c.node, c.saved, c.tried)
 	} else if !bytes.Equal(b, checkpointOf(c.node, n)) {
-		c.j.t.Errorf("load on node %d: checkpoint %d of node %d has %d bytes, other than were written", at, n, c.node, len(b))
+		c.j.found(&c.j.verdict.wrong, "load on node %d: checkpoint %d of node %d has %d bytes, other than were written", at, n, c.node, len(b))
 	}
 }
 
 // verify loads the last checkpoint on every node.
 func (c *checkpointer) verify() {
 	c.j.t.Helper()
-	for i := range c.j.nodes {
+	for _, i := range c.j.living() {
 		b, err := os.ReadFile(c.j.scratch(i, path.Join(c.dir, "last")))
 		if errors.Is(err, os.ErrNotExist) && c.saved == 0 {
 			continue
 		}
 		if err != nil {
-			c.j.t.Errorf("load on node %d of the checkpoint of node %d: %v", i, c.node, err)
+			c.j.found(&c.j.verdict.lost, "load on node %d of the checkpoint of node %d: %v", i, c.node, err)
 			continue
 		}
 		c.compare(i, b)

@@ -1,10 +1,18 @@
 package soak
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 var errNotCalm = errors.New("there was a fault a moment ago")
@@ -12,60 +20,158 @@ var errNotCalm = errors.New("there was a fault a moment ago")
 // fault injects one fault, and returns when it is over; a killed daemon is started again by its keeper later.
 func (j *testJob) fault(rng *rand.Rand) {
 	i := rng.IntN(len(j.nodes))
+	x := j.nodes[i]
 	last := time.Duration(200+rng.IntN(2000)) * time.Millisecond
-	switch n := rng.IntN(11); {
-	case n < 4:
+	switch n := rng.IntN(20); {
+	case n < 5:
 		for k := range 1 + rng.IntN(3)/2 {
-			if j.nodes[(i+k)%len(j.nodes)].kill() {
-				j.kills++
-			}
+			j.kill((i + k) % len(j.nodes))
 		}
-	case n < 6:
-		fill := j.nodes[i].fill
+	case n < 7:
+		fill := x.fill
 		if rng.IntN(3) == 0 { // and its daemon has to start there
 			fill = func() error {
-				err := j.nodes[i].fill()
-				if j.nodes[i].kill() {
-					j.kills++
-				}
+				err := x.fill()
+				j.kill(i)
 				return err
 			}
 		}
-		if j.lasting(i, last, fill, j.nodes[i].free) {
-			j.fills++
-		}
-	case n < 8:
-		if j.lasting(i, last, func() error { return j.nodes[i].signal(syscall.SIGSTOP) }, func() error { return j.nodes[i].signal(syscall.SIGCONT) }) {
-			j.stops++
-		}
-	case n < 10:
-		if j.lasting(i, last, func() error { return j.net.do("cut", i) }, func() error { return j.net.do("mend", i) }) {
-			j.cuts++
+		j.lasting("full drive", i, last, fill, x.free)
+	case n < 9:
+		j.lasting("stop", i, last, func() error { return x.signal(syscall.SIGSTOP) }, func() error { return x.signal(syscall.SIGCONT) })
+	case n < 11:
+		j.lasting("cut", i, last, func() error { return j.net.do("cut", i) }, func() error { return j.net.do("mend", i) })
+	case n < 12:
+		to := (i + 1 + rng.IntN(len(j.nodes)-1)) % len(j.nodes)
+		j.lasting("one-way cut", i, last, func() error { return j.net.do("cut-to", i, to) }, func() error { return j.net.do("mend-to", i, to) })
+	case n < 15:
+		j.badDrive(rng, i|1, last)
+	case n < 18 && i%2 == 0:
+		switch rng.IntN(3) {
+		case 0:
+			j.damage(rng, i)
+		case 1:
+			j.garbage(rng, i, last)
+		case 2:
+			for k := range j.nodes {
+				j.kill(k)
+			}
 		}
 	default:
-		to := (i + 1 + rng.IntN(len(j.nodes)-1)) % len(j.nodes)
-		if j.lasting(i, last, func() error { return j.net.do("cut-to", i, to) }, func() error { return j.net.do("mend-to", i, to) }) {
-			j.cuts++
+		j.stepClock(rng, i)
+	}
+}
+
+// kill kills the daemon of a node.
+func (j *testJob) kill(i int) {
+	if j.nodes[i].kill() {
+		j.count("kill")
+		j.turned.Store(time.Now().UnixNano())
+	}
+}
+
+// badDrive has some of the requests of a drive fail with EIO, in all files.
+func (j *testJob) badDrive(rng *rand.Rand, i int, last time.Duration) {
+	x, one := j.nodes[i], 1+rng.IntN(4)*rng.IntN(30)
+	j.lasting("drive with EIO", i, last, func() error {
+		x.sick.Store(1<<63 - 1)
+		return x.disk.fails(one)
+	}, func() error {
+		defer x.recovered()
+		return x.disk.fails(0)
+	})
+}
+
+// damage changes files of the dataset on a drive, until all nodes verify it and fetch them again. The kernel may read
+// files for itself that the daemon has compared once, so until then readers may get the damage.
+func (j *testJob) damage(rng *rand.Rand, i int) {
+	j.damaged.Add(1)
+	defer j.damaged.Add(1)
+	for range 1 + rng.IntN(8) {
+		g, err := j.nodes[i].garble(rng, func(ino metadata.Ino, _ string) bool { return ino.Sealed() })
+		if err != nil {
+			j.found(&j.verdict.other, "damage on the drive of node %d: %v", i, err)
 		}
+		if g != nil {
+			j.count("damaged dataset file")
+		}
+	}
+	j.eventually("the dataset is repaired", func() error {
+		r, err := j.ctl((i+1)%len(j.nodes)).Verify(context.Background(), dataset.VerifySpec{Name: setName})
+		if err == nil && r.Bad > 0 {
+			err = fmt.Errorf("%d files are bad, %d of them repaired: %v", r.Bad, r.Repaired, r.BadFiles)
+		}
+		return err
+	})
+}
+
+// garbage has a drive return other bytes of a file in scratch for a while than were written. What a daemon has written
+// before its last start is not compared, so only younger files are chosen.
+func (j *testJob) garbage(rng *rand.Rand, i int, last time.Duration) {
+	x := j.nodes[i]
+	born := time.Unix(0, x.since.Load())
+	var g *garbage
+	j.lasting("garbage", i, last, func() (err error) {
+		if !x.ready.Load() {
+			return syscall.ESRCH
+		}
+		g, err = x.garble(rng, func(ino metadata.Ino, path string) bool { return !ino.Sealed() && bornSince(path, born) })
+		if err == nil && g == nil {
+			return syscall.ESRCH
+		}
+		return err
+	}, func() error { return x.halted(g.repair) })
+}
+
+// stepClock sets the wall clock of a node, which is then seconds to years before or behind the others', and has its daemon start again in one
+// case of two. It is no excuse for an error.
+func (j *testJob) stepClock(rng *rand.Rand, i int) {
+	if !hasClocks() {
+		return
+	}
+	by := time.Second << rng.IntN(27)
+	if rng.IntN(2) == 0 {
+		by = -by
+	}
+	switch err := j.nodes[i].setClock(by); {
+	case err == nil:
+		j.count("clock step")
+	case !errors.Is(err, syscall.ESRCH):
+		j.found(&j.verdict.other, "clock of node %d: %v", i, err)
+	}
+	if rng.IntN(2) == 0 {
+		j.kill(i)
 	}
 }
 
 // lasting injects a fault of node i for a while. Afterwards connections need as long again to find each other.
-func (j *testJob) lasting(i int, d time.Duration, begin, end func() error) bool {
+func (j *testJob) lasting(what string, i int, d time.Duration, begin, end func() error) {
 	j.t.Helper()
 	j.faults.Add(1)
 	j.nodes[i].lives.Add(1)
 	err := begin()
 	if err == nil {
+		j.count(what)
 		time.Sleep(d)
 		err = end()
 	}
 	j.turned.Store(time.Now().Add(d + time.Second).UnixNano())
 	j.faults.Add(-1)
 	if err != nil && !errors.Is(err, syscall.ESRCH) {
-		j.t.Errorf("a fault of node %d: %v", i, err)
+		j.found(&j.verdict.other, "%s of node %d: %v", what, i, err)
 	}
-	return err == nil
+}
+
+// count counts a fault.
+func (j *testJob) count(what string) { j.done[what]++ }
+
+// counts is the faults so far.
+func (j *testJob) counts() string {
+	var all []string
+	for _, what := range slices.Sorted(maps.Keys(j.done)) {
+		all = append(all, fmt.Sprintf("%s %d", what, j.done[what]))
+	}
+	return strings.Join(all, ", ")
 }
 
 // signal sends a signal to the daemon of a node; ESRCH if there is none just now.

@@ -1,11 +1,21 @@
 // Package soak holds the soak test: on a job of four daemon processes, each in a network namespace, several loads make,
 // move, link, write, append, save checkpoints and read a dataset, while daemons are killed with SIGKILL and started
-// again on their stores, as a keeper does, or stopped for a while, and links are cut. Its one idea is that each load
+// again on their stores, as a keeper does, or stopped for a while, links are cut, drives are full, fail or return other
+// bytes, and clocks are changed. Its one idea is that each load
 // knows what was acknowledged to it: that has to be there, and what was not answered has happened as a whole or not at
 // all.
 //
-// It needs root, ip and /dev/fuse. The seed is printed; -time makes it longer, and with -away some daemons stay dead
-// until the others have given their node up.
+// It needs root, ip and /dev/fuse. The seed is printed; -time makes it longer, with -away some daemons stay dead
+// until the others have given their node up, and with -losses two nodes are lost for good in the end.
+//
+//	clock_test.go     a wall clock for each node
+//	disk_test.go      drives that fail, are full, or return other bytes
+//	keeper_test.go    the keeper of a node, a process
+//	network_test.go   links
+//	fault_test.go     all faults, chosen by the seed
+//	losses_test.go    the loss of two nodes
+//	verdict_test.go   operations, how their answers are judged, and the sum of a run
+//	worker_test.go, appender_test.go, checkpoint_test.go, reader_test.go   the loads
 package soak
 
 import (
@@ -13,10 +23,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,8 +35,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/home"
@@ -48,17 +54,18 @@ type testJob struct {
 	key   string
 	nodes []*node
 
-	net                       *network
-	kills, stops, cuts, fills int // faults so far
+	net     *network
+	done    map[string]int // faults so far, by kind
+	verdict verdict
 
 	keepers []io.Closer // each ends when it is closed
 	wg      sync.WaitGroup
 	over    atomic.Bool // it ends
 
-	broken atomic.Bool  // a daemon has ended by itself
-	turned atomic.Int64 // when a node has become ready, or a fault has ended, in nanoseconds
-	faults atomic.Int64 // that last
-	full   atomic.Int64 // operations that failed with ENOSPC
+	broken  atomic.Bool  // a daemon has ended by itself
+	turned  atomic.Int64 // when a node has become ready, or a fault has ended, in nanoseconds
+	faults  atomic.Int64 // that last
+	damaged atomic.Int64 // odd while files of the dataset are
 }
 
 // node is a node: its daemon lives several times.
@@ -69,14 +76,18 @@ type node struct {
 	log   string
 	ready atomic.Bool
 	lives atomic.Int64 // that have ended, or are about to
-	full  atomic.Int64 // when its drive was last full, in nanoseconds; in the future while it is
+	sick  atomic.Int64 // when its drive was last full, or failed, in nanoseconds; in the future while it is
+	since atomic.Int64 // when its daemon became ready, in nanoseconds
+	lost  atomic.Bool  // for good
+	disk  *disk
 
-	mu  sync.Mutex
-	pid int // guarded by mu; of its daemon, 0 when that is dead, or killed
+	mu    sync.Mutex
+	pid   int   // guarded by mu; of its daemon, 0 when that is dead, or killed
+	clock int64 // guarded by mu; where the daemon has the offset of its clock
 }
 
-// startJob starts a job of n nodes, which ends with the test.
-func startJob(t *testing.T, n int) *testJob {
+// startJob starts a job of n nodes, which ends with the test. With verify, reads of its dataset are compared with checksums.
+func startJob(t *testing.T, n int, verify bool) *testJob {
 	t.Helper()
 	netcluster.NeedRoot(t)
 	dir, err := os.MkdirTemp("", "soak") // short: a socket's path is
@@ -87,7 +98,7 @@ func startJob(t *testing.T, n int) *testJob {
 	if _, err := rand.Read(key); err != nil {
 		t.Fatal(err)
 	}
-	j := &testJob{t: t, bin: netcluster.Binary(t), key: hex.EncodeToString(key)}
+	j := &testJob{t: t, bin: netcluster.Binary(t), key: hex.EncodeToString(key), done: make(map[string]int)}
 	j.net = startNetwork(t, n) // and so it ends last
 	t.Cleanup(func() { j.end(dir) })
 	makeSet(t, filepath.Join(dir, "source"))
@@ -96,7 +107,7 @@ func startJob(t *testing.T, n int) *testJob {
 		hosts[i] = "node" + strconv.Itoa(i)
 	}
 	for i := range n {
-		j.nodes = append(j.nodes, newNode(t, i, dir, hosts, j.net.Addrs))
+		j.nodes = append(j.nodes, newNode(t, i, dir, hosts, j.net.Addrs, verify))
 	}
 	for _, x := range j.nodes {
 		j.keep(x)
@@ -106,7 +117,7 @@ func startJob(t *testing.T, n int) *testJob {
 	return j
 }
 
-func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string) *node {
+func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string, verify bool) *node {
 	t.Helper()
 	home := filepath.Join(dir, hosts[i])
 	x := &node{id: i, file: filepath.Join(home, "job.json"), log: filepath.Join(home, "log")}
@@ -115,51 +126,18 @@ func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string) 
 		Dirs: job.Dirs{
 			Store: []string{filepath.Join(home, "drive", "store")}, Run: filepath.Join(home, "run"), Mount: filepath.Join(home, "mnt"),
 		},
-		Datasets: []job.Dataset{{Source: filepath.Join(dir, "source"), Name: setName}},
-		Created:  metadata.TimeOf(time.Now()),
+		Datasets:    []job.Dataset{{Source: filepath.Join(dir, "source"), Name: setName}},
+		VerifyReads: verify,
+		Created:     metadata.TimeOf(time.Now()),
 	}
-	for _, dir := range []string{x.job.Dirs.Mount, x.drive()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := unix.Mount("drive", x.drive(), "tmpfs", 0, fmt.Sprint("size=", driveSize)); err != nil {
+	if err := os.MkdirAll(x.job.Dirs.Mount, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	x.disk = newDisk(t, home, i%2 == 1)
 	if err := x.job.Write(x.file); err != nil {
 		t.Fatal(err)
 	}
 	return x
-}
-
-// driveSize is the size of a node's drive, small enough to be filled in a moment.
-const driveSize = 256 << 20
-
-// drive is the file system of the node's store, which it has for itself.
-func (x *node) drive() string { return filepath.Dir(x.job.Dirs.Store[0]) }
-
-// fill takes all free space of the drive, as another program could. A daemon that then cannot write its metadata ends.
-func (x *node) fill() error {
-	x.full.Store(math.MaxInt64)
-	f, err := os.Create(filepath.Join(x.drive(), "filler"))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	zeros := make([]byte, 1<<20)
-	for err == nil {
-		_, err = f.Write(zeros)
-	}
-	if errors.Is(err, syscall.ENOSPC) {
-		err = nil
-	}
-	return err
-}
-
-// free gives the space back.
-func (x *node) free() error {
-	defer func() { x.full.Store(time.Now().UnixNano()) }()
-	return os.Remove(filepath.Join(x.drive(), "filler"))
 }
 
 // keep starts the keeper of a node and listens to it as long as the job lasts.
@@ -195,31 +173,35 @@ func (j *testJob) keep(x *node) {
 }
 
 // heard takes a line of a node's keeper. A daemon's end that is not the test's
-// doing is an error, unless its drive is full, or was a moment ago.
+// doing is an error, unless its drive is full or fails, or did a moment ago.
 func (j *testJob) heard(x *node, line string) {
 	what, rest, _ := strings.Cut(line, " ")
-	pid, _ := strconv.Atoi(rest)
+	var pid int
+	var clock int64
+	_, _ = fmt.Sscan(rest+" 0", &pid, &clock)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch what {
 	case "started":
-		x.pid = pid
+		x.pid, x.clock = pid, clock
 	case "ready":
 		if x.pid == pid {
-			j.turned.Store(time.Now().UnixNano())
+			now := time.Now().UnixNano()
+			j.turned.Store(now)
+			x.since.Store(now)
 			x.ready.Store(true)
 		}
 	case "ended":
 		x.ready.Store(false)
-		if full := time.Now().Add(-lull).UnixNano() < x.full.Load(); full && x.pid != 0 {
+		if sick := time.Now().Add(-lull).UnixNano() < x.sick.Load(); sick && x.pid != 0 {
 			x.lives.Add(1)
 		} else if x.pid != 0 && !j.over.Load() {
-			j.t.Errorf("the daemon of node %d has ended by itself", x.id)
+			j.found(&j.verdict.other, "the daemon of node %d has ended by itself", x.id)
 			j.broken.Store(true)
 		}
 		x.pid = 0
 	default:
-		j.t.Errorf("the keeper of node %d: %s", x.id, line)
+		j.found(&j.verdict.other, "the keeper of node %d: %s", x.id, line)
 		j.broken.Store(true)
 	}
 }
@@ -247,19 +229,10 @@ const lull = 3 * time.Second
 func (j *testJob) moment() (deaths int64, calm bool) {
 	calm = j.faults.Load() == 0 && time.Since(time.Unix(0, j.turned.Load())) > lull
 	for _, x := range j.nodes {
-		calm = calm && x.ready.Load()
+		calm = calm && (x.ready.Load() || x.lost.Load())
 		deaths += x.lives.Load()
 	}
 	return deaths, calm
-}
-
-// excused reports whether err may be the answer to an operation that began at a moment: there was a fault meanwhile.
-func (j *testJob) excused(err error, deaths int64, calm bool) bool {
-	if errors.Is(err, syscall.ENOSPC) {
-		j.full.Add(1)
-	}
-	now, still := j.moment()
-	return !calm || !still || now != deaths
 }
 
 // ctl talks to the daemon of node i.
@@ -314,6 +287,7 @@ func (j *testJob) eventually(what string, ok func() error) {
 			return
 		}
 		if j.broken.Load() || time.Now().After(end) {
+			j.verdict.other.Add(1)
 			j.t.Fatalf("%s: not after %v: %v", what, patience, err)
 		}
 	}
@@ -339,7 +313,7 @@ func (j *testJob) end(dir string) {
 		}
 	}
 	for _, x := range j.nodes {
-		if err := unix.Unmount(x.drive(), unix.MNT_DETACH); err != nil {
+		if err := x.disk.end(); err != nil {
 			j.t.Error(err)
 		}
 	}

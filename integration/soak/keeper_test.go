@@ -3,7 +3,7 @@ package soak
 import (
 	"bufio"
 	"context"
-	"errors"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 // A keeper is a process of its own, this program with the job file of its node in
@@ -30,12 +31,20 @@ const (
 	programOf = "BIVOUAC_TEST_PROGRAM"
 	awayOf    = "BIVOUAC_TEST_AWAY"
 	wrapOf    = "BIVOUAC_TEST_WRAP" // words before the daemon's command
+	diskOf    = "BIVOUAC_TEST_DISK" // the directory that a drive is, for a process that makes it fail
 )
 
 func TestMain(m *testing.M) {
 	if file := os.Getenv(keeperOf); file != "" {
 		if err := keeper(file, os.Getenv(programOf)); err != nil {
 			fmt.Println("keeper:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if dir := os.Getenv(diskOf); dir != "" {
+		if err := serveDisk(dir); err != nil {
+			fmt.Fprintln(os.Stderr, "disk:", err)
 			os.Exit(1)
 		}
 		return
@@ -50,8 +59,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// keeper starts the daemon of a node again and again, until standard input is
-// closed. It says what it sees in lines.
+// nodeKeeper is a keeper: it keeps the FUSE connection over the lives of the daemon, as deploy/pitch does.
+type nodeKeeper struct {
+	job           *job.File
+	file, program string
+	key           string
+	conn          *connection // nil: none is mounted
+}
+
+// connection is a FUSE connection, mounted, and the memory in which one daemon leaves its open files to the next.
+type connection struct {
+	dev, memory *os.File
+	kept        bool // another daemon can take it over
+}
+
+// keeper starts the daemon of a node again and again, until standard input is closed, or has the word that the node is
+// lost for good. It says what it sees in lines.
 func keeper(file, program string) error {
 	runtime.LockOSThread()                         // whose end is the daemon's
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM) // standard input is closed then
@@ -64,19 +87,29 @@ func keeper(file, program string) error {
 	if err != nil {
 		return err
 	}
+	k := &nodeKeeper{job: j, file: file, program: program, key: strings.TrimSpace(key)}
+	backstop, err := k.connect() // which nobody serves: below a mount that ends there is ENOTCONN, and no empty directory
+	if err != nil {
+		return err
+	}
+	backstop.close()
+	defer k.unmount() // the backstop, too
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = in.ReadByte() // nothing comes any more but the end
 		cancel()
 	}()
 	for ctx.Err() == nil {
-		if err := life(ctx, j, file, program, strings.TrimSpace(key)); err != nil {
+		if err := k.life(ctx); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(rest()):
 		}
+	}
+	if k.conn != nil {
+		k.unmount()
 	}
 	return nil
 }
@@ -90,57 +123,117 @@ func rest() time.Duration {
 	return rand.N(700 * time.Millisecond)
 }
 
+// connect mounts a connection.
+func (k *nodeKeeper) connect() (*connection, error) {
+	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read=1048576", dev.Fd())
+	if err := unix.Mount("bivouac", k.job.Dirs.Mount, mounts.FUSEType, unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		_ = dev.Close() // nothing uses it
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("bivouac", unix.MFD_CLOEXEC)
+	if err != nil {
+		_ = dev.Close() // nothing uses it
+		return nil, err
+	}
+	return &connection{dev: dev, memory: os.NewFile(uintptr(fd), "handover")}, nil
+}
+
+func (c *connection) close() {
+	_ = c.dev.Close()    // nothing was written
+	_ = c.memory.Close() // it is the daemons'
+}
+
+// unmount ends the topmost connection: what waits for an answer fails.
+func (k *nodeKeeper) unmount() {
+	if k.conn != nil {
+		k.conn.close()
+		k.conn = nil
+	}
+	if err := unix.Unmount(k.job.Dirs.Mount, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
+		fmt.Println("cannot unmount:", err)
+	}
+}
+
+// resend makes the kernel send again what the dead daemon has not answered (FUSE_NOTIFY_RESEND).
+func (c *connection) resend() error {
+	var b [16]byte
+	binary.NativeEndian.PutUint32(b[:], uint32(len(b)))
+	binary.NativeEndian.PutUint32(b[4:], 7)
+	_, err := unix.Write(int(c.dev.Fd()), b[:])
+	return err
+}
+
 // grace is how long a daemon may take to end that is asked to.
 const grace = 20 * time.Second
 
-// life is that of one daemon.
-func life(ctx context.Context, j *job.File, file, program, key string) error {
-	cmd, heartbeat, err := spawn(file, program)
+// life is that of one daemon. Its connection goes on after it, if another one can take it over.
+func (k *nodeKeeper) life(ctx context.Context) (err error) {
+	if k.conn == nil {
+		if k.conn, err = k.connect(); err != nil {
+			return err
+		}
+	}
+	cmd, heartbeat, clock, err := k.spawn()
 	if err != nil {
 		return err
 	}
-	fmt.Println("started", cmd.Process.Pid)
+	fmt.Println("started", cmd.Process.Pid, clock)
 	defer context.AfterFunc(ctx, func() {
 		_ = heartbeat.Close() // which ends it
 		time.AfterFunc(grace, func() { _ = cmd.Process.Kill() })
 	})()
-	err = heartbeat.Send(daemon.Start{Key: key})
+	err = heartbeat.Send(daemon.Start{Key: k.key, Fuse: true, Handover: true, Adopt: k.conn.kept})
 	for err == nil {
 		var n daemon.Note
 		if err = heartbeat.Receive(&n); err == nil && n.Ready {
+			k.conn.kept = n.Kept
 			fmt.Println("ready", cmd.Process.Pid)
 		}
 	}
 	_ = heartbeat.Close() // it is cut at the other end
 	_ = cmd.Wait()        // it was killed
-	if err := syscall.Unmount(j.Dirs.Mount, unix.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) {
-		return fmt.Errorf("the mount of a dead daemon: %w", err)
+	if !k.conn.kept || k.conn.resend() != nil {
+		k.unmount()
 	}
 	fmt.Println("ended", cmd.Process.Pid)
 	return nil
 }
 
-// spawn starts a daemon.
-func spawn(file, program string) (*exec.Cmd, *daemon.Heartbeat, error) {
+// spawn starts a daemon, and returns where the offset of its clock is.
+func (k *nodeKeeper) spawn() (*exec.Cmd, *daemon.Heartbeat, int64, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, 0, err
 	}
 	near, far := os.NewFile(uintptr(fds[0]), "heartbeat"), os.NewFile(uintptr(fds[1]), "heartbeat")
 	defer far.Close()
-	log, err := os.OpenFile(filepath.Join(filepath.Dir(file), "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	null, err := os.Open(os.DevNull)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, 0, err
+	}
+	defer null.Close()
+	log, err := os.OpenFile(filepath.Join(filepath.Dir(k.file), "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, 0, err
 	}
 	defer log.Close()
-	words := append(strings.Fields(os.Getenv(wrapOf)), program, "daemon", "--job-file", file)
+	words := append(strings.Fields(os.Getenv(wrapOf)), k.program, "daemon", "--job-file", k.file)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
-	cmd.ExtraFiles = []*os.File{far} // daemon.HeartbeatFD
+	cmd.ExtraFiles = []*os.File{far, k.conn.dev, null, null, k.conn.memory} // daemon.HeartbeatFD, FuseFD, ListenFD, BackingFD, HandoverFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		_ = near.Close()
-		return nil, nil, err
+	offset, err := clockOffset(k.file)
+	if err != nil {
+		return nil, nil, 0, err
 	}
-	return cmd, daemon.NewHeartbeat(near), nil
+	clock, err := startWithClock(cmd, k.program, offset)
+	if err != nil {
+		_ = near.Close()
+		return nil, nil, 0, err
+	}
+	return cmd, daemon.NewHeartbeat(near), clock, nil
 }

@@ -54,14 +54,18 @@ type reader struct {
 	done int
 }
 
-// step reads one file. Errors are allowed until the storm is over; a wrong byte never is.
+// step reads one file.
 func (r *reader) step() {
 	name, want := sampleOf(r.rng.IntN(setFiles))
-	b, err := os.ReadFile(r.j.data(r.node, name))
-	if err == nil && !bytes.Equal(b, want) {
-		r.j.t.Errorf("read on node %d: %s has %d bytes, other than the %d of the source", r.node, name, len(b), len(want))
-	}
-	if err == nil {
+	var b []byte
+	damaged := r.j.damaged.Load()
+	if r.j.try(operation{fmt.Sprintf("read on node %d of %s", r.node, name), &r.node, true, false, func() (err error) {
+		b, err = os.ReadFile(r.j.data(r.node, name))
+		return err
+	}}) {
+		if damaged%2 == 0 && damaged == r.j.damaged.Load() {
+			r.compare(name, b, want)
+		}
 		r.done++
 	}
 	time.Sleep(time.Duration(r.rng.IntN(40)) * time.Millisecond) // computing
@@ -77,9 +81,13 @@ func (r *reader) verify() {
 			b, err = os.ReadFile(r.j.data(r.node, name))
 			return err
 		})
-		if !bytes.Equal(b, want) {
-			r.j.t.Errorf("read on node %d: %s has %d bytes, other than the %d of the source", r.node, name, len(b), len(want))
-		}
+		r.compare(name, b, want)
+	}
+}
+
+func (r *reader) compare(name string, b, want []byte) {
+	if !bytes.Equal(b, want) {
+		r.j.found(&r.j.verdict.wrong, "read on node %d: %s has %d bytes, other than the %d of the source", r.node, name, len(b), len(want))
 	}
 }
 

@@ -21,6 +21,7 @@ var (
 	long     = flag.Duration("time", 20*time.Second, "how long TestSoak injects faults")
 	away     = flag.Int("away", 0, "one death of so many lasts until the node is given up; 0 is none")
 	seedFlag = flag.Uint64("seed", 0, "of TestSoak; 0 is any")
+	losses   = flag.Bool("losses", false, "lose two nodes for good in the end")
 )
 
 const (
@@ -61,38 +62,48 @@ func newLoads(t *testing.T, j *testJob, seed uint64) *loads {
 func (l *loads) steps() map[string]func() {
 	all := make(map[string]func())
 	for i := range l.workers {
-		all[fmt.Sprint("worker ", i)] = l.workers[i].step
+		all[l.workers[i].root] = l.workers[i].step
 	}
 	for i := range l.appenders {
-		all[fmt.Sprint("append on node ", i)] = l.appenders[i].step
-		all[fmt.Sprint("checkpoint on node ", i)] = l.checkpoints[i].step
-		all[fmt.Sprint("dataset read on node ", i)] = l.readers[i].step
+		all[fmt.Sprint("append on node ", l.appenders[i].node)] = l.appenders[i].step
+	}
+	for i := range l.checkpoints {
+		all[fmt.Sprint("checkpoint on node ", l.checkpoints[i].node)] = l.checkpoints[i].step
+	}
+	for i := range l.readers {
+		all[fmt.Sprint("dataset read on node ", l.readers[i].node)] = l.readers[i].step
 	}
 	return all
 }
 
 // TestSoak: training reads, appends with fsync, checkpoints by write and rename, and changes of names go on while
-// daemons are killed or stopped, drives are full for a while, and links are cut, in both directions and in one. Every acknowledged byte and name is
-// there, no byte is wrong, no operation hangs, and in the end no inode and no object is left.
+// daemons are killed or stopped, drives are full for a while, fail or return other bytes, links are cut, in both
+// directions and in one, and clocks are changed. Every acknowledged byte and name is there, no byte is wrong, nothing that
+// exists is ENOENT, no operation hangs, and in the end no inode and no object is left; with -losses two nodes are lost then.
 func TestSoak(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
 	t.Logf("seed %d", seed)
-	j := startJob(t, 4)
+	j := startJob(t, 4, seed%2 == 1)
 	l := newLoads(t, j, seed)
 	rng := rand.New(rand.NewPCG(seed, 1<<32))
 	for end := time.Now().Add(*long); time.Now().Before(end) && !t.Failed(); {
 		j.storm(l, rng)
 		l.verify(j, rng)
 	}
-	t.Logf("%d kills, %d stops, %d cuts, %d full drives with %d times ENOSPC; %s", j.kills, j.stops, j.cuts, j.fills, j.full.Load(), l)
+	t.Logf("faults: %s; %s", j.counts(), l)
+	defer func() { t.Log(&j.verdict) }()
 	if t.Failed() {
 		return
 	}
 	l.remove(j, rng)
 	j.whole(0, func(r home.CheckResult) error { return expected(r, nil, tally{}) })
+	if *losses {
+		j.lose(t, seed)
+		return
+	}
 	if err := j.ctl(0).Remove(context.Background(), daemon.RemoveRequest{Name: setName}); err != nil {
 		t.Fatal(err)
 	}
@@ -115,31 +126,41 @@ func (l *loads) String() string {
 
 // storm lets all loads work while faults are injected, and for a moment after the last, when everything has to work.
 func (j *testJob) storm(l *loads, rng *rand.Rand) {
+	j.t.Helper()
+	j.underLoad(l, func() {
+		for range round {
+			time.Sleep(time.Duration(rng.IntN(1000)) * time.Millisecond) // the moment is the chance
+			j.fault(rng)
+		}
+		j.settle()
+		j.eventually("all nodes have been up for a while", func() error {
+			if _, calm := j.moment(); !calm {
+				return errNotCalm
+			}
+			return nil
+		})
+		time.Sleep(time.Second) // of work without a fault
+	})
+}
+
+// underLoad lets all loads work while f runs.
+func (j *testJob) underLoad(l *loads, f func()) {
 	var over atomic.Bool
 	var wg sync.WaitGroup
+	defer func() { // also if f ends the test
+		over.Store(true)
+		wg.Wait()
+	}()
 	for what, step := range l.steps() {
 		wg.Go(func() {
-			for !over.Load() {
-				late := time.AfterFunc(bound, func() { j.t.Errorf("%s: not over after %v", what, bound) })
+			for !over.Load() && !j.lostNode(what) {
+				late := time.AfterFunc(bound, func() { j.found(&j.verdict.hung, "%s: not over after %v", what, bound) })
 				step()
 				late.Stop()
 			}
 		})
 	}
-	for range round {
-		time.Sleep(time.Duration(rng.IntN(1000)) * time.Millisecond) // the moment is the chance
-		j.fault(rng)
-	}
-	j.settle()
-	j.eventually("all nodes have been up for a while", func() error {
-		if _, calm := j.moment(); !calm {
-			return errNotCalm
-		}
-		return nil
-	})
-	time.Sleep(time.Second) // of work without a fault
-	over.Store(true)
-	wg.Wait()
+	f()
 }
 
 // verify compares all that is there with what the loads know.

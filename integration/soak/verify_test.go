@@ -68,7 +68,7 @@ func (w *worker) verify(i int) {
 		case fits(d.after, tree):
 			d.apply()
 		default:
-			w.t.Errorf("%s: %s was not answered, and has happened by half: %s", w.root, d.what, d.found(tree))
+			w.j.found(&w.j.verdict.lost, "%s: %s was not answered, and has happened by half: %s", w.root, d.what, d.found(tree))
 		}
 	}
 	w.doubts = nil
@@ -76,14 +76,14 @@ func (w *worker) verify(i int) {
 	for p, o := range w.names {
 		got, ok := tree[p]
 		if !ok || got.dir != o.dir {
-			w.t.Errorf("%s: %q is acknowledged, and is not there (%+v)", w.root, p, got)
+			w.j.found(&w.j.verdict.lost, "%s: %q is acknowledged, and is not there (%+v)", w.root, p, got)
 			continue
 		}
 		if o.dir {
 			continue
 		}
 		if known := inos[o.file]; known != 0 && known != got.ino || o.file.ino != 0 && o.file.ino != got.ino {
-			w.t.Errorf("%s: %q is another file than it was", w.root, p)
+			w.j.found(&w.j.verdict.wrong, "%s: %q is another file than it was", w.root, p)
 		}
 		inos[o.file], o.file.ino = got.ino, got.ino
 		links[o.file]++
@@ -91,9 +91,9 @@ func (w *worker) verify(i int) {
 	for p, got := range tree {
 		o, ok := w.names[p]
 		if !ok {
-			w.t.Errorf("%s: %q was never acknowledged, or is removed, and is there", w.root, p)
+			w.j.found(&w.j.verdict.wrong, "%s: %q was never acknowledged, or is removed, and is there", w.root, p)
 		} else if o.file != nil && links[o.file] != got.nlink {
-			w.t.Errorf("%s: %q has %d links, want %d", w.root, p, got.nlink, links[o.file])
+			w.j.found(&w.j.verdict.wrong, "%s: %q has %d links, want %d", w.root, p, got.nlink, links[o.file])
 		}
 	}
 	w.contents(i, tree)
@@ -160,11 +160,11 @@ func (w *worker) contents(i int, tree map[string]seen) {
 		full := w.j.scratch(i, w.at(p))
 		b, err := os.ReadFile(full)
 		if err != nil || int64(len(b)) != tree[p].size {
-			w.t.Errorf("%s: %q has %d bytes of %d: %v", w.root, p, len(b), tree[p].size, err)
+			w.j.found(&w.j.verdict.lost, "%s: %q has %d bytes of %d: %v", w.root, p, len(b), tree[p].size, err)
 			continue
 		}
 		if err := o.file.compare(b); err != nil {
-			w.t.Errorf("%s: %q: %v", w.root, p, err)
+			w.j.found(&w.j.verdict.wrong, "%s: %q: %v", w.root, p, err)
 		}
 		if !o.file.unsure() {
 			continue
