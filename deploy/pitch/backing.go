@@ -136,8 +136,11 @@ func (b *backer) open(store int, ino uint64, path string) (int32, error) {
 	if b.conn.full() {
 		return 0, syscall.ENOSPC
 	}
-	if store >= len(b.stores) || b.stores[store] == nil {
+	if store >= len(b.stores) {
 		return 0, syscall.EPERM
+	}
+	if b.stores[store] == nil {
+		return 0, syscall.ESTALE // the daemon goes on with the other stores
 	}
 	h, err := mounts.Beneath(int(b.stores[store].Fd()), path)
 	if err != nil {
