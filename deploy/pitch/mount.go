@@ -97,7 +97,7 @@ func detach(ctx context.Context, path string) error {
 	}()
 	select {
 	case err := <-done:
-		if errors.Is(err, unix.EINVAL) { // already unmounted
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // already unmounted, and removed, by another teardown
 			return nil
 		}
 		return err

@@ -3,6 +3,7 @@ package pitch
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,17 @@ func TestUnmountStacked(t *testing.T) {
 		}
 		if at, err := mounts.At(dir); err != nil || len(at) != keep {
 			t.Errorf("%d mounts are left, %v, want %d", len(at), err, keep)
+		}
+	}
+}
+
+// TestDetachGone: what another teardown has unmounted since the mount table was read, and whose directory it has removed, is no error.
+func TestDetachGone(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	for _, path := range []string{dir, filepath.Join(dir, "removed")} {
+		if err := detach(t.Context(), path); err != nil {
+			t.Errorf("detach of %s = %v", path, err)
 		}
 	}
 }
