@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// RangeRead is a read of a range of a small file of a dataset, and its result.
+// RangeRead is a read of a range of a small file, and its result.
 type RangeRead struct {
 	Ino metadata.Ino
 	Off int64 // offset in that node's object

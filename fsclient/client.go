@@ -102,6 +102,7 @@ type Client struct {
 
 	files    fileTable
 	leases   *leases.Cache
+	ahead    ahead
 	onRevoke atomic.Pointer[forgetting]
 
 	published atomic.Int64

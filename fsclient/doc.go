@@ -21,6 +21,9 @@
 // in the call that is needed anyway; closes are reported in the background, many in one
 // call. The home removes a file that has lost its last name and its last open.
 //
+// Small files of other nodes that are read in an order of their directory are opened and read ahead of the reader, many by
+// one call to each node (ahead.go). Their content is used while their attributes are leased and have not changed.
+//
 // # Data
 //
 // Reads and writes go to the owners of the chunks and return when all have answered.

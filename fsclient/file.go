@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/fsclient/stripe"
@@ -31,6 +32,7 @@ type File struct {
 	syncTurn wait.Mutex
 	app      appending
 	buffer   *writeback.Buffer
+	content  atomic.Pointer[content] // read ahead; may be nil
 
 	mu       sync.Mutex
 	attr     metadata.Attr                // under mu: as the home had it last
@@ -306,6 +308,12 @@ func (f *File) Read(ctx context.Context, p []byte, off int64, o ReadOpts) (int, 
 		return 0, err
 	}
 	a, order := f.view()
+	if off == 0 && f.content.Load() == nil {
+		readAhead(ctx, f, &a, order)
+	}
+	if n, ok := f.fromAhead(p, off); ok {
+		return n, nil
+	}
 	return f.c.data.Read(ctx, &a, order, p, off, o)
 }
 

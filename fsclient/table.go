@@ -150,6 +150,7 @@ func (t *fileTable) release(f *File, unsure bool, now time.Time, mayIdle func() 
 
 // drop closes f, which has no use; t.mu is held.
 func (t *fileTable) drop(f *File, unsure bool) {
+	f.forgetContent()
 	delete(t.idle, f.ino)
 	delete(t.open, f.ino)
 	delete(t.settle, f)

@@ -117,6 +117,19 @@ type Opens interface {
 	Append(ctx context.Context, by Holder, q Append) (Place, error)
 }
 
+// OpenAhead is a file that a client opens before a process asks for it.
+type OpenAhead struct {
+	Ino    Ino
+	Ticket Ticket
+}
+
+// AheadOpener is an optional power of Opens.
+type AheadOpener interface {
+	// OpenAhead is Open of many files, which by will probably read soon. It opens only files that have a name and that no
+	// other node has open, without waiting for any. It returns the attributes of those that it has opened, in the order of files.
+	OpenAhead(ctx context.Context, by Holder, files []OpenAhead) ([]Attr, error)
+}
+
 // Recall asks a client which files of one home it has open. Of those that it names the client first sends what it has
 // buffered, and it buffers no more appends to them until a later Place says that it is alone.
 type Recall struct {

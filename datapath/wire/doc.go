@@ -90,6 +90,7 @@
 //	stand-in      15   StandInReq   that of the op in the request
 //	stand-in-peer 16   StandInReq   the same
 //	stand-in-once 17   StandInReq   the same
+//	open-ahead    18   OpenAheadReq  AttrsResp
 //	prepare       19   PrepareReq   VoteResp
 //	commit        20   TxReq        -
 //	abort         21   TxReq        -
@@ -208,6 +209,8 @@
 //	TruncateReq  8 ino, 8 size
 //	OpenReq      8 run, 8 ino, Opening
 //	OpenResp     Attr, bool maps, bool alone
+//	OpenAheadReq  8 run, (8 ino, 8 ticket)…
+//	AttrsResp    Attr…
 //	CreateOpenReq  8 run, Opening, CreateReq
 //	ClosedReq    8 run, Opened…
 //	RecallReq    8 run, 8 after, 8 ino…

@@ -8,7 +8,7 @@ import (
 // MaxFiles is the most files in one OpReadMany.
 const MaxFiles = 256
 
-// ReadManyReq reads ranges of dataset files, at most MaxMany bytes together.
+// ReadManyReq reads ranges of files without copies, at most MaxMany bytes together.
 type ReadManyReq struct {
 	Summed bool      // the reply has checksums
 	Files  []ReadReq // at most MaxFiles
@@ -23,7 +23,7 @@ func (m *ReadManyReq) fields(c *codec) {
 func (m *ReadManyReq) Check() (int64, error) {
 	var all int64
 	for _, r := range m.Files {
-		if !r.Ino.Sealed() || r.Off < 0 {
+		if r.Ino.Copied() || r.Off < 0 {
 			return 0, fmt.Errorf("inode %v at %d among many: %w", r.Ino, r.Off, syscall.EINVAL)
 		}
 		all += int64(r.Len)

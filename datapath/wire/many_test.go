@@ -58,7 +58,8 @@ func TestReadManyCheck(t *testing.T) {
 		"all there is": {[]ReadReq{{Ino: ino, Len: MaxMany}}, MaxMany},
 		"too much":     {[]ReadReq{{Ino: ino, Len: MaxMany}, {Ino: ino, Len: 1}}, -1},
 		"overflow":     {[]ReadReq{{Ino: ino, Len: 1<<32 - 1}, {Ino: ino, Len: 1<<32 - 1}}, -1},
-		"live file":    {[]ReadReq{{Ino: 5, Len: 5}}, -1},
+		"live file":    {[]ReadReq{{Ino: 5, Len: 5}}, 5},
+		"with copies":  {[]ReadReq{{Ino: metadata.Ino(5).Moved(0), Len: 5}}, -1},
 		"negative":     {[]ReadReq{{Ino: ino, Off: -1, Len: 5}}, -1},
 	} {
 		n, err := (&ReadManyReq{Files: c.files}).Check()

@@ -8,7 +8,7 @@ import (
 // Op is what a frame asks for.
 type Op uint16
 
-// The ops of a node's namespace (metadata.Store). 14 to 18 are not used again.
+// The ops of a node's namespace (metadata.Store).
 const (
 	OpLookup   Op = 2
 	OpCreate   Op = 3
@@ -53,6 +53,8 @@ const (
 	// OpRemoveObjects removes many objects for the home of their files.
 	OpRemoveObjects Op = 29
 	OpAppend        Op = 30
+	// OpOpenAhead opens files that are likely to be read soon (metadata.AheadOpener).
+	OpOpenAhead Op = 18
 )
 
 // The ops of locks: of a home (metadata.Locks), and of a client that waits
@@ -191,7 +193,7 @@ var opNames = [MaxOp]string{
 	OpRmdir: "rmdir", OpLink: "link", OpMirror: "mirror", OpStandIn: "stand-in", OpStandInPeer: "stand-in-peer", OpStandInOnce: "stand-in-once",
 	OpPrepare: "prepare", OpCommit: "commit", OpAbort: "abort", OpOutcome: "outcome", OpRenameLock: "rename-lock", OpAncestor: "ancestor",
 	OpOpen: "open", OpCreateOpen: "create-open", OpClosed: "closed", OpRecall: "recall",
-	OpRemoveObjects: "remove-objects", OpAppend: "append",
+	OpRemoveObjects: "remove-objects", OpAppend: "append", OpOpenAhead: "open-ahead",
 	OpLock: "lock", OpTestLock: "test-lock", OpWake: "wake",
 	OpRead: "read", OpWrite: "write", OpSync: "sync", OpTruncate: "truncate", OpRemoveObject: "remove-object",
 	OpSpace:    "space",
@@ -251,7 +253,7 @@ func (o Op) Reads() bool {
 // repeatable, because the disk reports an error only once.
 func (o Op) Repeatable() bool {
 	switch o {
-	case OpLock, OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpPutPieces, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
+	case OpLock, OpSetattr, OpOpen, OpOpenAhead, OpAppend, OpWrite, OpWriteSummed, OpPutPieces, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true
 	}
 	return o.Reads()

@@ -28,6 +28,25 @@ func (m *OpenResp) fields(c *codec) {
 	c.bool(&m.Alone)
 }
 
+// OpenAheadReq asks for files that its client will probably read soon.
+type OpenAheadReq struct {
+	Run   metadata.Run
+	Files []metadata.OpenAhead // at most MaxFiles
+}
+
+func (m *OpenAheadReq) fields(c *codec) {
+	u64(c, &m.Run)
+	list(c, &m.Files, MaxFiles, 8+8, func(c *codec, o *metadata.OpenAhead) {
+		u64(c, &o.Ino)
+		u64(c, &o.Ticket)
+	})
+}
+
+// AttrsResp is the files that an OpenAheadReq has opened.
+type AttrsResp struct{ Attrs []metadata.Attr }
+
+func (m *AttrsResp) fields(c *codec) { list(c, &m.Attrs, MaxFiles, attrSize, (*codec).attr) }
+
 // CreateOpenReq asks for a new file that its client has open.
 type CreateOpenReq struct {
 	Run metadata.Run

@@ -109,6 +109,8 @@ func messages() []Message {
 		&TruncateReq{Ino: 5, Size: 12},
 		&OpenReq{Run: 1 << 60, Ino: 5, Opening: metadata.Opening{Ticket: 9, Maps: true}},
 		&OpenResp{metadata.Holding{Attr: sampleAttr, Maps: true}},
+		&OpenAheadReq{Run: 7, Files: []metadata.OpenAhead{{Ino: 5, Ticket: 9}, {Ino: 6, Ticket: 10}}},
+		&AttrsResp{Attrs: []metadata.Attr{sampleAttr, {Ino: 6}}},
 		&CreateOpenReq{Run: 1, Opening: metadata.Opening{Ticket: 2}, CreateReq: CreateReq{Dir: 16, Name: "n", New: sampleNew}},
 		&ClosedReq{Run: 3},
 		&ClosedReq{Run: 3, Files: []metadata.Opened{{Ino: 5, Ticket: 6}, {Ino: 7, Ticket: 8, Unsure: true, Written: []metadata.Extent{{Off: 1, Len: 2}, {Off: 3, Len: 4}}, Locks: []metadata.Lock{sampleLock}}}},

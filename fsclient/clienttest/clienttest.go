@@ -121,6 +121,11 @@ func New(t testing.TB, cfg Config) *Home {
 	return h
 }
 
+// OpenAhead is metadata.AheadOpener.
+func (h *Home) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, error) {
+	return h.Files.OpenAhead(ctx, by, files)
+}
+
 // Data is the data of a node, on disk, until the test ends.
 func Data(t testing.TB) *chunkstore.Store {
 	t.Helper()

@@ -7,13 +7,23 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-var _ metadata.Opens = (*Store)(nil)
+var (
+	_ metadata.Opens       = (*Store)(nil)
+	_ metadata.AheadOpener = (*Store)(nil)
+)
 
 // Open is metadata.Opens. The peer knows by the connection which node asks.
 func (s *Store) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, o metadata.Opening) (metadata.Holding, error) {
 	var r wire.OpenResp
 	err := do(ctx, s.c, wire.OpOpen, &wire.OpenReq{Run: by.Run, Ino: ino, Opening: o}, &r)
 	return r.Holding, err
+}
+
+// OpenAhead is metadata.AheadOpener.
+func (s *Store) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, error) {
+	var r wire.AttrsResp
+	err := do(ctx, s.c, wire.OpOpenAhead, &wire.OpenAheadReq{Run: by.Run, Files: files}, &r)
+	return r.Attrs, err
 }
 
 // CreateOpen is metadata.Opens.

@@ -72,6 +72,9 @@ type keptAttr struct {
 	whole   bool // entries is the whole directory
 	misses  int  // names that it did not have
 	asked   int  // other names that the home was asked for
+	order   order
+	// in is a directory that has listed the inode.
+	in metadata.Ino
 }
 
 // floor is a lower bound of the mtime of a directory.

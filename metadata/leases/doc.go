@@ -11,6 +11,9 @@
 // While the attributes of a directory are leased, a Cache also keeps the directory's listing, which answers for names
 // that the directory does not have. Whoever changes an entry therefore recalls the attributes of its directory.
 //
+// A Cache also sees in which order the files of a listed directory are read, and says which ones are worth reading
+// ahead (Cache.Ahead).
+//
 // It does no I/O: the home's daemon calls the holders, and the clock is a parameter. It
 // grants nothing on what another node has just changed, so that files and directories shared by writers
 // cost no recalls.

@@ -106,7 +106,7 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 		return a
 	}
 	now := c.now()
-	next := keptAttr{kept: kept[metadata.Attr]{a, f.began.Add(term), f.session}}
+	next := keptAttr{kept: kept[metadata.Attr]{a, f.began.Add(term), f.session}, in: have.in, order: have.order}
 	if ok && have.left(c, now) > 0 && have.value.Ctime == a.Ctime {
 		next.entries, next.whole, next.misses, next.asked = have.entries, have.whole, have.misses, have.asked
 		have.whole = false
@@ -135,4 +135,10 @@ func (f Fetch) Listing(dir metadata.Ino, es []metadata.Entry, term time.Duration
 	a.entries, a.whole = es, true
 	c.listed += len(es)
 	c.attrs[dir] = a
+	for _, e := range es {
+		if a, ok := c.attrs[e.Ino]; ok {
+			a.in = dir
+			c.attrs[e.Ino] = a
+		}
+	}
 }

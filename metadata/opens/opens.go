@@ -141,7 +141,10 @@ type Files struct {
 	layouts sync.RWMutex
 }
 
-var _ metadata.Opens = (*Files)(nil)
+var (
+	_ metadata.Opens       = (*Files)(nil)
+	_ metadata.AheadOpener = (*Files)(nil)
+)
 
 // New returns a Files without open files.
 func New(cfg Config) *Files {

@@ -277,3 +277,42 @@ func TestReplacedRests(t *testing.T) {
 	f.Close(by, metadata.Opened{Ino: held, Ticket: 1})
 	taken(held)
 }
+
+// TestOpenAhead: what is opened ahead has a name and is open on no other node; everything else is left as it was.
+func TestOpenAhead(t *testing.T) {
+	w := newWorld()
+	f := New(Config{Store: w, Places: w.places, Remove: w.remove})
+	by, other := on(1), on(2)
+	free, taken, orphan := create(t, f, by, 1), create(t, f, other, 1), create(t, f, by, 2)
+	for i, ino := range []metadata.Ino{free, orphan} {
+		f.Close(by, metadata.Opened{Ino: ino, Ticket: metadata.Ticket(i + 1)})
+	}
+	f.Orphaned(orphan, false)
+	ask := func() (inos []metadata.Ino) {
+		t.Helper()
+		as, err := f.OpenAhead(t.Context(), by, []metadata.OpenAhead{{Ino: orphan, Ticket: 5}, {Ino: free, Ticket: 6}, {Ino: taken, Ticket: 7}, {Ino: 99, Ticket: 8}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range as {
+			inos = append(inos, a.Ino)
+		}
+		return inos
+	}
+	f.Await(3)
+	if got := ask(); len(got) > 0 {
+		t.Errorf("%v opened while a node may have everything open", got)
+	}
+	f.Answered(3)
+	if got := ask(); !slices.Equal(got, []metadata.Ino{free}) {
+		t.Errorf("%v opened, want %v", got, free)
+	}
+	for ino, want := range map[metadata.Ino]bool{free: true, taken: false, orphan: false, 99: false} {
+		if _, open := f.Has(by, ino, func() {}); open != want {
+			t.Errorf("inode %v open: %v, want %v", ino, open, want)
+		}
+	}
+	if f.Registry.Take(10)[0].Ino != orphan {
+		t.Error("the orphan stays")
+	}
+}

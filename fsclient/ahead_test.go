@@ -1,0 +1,196 @@
+package fsclient_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// countedHome leases everything and counts its calls for open files.
+type countedHome struct {
+	takenHome
+	calls *atomic.Int64
+}
+
+func (h countedHome) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, o metadata.Opening) (metadata.Holding, error) {
+	h.calls.Add(1)
+	return h.Home.Open(ctx, by, ino, o)
+}
+
+func (h countedHome) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, error) {
+	h.calls.Add(1)
+	return h.Home.OpenAhead(ctx, by, files)
+}
+
+func (h countedHome) GetattrLease(ctx context.Context, ino metadata.Ino, by metadata.NodeID) (metadata.Attr, metadata.Lease, error) {
+	h.calls.Add(1)
+	return h.takenHome.GetattrLease(ctx, ino, by)
+}
+
+func (h countedHome) LookupLease(ctx context.Context, dir metadata.Ino, name string, by metadata.NodeID) (metadata.Entry, metadata.Lease, error) {
+	h.calls.Add(1)
+	return h.takenHome.LookupLease(ctx, dir, name, by)
+}
+
+// countedData counts the reads of a node's data.
+type countedData struct {
+	datapath.Store
+	calls *atomic.Int64
+}
+
+func (d countedData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	d.calls.Add(1)
+	return d.Store.ReadAt(ctx, ino, p, off)
+}
+
+func (d countedData) ReadMany(ctx context.Context, rs []datapath.RangeRead, buf []byte, _ bool) error {
+	d.calls.Add(1)
+	for i := range rs {
+		n, err := d.Store.ReadAt(ctx, rs[i].Ino, buf[:rs[i].Len], rs[i].Off)
+		rs[i].Data, buf = buf[:n], buf[rs[i].Len:]
+		if rs[i].Err = err; err == nil && int64(n) < rs[i].Len {
+			rs[i].Err = syscall.EIO
+		}
+	}
+	return nil
+}
+
+// smallFiles is a directory on node 0, which made n files, and a client of node 1 that counts its calls to other nodes.
+func smallFiles(t *testing.T, n int) (j *job, writer, reader *fsclient.Client, dir metadata.Ino, calls *atomic.Int64) {
+	t.Helper()
+	j = newJob(t, 3)
+	writer = j.clients[0]
+	dir = dirOn(t, writer, 0)
+	for i := range n {
+		create(t, writer, dir, fmt.Sprint("f", i), 3000+i)
+	}
+	calls = new(atomic.Int64)
+	j.meta[0] = countedHome{takenHome{j.homes[0]}, calls}
+	for _, i := range []int{0, 2} {
+		j.data[i] = countedData{j.data[i], calls}
+	}
+	reader = j.client(t, 1, nil)
+	if _, _, err := reader.GetattrLeased(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	return j, writer, reader, dir, calls
+}
+
+// openRead looks the file i up, opens it, reads and closes it.
+func openRead(t *testing.T, c *fsclient.Client, dir metadata.Ino, i int) []byte {
+	t.Helper()
+	e, _, err := c.LookupLeased(ctx, dir, fmt.Sprint("f", i))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.Open(ctx, e.Ino)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := make([]byte, 8192)
+	n, err := f.Read(ctx, p, 0, fsclient.ReadOpts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return p[:n]
+}
+
+// TestSmallFilesInOrder: small files of another node that are read one after the other cost far less than a call each.
+func TestSmallFilesInOrder(t *testing.T) {
+	const n = 400
+	_, _, c, dir, calls := smallFiles(t, n)
+	before := calls.Load()
+	for i := range n {
+		if got := openRead(t, c, dir, i); !bytes.Equal(got, pattern(3000+i)) {
+			t.Fatalf("file %d: %d bytes, not those that were written", i, len(got))
+		}
+	}
+	if took := calls.Load() - before; took > n/4 {
+		t.Errorf("%d files took %d calls to other nodes", n, took)
+	}
+}
+
+// TestReadAheadAndChanged: what is changed elsewhere after it was read ahead, and before it is opened, is read anew.
+func TestReadAheadAndChanged(t *testing.T) {
+	const n = 60
+	_, writer, c, dir, _ := smallFiles(t, n)
+	for i := range 20 {
+		openRead(t, c, dir, i)
+	}
+	want := bytes.Repeat([]byte{1}, 3000)
+	for i := 20; i < n; i++ {
+		e, err := writer.Lookup(ctx, dir, fmt.Sprint("f", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := c.Open(ctx, e.Ino) // so that it is not idle
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := writer.WriteFile(ctx, *e.Attr, want, 0); err != nil { // in place; its home recalls the attributes:
+			t.Fatal(err)
+		}
+		c.Revoke([]metadata.LeaseKey{{Ino: e.Ino}})
+		if got := openRead(t, c, dir, i); !bytes.Equal(got[:3000], want) {
+			t.Fatalf("file %d: old bytes", i)
+		}
+		if err := f.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestReadAheadAndWritten: what this node writes to a file that was read ahead is read.
+func TestReadAheadAndWritten(t *testing.T) {
+	const n = 60
+	_, _, c, dir, _ := smallFiles(t, n)
+	for i := range 20 {
+		openRead(t, c, dir, i)
+	}
+	for i := 20; i < n; i++ {
+		e, _, err := c.LookupLeased(ctx, dir, fmt.Sprint("f", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := c.Open(ctx, e.Ino)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt(ctx, []byte("new"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := openRead(t, c, dir, i); !bytes.Equal(got[:3], []byte("new")) {
+			t.Fatalf("file %d: %q", i, got[:3])
+		}
+		if err := f.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestReadAheadAndUnlinked: files that were read ahead and are unlinked elsewhere do not keep their space.
+func TestReadAheadAndUnlinked(t *testing.T) {
+	const n = 60
+	j, writer, c, dir, _ := smallFiles(t, n)
+	for i := range 20 {
+		openRead(t, c, dir, i)
+	}
+	for i := range n {
+		e, err := writer.Unlink(ctx, dir, fmt.Sprint("f", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Revoke([]metadata.LeaseKey{{Ino: e.Ino}, {Ino: dir, Name: e.Name}})
+	}
+	j.noObjects(t)
+}

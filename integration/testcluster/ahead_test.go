@@ -1,0 +1,84 @@
+package testcluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// aheadChanges is what another node does to a file that was read ahead here, and its text from then on; "" if it is gone.
+var aheadChanges = []struct {
+	name string
+	do   func(f string) error
+	want string
+}{
+	{"write in place", func(f string) error { return writeAt(f, os.O_WRONLY, "new") }, "new"},
+	{"truncate and write", func(f string) error { return os.WriteFile(f, []byte("other"), 0o644) }, "other"},
+	{"append", func(f string) error { return writeAt(f, os.O_WRONLY|os.O_APPEND, "more") }, "oldmore"},
+	{"truncate", func(f string) error { return os.Truncate(f, 1) }, "o"},
+	{"unlink", os.Remove, ""},
+	{"rename over it", func(f string) error {
+		if err := os.WriteFile(f+".tmp", []byte("renamed"), 0o644); err != nil {
+			return err
+		}
+		return os.Rename(f+".tmp", f)
+	}, "renamed"},
+}
+
+// TestFilesReadAheadAreTrue: small files of other nodes that are read in order cost less than half a call each, and what is
+// changed there after it was read ahead is seen here at the next open.
+func TestFilesReadAheadAreTrue(t *testing.T) {
+	t.Parallel()
+	const n, first = 96, 24 // files, and those that are read before the others change
+	c := Start(t, Config{})
+	ms := c.Mount(t, 1, 2)
+	here := c.Nodes[2]
+	var there, seen string
+	for i := 0; there == ""; i++ { // until its home is not the node that reads it
+		d := filepath.Join(ms[0].Scratch, fmt.Sprintf("d%d", i))
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := stat(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if metadata.Ino(fi.Sys().(*syscall.Stat_t).Ino).Home() != here.Client.Self() {
+			there, seen = d, filepath.Join(ms[1].Scratch, fmt.Sprintf("d%d", i))
+		}
+	}
+	name := func(i int) string { return fmt.Sprintf("f%d", i) }
+	read := func(i int, want string) {
+		t.Helper()
+		got, err := os.ReadFile(filepath.Join(seen, name(i)))
+		if err != nil && !os.IsNotExist(err) || string(got) != want {
+			t.Fatalf("file %d: %q, %v, want %q", i, got, err, want)
+		}
+	}
+	for i := range n {
+		if err := os.WriteFile(filepath.Join(there, name(i)), []byte("old"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	Eventually(t, "files in order cost less than half a call each", func() bool { // what was just made is not leased
+		if _, err := os.ReadDir(seen); err != nil {
+			t.Fatal(err)
+		}
+		before := c.calls(2)
+		for i := range first {
+			read(i, "old")
+		}
+		return c.calls(2)-before < first/2
+	})
+	for i := first; i < n; i++ {
+		ch := aheadChanges[i%len(aheadChanges)]
+		if err := ch.do(filepath.Join(there, name(i))); err != nil {
+			t.Fatalf("%s: %v", ch.name, err)
+		}
+		read(i, ch.want)
+	}
+}

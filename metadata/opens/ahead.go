@@ -1,0 +1,40 @@
+package opens
+
+import (
+	"context"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// OpenAhead is metadata.AheadOpener.
+func (f *Files) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) (opened []metadata.Attr, err error) {
+	f.layouts.RLock()
+	defer f.layouts.RUnlock()
+	for _, o := range files {
+		if !f.OpenAlone(by, o.Ino, o.Ticket) {
+			continue
+		}
+		a, err := f.cfg.Store.Getattr(ctx, o.Ino)
+		if err != nil {
+			f.Close(by, metadata.Opened{Ino: o.Ino, Ticket: o.Ticket})
+			continue
+		}
+		opened = append(opened, a)
+	}
+	return opened, nil
+}
+
+// OpenAlone is Open of a file that has a name and that no other node has open, nor may have. It reports whether that is so.
+func (r *Registry) OpenAlone(by metadata.Holder, ino metadata.Ino, t metadata.Ticket) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.awaited > 0 || !r.noteRun(by) {
+		return false
+	}
+	f := r.files[ino]
+	if f != nil && (f.orphan || f.dead || !f.alone(by.Node)) {
+		return false
+	}
+	r.file(ino).addHolder(by.Node, t)
+	return true
+}
