@@ -17,7 +17,7 @@ const (
 	// aheadGap is how many files a sequence of reads may skip, because several processes read in turn.
 	aheadGap = 8
 	// mostOrdered is the largest directory in which the order of reads is looked for.
-	mostOrdered = 8192
+	mostOrdered = 4096
 )
 
 // order is how the files of a directory are read.
