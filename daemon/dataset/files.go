@@ -257,10 +257,13 @@ func (f *Files) Skips(ctx context.Context, ds cluster.Dataset) (string, error) {
 	return path, f.FetchAny(ctx, ds, AllSkips)
 }
 
-// Unknown is the error for a name that none of all datasets has: ENOENT.
+// Unknown is the error for a name that none of all datasets has, or one that failed: ENOENT.
 func Unknown(name string, all []cluster.Dataset) error {
 	known := "the job has no dataset"
 	for i, ds := range all {
+		if ds.Name == name && ds.Phase == cluster.Failed {
+			return node.Absent("dataset %s was not staged: %s", name, ds.Error)
+		}
 		if known += ", " + ds.Name; i == 0 {
 			known = "the job has " + ds.Name
 		}

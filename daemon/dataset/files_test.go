@@ -23,6 +23,16 @@ func (f *fakeNode) put(t *testing.T, id metadata.DatasetID, name string, b []byt
 	}
 }
 
+// TestUnknown: of a dataset that failed it says so, and not that there is none.
+func TestUnknown(t *testing.T) {
+	all := []cluster.Dataset{{Name: "a", Phase: cluster.Sealed}, {Name: "b", Phase: cluster.Failed, Error: "cancelled"}}
+	for name, want := range map[string]string{"b": "dataset b was not staged: cancelled", "c": `no dataset is named "c": the job has a, b`} {
+		if err := Unknown(name, all); !errors.Is(err, syscall.ENOENT) || err.Error() != want {
+			t.Errorf("Unknown(%s) = %v, want %s", name, err, want)
+		}
+	}
+}
+
 // TestFetch: a file of any size comes whole or not at all.
 func TestFetch(t *testing.T) {
 	all, r := newNodes(t, 3)

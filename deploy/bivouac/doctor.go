@@ -53,7 +53,7 @@ The exit status is 1 if jobs would fail.`,
 	}
 	c.Flags().StringVar(&config, "config", pitch.SitePath, "path of the site configuration")
 	c.Flags().StringVar(&peer, "peer", "", "another node, to check the network to it")
-	c.Flags().DurationVar(&probe, "probe", 2*time.Second, "time for the speed of each drive; 0 for none")
+	timeVar(c.Flags(), &probe, "probe", 2*time.Second, "time for the speed of each drive; 0 for none")
 	c.Flags().BoolVar(&submit, "submit", false, "this is a submit host: do not check what only nodes need")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c

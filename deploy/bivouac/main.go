@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	daemonnode "github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/deploy/pitch"
@@ -35,6 +37,23 @@ func one(what string) cobra.PositionalArgs {
 		return fmt.Errorf("%s takes one %s, not %d arguments: see %s --help", c.Name(), what, len(args), c.CommandPath())
 	}
 }
+
+// timeVar is DurationVar for times in seconds, too, as in --bivouac-opts and the site's configuration.
+func timeVar(flags *pflag.FlagSet, to *time.Duration, name string, value time.Duration, usage string) {
+	*to = value
+	flags.Var((*timeValue)(to), name, usage)
+}
+
+type timeValue time.Duration
+
+func (v *timeValue) Set(s string) error {
+	d, err := pitch.ParseTime(s)
+	*v = timeValue(d)
+	return err
+}
+
+func (v *timeValue) String() string { return time.Duration(*v).String() }
+func (v *timeValue) Type() string   { return "duration" }
 
 // exitError is an error that wants a certain exit status; without a text it is
 // not printed.

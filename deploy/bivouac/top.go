@@ -45,7 +45,7 @@ present state once. "bivouac status" has totals and problems.`,
 		},
 	}
 	w.flags(c)
-	c.Flags().DurationVar(&every, "every", time.Second, "time between updates")
+	timeVar(c.Flags(), &every, "every", time.Second, "time between updates")
 	return c
 }
 

@@ -85,8 +85,8 @@ with "Transport endpoint is not connected", and bivouac status --dir D names it.
 	c.Flags().StringVar(&auth, "auth", "", "frames: authenticate what daemons send each other, without encryption (default: off)")
 	c.Flags().BoolVar(&cfg.Debug, "debug", false, "log every request of the mounts")
 	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed for placing files on nodes")
-	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "time limit until all nodes are ready")
-	c.Flags().DurationVar(&cfg.FailureTimeout, "failure-timeout", job.DefaultFailureTimeout, "a node that is silent for this long is declared lost; 2s to 45s")
+	timeVar(c.Flags(), &cfg.Timeout, "timeout", time.Minute, "time limit until all nodes are ready")
+	timeVar(c.Flags(), &cfg.FailureTimeout, "failure-timeout", job.DefaultFailureTimeout, "a node that is silent for this long is declared lost; 2s to 45s")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the nodes as JSON")
 	must(c.MarkFlagRequired("dir"))
 	return c

@@ -69,7 +69,7 @@ files could not be fetched because the source has changed, the exit status is 3.
 	w.flags(c)
 	c.Flags().StringVar(&until, "for", "", "manifest, all or none (default: the job's wait= option)")
 	c.Flags().Int64Var(&first, "first", 0, "return when the first N samples of the order= of the stage-in are on the nodes")
-	c.Flags().DurationVar(&timeout, "timeout", 0, "give up after this time (default: never)")
+	timeVar(c.Flags(), &timeout, "timeout", 0, "give up after this time (default: never)")
 	c.Flags().BoolVar(&output, "job-output", false, "standard error or output is the job's output file")
 	must(c.Flags().MarkHidden("job-output")) // for the plugin
 	return c
@@ -190,7 +190,7 @@ func gaveUp(ctx context.Context, s daemon.Status, names []string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		why = "timed out"
 	}
-	name := "NAME"
+	name := append(slices.Clone(names), "NAME")[0]
 	for _, ds := range ofInterest(s, names) {
 		if !ds.Phase.Ended() && !ds.Ready {
 			name = ds.Name

@@ -71,4 +71,7 @@ func TestGaveUp(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if err := gaveUp(ctx, daemon.Status{}, []string{"set"}); !strings.HasSuffix(err.Error(), "or bivouac cancel set to end one") { // no daemon answered
+		t.Error(err)
+	}
 }

@@ -207,7 +207,7 @@ type Seconds time.Duration
 
 // UnmarshalYAML reads either form.
 func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
-	d, err := parseSeconds(n.Value)
+	d, err := ParseTime(n.Value)
 	*s = Seconds(d)
 	return inLine(n, err)
 }
@@ -215,7 +215,8 @@ func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
 // MarshalYAML writes what UnmarshalYAML reads.
 func (s Seconds) MarshalYAML() (any, error) { return time.Duration(s).String(), nil }
 
-func parseSeconds(v string) (time.Duration, error) {
+// ParseTime reads a number of seconds, or a time such as 1m30s.
+func ParseTime(v string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(v, 10, 31); err == nil {
 		return time.Duration(n) * time.Second, nil
 	}

@@ -208,14 +208,14 @@ var knownOptions = map[string]func(string) error{
 		return nil
 	},
 	"failure-timeout": func(v string) error {
-		d, err := parseSeconds(v)
+		d, err := ParseTime(v)
 		if err == nil {
 			err = job.CheckFailureTimeout(d)
 		}
 		return err
 	},
 	"start-timeout": func(v string) error {
-		d, err := parseSeconds(v)
+		d, err := ParseTime(v)
 		if err == nil && (d < time.Second || d > time.Hour) {
 			err = errors.New("want 1 s to 1 h")
 		}
@@ -342,7 +342,7 @@ func (s *Spec) Seed() (uint64, bool) {
 // possible: Slurm's PrologTimeout fits the site's.
 func (s *Spec) startTimeout(site Site) time.Duration {
 	t := time.Duration(site.StartTimeout)
-	if d, err := parseSeconds(s.Opts["start-timeout"]); err == nil {
+	if d, err := ParseTime(s.Opts["start-timeout"]); err == nil {
 		t = min(t, d)
 	}
 	return t
@@ -351,7 +351,7 @@ func (s *Spec) startTimeout(site Site) time.Duration {
 // failureTimeout is the user's, else the site's, in seconds.
 func (s *Spec) failureTimeout(site Site) int {
 	t := time.Duration(site.FailureTimeout)
-	if d, err := parseSeconds(s.Opts["failure-timeout"]); err == nil {
+	if d, err := ParseTime(s.Opts["failure-timeout"]); err == nil {
 		t = d
 	}
 	return int(t / time.Second)

@@ -208,7 +208,7 @@ func dataset(w io.Writer, ds daemon.DatasetStatus) {
 	}
 	d := ds.Sealed.Time().Sub(ds.Started.Time())
 	if ds.Sealed != 0 && d > 0 {
-		fmt.Fprintf(w, "  ready after              %.2f s, %.3f GB/s read from the source\n", d.Seconds(), float64(ds.SourceBytes)/1e9/d.Seconds())
+		fmt.Fprintf(w, "  ready after              %.2f s, %s/s read from the source\n", d.Seconds(), metadata.FormatBytes(int64(float64(ds.SourceBytes)/d.Seconds())))
 	}
 	if ds.Skipped > 0 {
 		fmt.Fprintf(w, "  left out                 %s that could not be read (bivouac skipped %s)\n", Entries(ds.Skipped), ds.Name)

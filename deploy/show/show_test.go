@@ -41,7 +41,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"allocation to mount      0.25 s", "source bytes read / source bytes = 1.00",
-		"ready after              2.00 s", "2 files, 2.0 KiB", "all nodes                1 file, 5.0 MiB, in stripes", "imbalance (most / mean)  1.33"} {
+		"ready after              2.00 s, 2.0 KiB/s read", "2 files, 2.0 KiB", "all nodes                1 file, 5.0 MiB, in stripes", "imbalance (most / mean)  1.33"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report has no %q:\n%s", want, b.String())
 		}
