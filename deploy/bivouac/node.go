@@ -153,32 +153,46 @@ func (n *node) openMount(start daemon.Start) error {
 	return nil
 }
 
-// adoptTime bounds awaitDatasets: processes wait meanwhile.
-const adoptTime = 5 * time.Second
-
 // awaitDatasets waits until this node is up again and its datasets can be read. A process that has
 // something open there, or works there, must not see it missing.
 func (n *node) awaitDatasets() {
-	ctx, cancel := context.WithTimeout(context.Background(), adoptTime)
+	ctx, cancel := context.WithTimeout(context.Background(), n.job.GiveUp()) // processes wait meanwhile
 	defer cancel()
 	n.daemon.SetReady()
-	err := n.daemon.WaitUp(ctx)
-	for b := retry.New(time.Millisecond, 100*time.Millisecond, 0); err == nil && !n.readable() && b.Wait(ctx); {
-	}
-	if err = errors.Join(err, ctx.Err()); err != nil {
+	if err := awaitDatasets(ctx, n.daemon); err != nil {
 		n.log.WithError(err).Warn("not all datasets of the previous daemon can be read yet: programs that use them may get errors")
 	}
 }
 
+// views is what a daemon knows of the job; *daemon.Daemon.
+type views interface {
+	Refresh(ctx context.Context) error
+	WaitUp(ctx context.Context) error
+	View() cluster.View
+	Datasets() []cluster.Dataset
+}
+
+// awaitDatasets waits until all published datasets can be read. Until a leader has answered, the view of a node in the
+// control group goes through all that was before, so there may be no dataset in it.
+func awaitDatasets(ctx context.Context, d views) error {
+	err := d.Refresh(ctx)
+	if err == nil {
+		err = d.WaitUp(ctx)
+	}
+	for b := retry.New(time.Millisecond, 100*time.Millisecond, 0); err == nil && !readable(d) && b.Wait(ctx); {
+	}
+	return errors.Join(err, ctx.Err())
+}
+
 // readable reports whether all published datasets can be read.
-func (n *node) readable() bool {
+func readable(d views) bool {
 	published := 0
-	for _, ds := range n.daemon.View().Datasets {
+	for _, ds := range d.View().Datasets {
 		if ds.Phase != cluster.Staging && !ds.Phase.Ended() {
 			published++
 		}
 	}
-	return len(n.daemon.Datasets()) >= published
+	return len(d.Datasets()) >= published
 }
 
 // trace has the mount tell to of every request; nil ends that. At the level of

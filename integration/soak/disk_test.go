@@ -25,8 +25,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// driveSize is the size of a node's drive, small enough to be filled in a moment.
-const driveSize = 256 << 20
+// driveSize is the size of a node's drive, small enough to be filled in a moment. With -losses it has room for the logs of
+// the names of three homes, 50 MiB each, beside the reserve for metadata.
+func driveSize() int {
+	if *losses {
+		return 512 << 20
+	}
+	return 256 << 20
+}
 
 // disk is the tmpfs that a drive is. The drives of odd nodes lie in a FUSE filesystem upon it, whose requests can fail;
 // on the others bytes can be changed below the daemon, which no cache hides.
@@ -46,7 +52,7 @@ func newDisk(t *testing.T, home string, fails bool) *disk {
 			t.Fatal(err)
 		}
 	}
-	if err := unix.Mount("disk", d.dir, "tmpfs", 0, fmt.Sprint("size=", driveSize)); err != nil {
+	if err := unix.Mount("disk", d.dir, "tmpfs", 0, fmt.Sprint("size=", driveSize())); err != nil {
 		t.Fatal(err)
 	}
 	if !fails {

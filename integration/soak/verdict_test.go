@@ -72,8 +72,12 @@ func (j *testJob) try(o operation) bool {
 	return false
 }
 
-// timed measures an operation that has ended, from the last fault on: of any node, or of its own, whose daemon it waits for.
+// timed measures an operation that has ended, from the last fault on: of any node, or of its own, whose daemon it waits
+// for. One that takes over a mount answers before it is ready.
 func (j *testJob) timed(what string, began time.Time, node int) {
+	if !j.nodes[node].ready.Load() {
+		return
+	}
 	from := max(began.UnixNano(), j.turned.Load(), j.nodes[node].since.Load())
 	took := time.Duration(time.Now().UnixNano() - from)
 	for was := j.verdict.longest.Load(); int64(took) > was && !j.verdict.longest.CompareAndSwap(was, int64(took)); {

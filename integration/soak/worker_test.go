@@ -232,7 +232,7 @@ func (w *worker) step() {
 
 func (w *worker) create() {
 	p, ok := w.vacant("")
-	if !ok {
+	if !ok || len(w.names) > 200 { // drives are small
 		return
 	}
 	w.last++

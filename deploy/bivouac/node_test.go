@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// replaying is a daemon that has started again: its view is an old one until a leader has answered, and its dataset can
+// be read a moment later.
+type replaying struct {
+	answered bool
+	asked    int
+}
+
+func (r *replaying) Refresh(context.Context) error { r.answered = true; return nil }
+
+func (r *replaying) WaitUp(context.Context) error { return nil }
+
+func (r *replaying) View() cluster.View {
+	if !r.answered {
+		return cluster.View{Version: 3}
+	}
+	return cluster.View{Version: 13, Datasets: []cluster.Dataset{{ID: 1, Phase: cluster.Filling}}}
+}
+
+func (r *replaying) Datasets() []cluster.Dataset {
+	if r.asked++; !r.answered || r.asked < 3 {
+		return nil
+	}
+	return r.View().Datasets
+}
+
+// TestTakeoverAwaitsDatasets: a daemon that takes over a mount does not serve it by an old view, in which no dataset is
+// published: what programs work with would be ENOENT.
+func TestTakeoverAwaitsDatasets(t *testing.T) {
+	r := new(replaying)
+	if err := awaitDatasets(t.Context(), r); err != nil || len(r.Datasets()) != 1 {
+		t.Errorf("awaitDatasets = %v, with datasets %v, want one", err, r.Datasets())
+	}
+}
