@@ -222,14 +222,14 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 	}
 	e.uncover(numbers)
 	e.units.Store(numbers)
-	f := &follower{e: e, plan: plan, numbers: numbers, changed: changed, results: make(chan *batch, requests)}
+	f := &follower{e: e, plan: plan, numbers: numbers, changed: changed, results: make(chan *batch, requests), heard: make(map[int]accessplan.Position)}
 	budget := e.cfg.Budget - e.cfg.Budget/readShare
 	mean, streamed := e.mean(numbers)
 	if streamed {
 		budget /= 2
 		f.streams.budget = budget
 	}
-	f.t = New(order, Config{Budget: budget, Mean: mean, Neighbours: f.neighbours, Overflows: f.overflows})
+	f.t = New(order, Config{Budget: budget, Mean: mean, Size: f.size, Neighbours: f.neighbours, Overflows: f.overflows})
 	f.line = line{order: f.t.epoch, begun: make(map[int]bool)}
 	return f, nil
 }

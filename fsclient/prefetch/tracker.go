@@ -53,8 +53,9 @@ const (
 
 // Config of a tracker.
 type Config struct {
-	Budget int64 // bytes fetched and not read yet
-	Mean   int64 // bytes of a file
+	Budget int64                // bytes fetched and not read yet
+	Mean   int64                // bytes of a file
+	Size   func(file int) int64 // bytes; nil: all have the mean
 	// Neighbours returns the wanted files that are best fetched together with a file, by one request of the source. Nil:
 	// there are none.
 	Neighbours func(file int, wanted func(file int) bool) []int
@@ -128,7 +129,7 @@ type Tracker struct {
 	runs     int           // wants so far, of neighbours together
 	joined   bool          // some were together
 	earlier  int           // wants before their turn under way, without their neighbours
-	held     int64         // bytes of items, those under way by the mean
+	held     int64         // bytes of items, also of those under way
 	released []int
 	took     time.Duration // moving average of a fetch
 	count    counters
@@ -146,6 +147,9 @@ type knownEpoch struct {
 // New makes a tracker that waits for reads.
 func New(o Order, cfg Config) *Tracker {
 	cfg.Mean = max(cfg.Mean, 1)
+	if cfg.Size == nil {
+		cfg.Size = func(int) int64 { return cfg.Mean }
+	}
 	t := &Tracker{
 		cfg: cfg, order: o, ranks: o.Ranks(), phase: accessplan.Waiting, current: -1, before: -1,
 		active: make(map[int]*rank), joining: make(map[int]joiner), items: make(map[int]*item),

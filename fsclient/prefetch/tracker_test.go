@@ -608,3 +608,34 @@ func TestBurst(t *testing.T) {
 		}
 	}
 }
+
+// TestBudgetOfLargeFiles: one round of wants goes over the budget by one file at the most, whatever their sizes.
+func TestBudgetOfLargeFiles(t *testing.T) {
+	const budget, small, large = 64 << 20, 100 << 10, 8 << 20
+	size := func(file int) int64 {
+		if file%8 == 0 {
+			return large
+		}
+		return small
+	}
+	for seed := range uint64(20) {
+		plan := shuffled{files: 4096, ranks: 1, epochs: 1, seed: seed, known: true}
+		tr := New(plan, Config{Budget: budget, Mean: small, Size: size})
+		now := time.Unix(1e9, 0)
+		for pos := 0; pos < 4096; pos += 256 {
+			tr.Position(0, 0, pos, now)
+			now = now.Add(paceOver)
+			ws := tr.Next(mostWants, now)
+			all := int64(0)
+			for file := range tr.items {
+				all += size(file)
+			}
+			if all > budget+large {
+				t.Fatalf("seed %d: %d bytes are held or under way, of %d", seed, all, budget)
+			}
+			for _, w := range ws {
+				tr.Fetched(w, Stored, size(w.File), time.Millisecond, now)
+			}
+		}
+	}
+}

@@ -48,7 +48,7 @@ func (t *Tracker) neighbours(of *item, lap bool) (ws []Want) {
 		number = t.next()
 	}
 	e, far := t.epoch(number), t.far()
-	room := int((int64(neighboursShare*float64(t.cfg.Budget)) - t.held) / t.cfg.Mean)
+	most := int64(neighboursShare * float64(t.cfg.Budget))
 	place := func(file int) (r *rank, at int) {
 		id, at, ok := e.Find(file)
 		if r = t.active[id]; !ok || r == nil || t.items[file] != nil {
@@ -64,7 +64,7 @@ func (t *Tracker) neighbours(of *item, lap bool) (ws []Want) {
 	}
 	for _, file := range t.cfg.Neighbours(of.File, func(file int) bool { r, _ := place(file); return r != nil }) {
 		r, at := place(file)
-		if r == nil || len(ws) >= room {
+		if r == nil || t.held+t.cfg.Size(file) > most {
 			continue
 		}
 		if it := t.want(r, at); it != nil {
@@ -96,7 +96,7 @@ func (t *Tracker) want(r *rank, at int) *item {
 	if beacon {
 		r.beacon = at + t.spacing(r)
 	}
-	it := &item{Want: w, at: at, bytes: t.cfg.Mean}
+	it := &item{Want: w, at: at, bytes: t.cfg.Size(f)}
 	t.items[f] = it
 	t.held += it.bytes
 	r.items = append(r.items, it)
