@@ -92,6 +92,7 @@ func (d *Daemon) lastWrites(ctx context.Context) error {
 		d.log.WithField("files", open).Warn("files are still open for writing: what is written from now on is not copied out")
 	}
 	if err != nil {
+		d.out.SetUnwritten(err)
 		return fmt.Errorf("the last writes may not be copied: %w", err)
 	}
 	return nil

@@ -94,9 +94,17 @@ func (c *Copier) helpOf(nodes []metadata.NodeID) func(context.Context, int, stag
 		if err != nil {
 			return err
 		}
-		err = c.cfg.Tasks.Run(ctx, nodes[k], q, func(tasks.State) {})
+		over := false
+		if err = c.cfg.Tasks.Start(ctx, nodes[k], q); err == nil {
+			err = c.cfg.Tasks.Watch(ctx, nodes[k], q.ID, nil, func(s tasks.State) { over = s.Done })
+		} else {
+			over = !tasks.MayLag(err) // it was refused
+		}
 		if ctx.Err() != nil {
 			c.cfg.Tasks.Abandon(nodes[k], q.ID)
+		}
+		if err != nil && !over {
+			return fmt.Errorf("%w: %w", stageout.ErrUnfinished, err)
 		}
 		return err
 	}

@@ -72,11 +72,12 @@ type Copier struct {
 	last    atomic.Value // the target, a string, of the last copy that is not one of the job's own
 	targets sync.Map     // by target directory: a chan *stageout.Memory that is empty during a copy there
 
-	mu       sync.Mutex
-	stop     context.CancelFunc // guarded by mu; ends the background scans
-	done     chan struct{}      // guarded by mu; closed when they have ended
-	status   []Status           // guarded by mu; in the order of the job's StageOut
-	failures []*Failures        // guarded by mu; likewise; nil if nothing fails
+	mu        sync.Mutex
+	stop      context.CancelFunc // guarded by mu; ends the background scans
+	done      chan struct{}      // guarded by mu; closed when they have ended
+	status    []Status           // guarded by mu; in the order of the job's StageOut
+	failures  []*Failures        // guarded by mu; likewise; nil if nothing fails
+	unwritten string             // guarded by mu; why copies may lack what this node wrote last; "": they do not
 }
 
 // Status is how far this node's part of a stage-out is.
@@ -146,14 +147,29 @@ func (c *Copier) setFailures(i int, f *Failures) {
 	c.mu.Unlock()
 }
 
+// SetUnwritten notes that the last writes of this node failed: copies by any node may lack them.
+func (c *Copier) SetUnwritten(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unwritten = short(fmt.Sprintf("writes on %s may be missing in what was copied: %v", c.cfg.Job.Hosts[c.cfg.Job.Self], err))
+}
+
 // Failures is what cannot be copied on this node.
 func (c *Copier) Failures() []Failures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []Failures
-	for _, f := range c.failures {
+	for i, f := range c.failures {
+		sum := Failures{StageOut: c.cfg.Job.StageOut[i], Final: true}
 		if f != nil {
-			all = append(all, *f)
+			sum = *f
+			sum.Causes = slices.Clone(f.Causes)
+		}
+		if c.unwritten != "" {
+			sum.add(Cause{Reason: c.unwritten})
+		}
+		if len(sum.Causes) > 0 {
+			all = append(all, sum)
 		}
 	}
 	return all

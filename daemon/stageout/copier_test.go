@@ -265,6 +265,59 @@ func TestPieceAfterRestart(t *testing.T) {
 	}
 }
 
+// TestHelperIsGivenUp: a helper that has failed, or refused, writes no more; one that is lost may.
+func TestHelperIsGivenUp(t *testing.T) {
+	f := startJob(t, 2)
+	begun, hang := make(chan struct{}), make(chan struct{})
+	help := func() error {
+		return f.copiers[0].helpOf([]metadata.NodeID{0, 1})(t.Context(), 1, stageout.Piece{To: "/target", Tmp: "f.tmp"})
+	}
+	for name, piece := range map[string]PieceFunc{
+		"refuses": nil,
+		"fails":   func(context.Context, stageout.Piece) error { return syscall.EIO },
+	} {
+		f.copiers[1].SetCopy(nil, piece)
+		if err := help(); err == nil || errors.Is(err, stageout.ErrUnfinished) {
+			t.Errorf("a helper that %s: %v", name, err)
+		}
+	}
+	f.copiers[1].SetCopy(nil, func(context.Context, stageout.Piece) error { close(begun); <-hang; return nil })
+	defer close(hang)
+	done := make(chan error, 1)
+	go func() { done <- help() }()
+	<-begun
+	f.net.Cut(1, syscall.ECONNREFUSED)
+	f.registry.SetState(1, cluster.Down)
+	if err := <-done; !errors.Is(err, stageout.ErrUnfinished) {
+		t.Errorf("a helper that is lost: %v, want that it may be writing", err)
+	}
+}
+
+// TestUnwritten: the user hears of writes that failed in the end, whatever could be copied.
+func TestUnwritten(t *testing.T) {
+	f := startJob(t, 1)
+	c := f.copiers[0]
+	c.SetUnwritten(fmt.Errorf("inode 5: %w", syscall.EIO))
+	c.SetCopy(func(context.Context, Share) (stageout.Result, error) { return stageout.Result{}, nil }, noPiece)
+	if err := c.Final(t.Context(), f.registry.View().Map); err != nil {
+		t.Error(err)
+	}
+	all := Merge(c.Failures())
+	if len(all) != 1 || !all[0].Final {
+		t.Fatalf("failures %+v", all)
+	}
+	want := "bivouac: stage-out of ckpt to /target failed: writes on node0 may be missing in what was copied: inode 5: input/output error; before the next run, look in the job's output"
+	if got := all[0].line(); !strings.HasPrefix(got, want) {
+		t.Errorf("the line is %q, want %q", got, want)
+	}
+	c.setFailures(0, &Failures{StageOut: c.cfg.Job.StageOut[0], Final: true, Causes: []Cause{{Errno: syscall.ENOSPC, Reason: "full", Files: 2}}})
+	for range 2 {
+		if all = c.Failures(); len(all) != 1 || len(all[0].Causes) != 2 {
+			t.Errorf("failures %+v, want two causes", all)
+		}
+	}
+}
+
 // TestFinalGivesUp: without a deadline nothing is retried, and a share that has failed as
 // a whole is a failure too.
 func TestFinalGivesUp(t *testing.T) {

@@ -40,6 +40,8 @@ const (
 	// maxCauses bounds the causes of one stage-out; the rest counts with the last.
 	maxCauses = 5
 	maxText   = 160 // bytes of a reason or a name
+	// maxList bounds the list of a run, in bytes: a target that cannot be written fails for every file.
+	maxList = 16 << 20
 )
 
 // causeOf is the cause err, without files.
@@ -171,6 +173,10 @@ func (c Cause) advice() string {
 		return "write and close large files earlier, or ask the administrator for a longer epilog_timeout"
 	case syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENOTCONN, syscall.ECONNRESET:
 		return "ask the administrators of that filesystem or of the nodes"
+	case 0:
+		if c.Files == 0 {
+			return "look in the job's output for the write, fsync or close that failed"
+		}
 	}
 	return "look at the files that are listed"
 }
@@ -188,6 +194,7 @@ type failureList struct {
 
 	mu    sync.Mutex
 	lines strings.Builder // guarded by mu
+	more  int64           // guarded by mu; failures that are not in lines
 	retry bool            // guarded by mu; some failures may be temporary
 	sum   Failures        // guarded by mu
 }
@@ -197,7 +204,11 @@ func (l *failureList) add(f stageout.Failure) {
 	defer l.mu.Unlock()
 	l.retry = l.retry || temporary(f.Err)
 	l.sum.addFile(f)
-	if l.path != "" {
+	switch {
+	case l.path == "":
+	case l.lines.Len() >= maxList:
+		l.more++
+	default:
 		fmt.Fprintf(&l.lines, "%q: %v\n", filepath.Join(l.from, f.Name), f.Err)
 	}
 }
@@ -227,6 +238,9 @@ func (l *failureList) temporary() bool {
 func (l *failureList) write() (bool, error) {
 	l.mu.Lock()
 	lines := l.lines.String()
+	if l.more > 0 {
+		lines += fmt.Sprintf("and %d more\n", l.more)
+	}
 	l.mu.Unlock()
 	if lines == "" {
 		return false, nil

@@ -2,6 +2,7 @@ package stageout
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -241,6 +242,27 @@ func TestFailuresAreBounded(t *testing.T) {
 	}
 	if len(x.Causes) > maxCauses || things != 1000 {
 		t.Errorf("%d causes of %d files", len(x.Causes), things)
+	}
+}
+
+// TestListIsBounded: the list of a target that nothing can be written to ends with how many failures it lacks.
+func TestListIsBounded(t *testing.T) {
+	t.Parallel()
+	l := &failureList{path: filepath.Join(t.TempDir(), "list"), from: "ckpt"}
+	const files = 3*maxList/4096 + 7
+	for range files {
+		l.add(stageout.Failure{Name: strings.Repeat("n", 4096), Err: syscall.EIO})
+	}
+	if wrote, err := l.write(); !wrote || err != nil {
+		t.Fatal(wrote, err)
+	}
+	b, err := os.ReadFile(l.path)
+	if err != nil || len(b) > maxList+1<<13 {
+		t.Errorf("the list has %d bytes, %v", len(b), err)
+	}
+	listed := strings.Count(string(b), "\n") - 1
+	if want := fmt.Sprintf("and %d more\n", files-listed); !strings.HasSuffix(string(b), want) || l.sum.Causes[0].Files != files {
+		t.Errorf("the list ends with %q, want %q; %d files count", b[len(b)-40:], want, l.sum.Causes[0].Files)
 	}
 }
 

@@ -111,7 +111,9 @@ func (o *out) endDirs(ctx context.Context) {
 func (o *out) endDir(ctx context.Context, rel string, d *dirState) error {
 	set, err := false, error(nil)
 	if d.look && len(o.cfg.Gone) > 0 && ctx.Err() == nil {
-		err = o.removeOfGone(rel, d)
+		var removed bool
+		removed, err = o.removeLeft(rel, o.ofGone)
+		d.changed = d.changed || removed
 	}
 	if d.ino != 0 && ctx.Err() == nil { // a later run does it
 		var e error
@@ -128,21 +130,9 @@ func (o *out) endDir(ctx context.Context, rel string, d *dirState) error {
 	return errors.Join(err, e)
 }
 
-// removeOfGone removes what lost writers left in a directory under temporary names.
-func (o *out) removeOfGone(rel string, d *dirState) error {
-	f, err := o.root.Open(rel)
-	if err != nil {
-		return err
-	}
-	defer f.Close() // read only
-	names, err := f.Readdirnames(-1)
-	for _, name := range names {
-		left := strings.HasPrefix(name, temporaryPrefix) && slices.ContainsFunc(o.cfg.Gone, func(w string) bool { return strings.HasSuffix(name, temporarySuffix(w)) })
-		if left && err == nil {
-			d.changed, err = true, o.removeStale(path.Join(rel, name))
-		}
-	}
-	return err
+// ofGone reports whether a lost writer wrote under a temporary name.
+func (o *out) ofGone(name string) bool {
+	return slices.ContainsFunc(o.cfg.Gone, func(w string) bool { return strings.HasSuffix(name, temporarySuffix(w)) })
 }
 
 // dirTimes gives a directory the times of the one that it is a copy of, if it has others. One of another user in

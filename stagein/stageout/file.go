@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path"
 	"slices"
@@ -22,8 +23,17 @@ const temporaryPrefix = ".bivouac-"
 
 // temporary is the name under which a writer writes rel. It is the same each time,
 // so that what a run that was killed left behind is written over by the next.
-func temporary(rel, writer string) string {
-	return path.Join(path.Dir(rel), fmt.Sprintf("%s%016x%s", temporaryPrefix, hash(path.Base(rel)), temporarySuffix(writer)))
+func temporary(rel, writer string) string { return temporaryStem(rel) + temporarySuffix(writer) }
+
+// temporaryOnce is a name for one attempt to copy rel by several nodes, so that a late one of them never opens the file of
+// another attempt.
+func temporaryOnce(rel, writer string) string {
+	return fmt.Sprintf("%s-%016x%s", temporaryStem(rel), rand.Uint64(), temporarySuffix(writer))
+}
+
+// temporaryStem is the beginning of all names under which rel is written.
+func temporaryStem(rel string) string {
+	return path.Join(path.Dir(rel), fmt.Sprintf("%s%016x", temporaryPrefix, hash(path.Base(rel))))
 }
 
 // temporarySuffix is the end of all names under which a writer writes.
@@ -89,10 +99,24 @@ func (o *out) rename(tmp, rel string) error {
 	return nil
 }
 
+// file copies a file. If a helper may still be writing, all is written anew, to another file and without that helper: what
+// it writes must not come under the file's own name.
 func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 	o.changes(rel)
+	for {
+		if err := o.fileOnce(ctx, rel, a); ctx.Err() != nil || !errors.Is(err, ErrUnfinished) {
+			return err
+		}
+	}
+}
+
+func (o *out) fileOnce(ctx context.Context, rel string, a metadata.Attr) error {
 	tmp := temporary(rel, o.cfg.Writer)
-	if err := o.removeStale(tmp); err != nil {
+	err := o.removeStale(tmp)
+	if err == nil && o.shared(a) {
+		tmp, err = temporaryOnce(rel, o.cfg.Writer), o.removeAttempts(rel)
+	}
+	if err != nil {
 		return err
 	}
 	f, err := o.root.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -153,7 +177,7 @@ func (o *out) write(ctx context.Context, f *os.File, tmp, rel string, a metadata
 }
 
 func (o *out) content(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
-	if o.cfg.Help != nil && o.cfg.N > 1 && a.Size >= 2*o.cfg.Piece {
+	if o.shared(a) {
 		return o.pieces(ctx, f, tmp, rel, a)
 	}
 	var buf []byte
@@ -164,6 +188,11 @@ func (o *out) content(ctx context.Context, f *os.File, tmp, rel string, a metada
 	}
 	defer func() { o.bufs <- buf }()
 	return copyRange(ctx, o.cfg.Read, f, a, 0, a.Size, buf)
+}
+
+// shared reports whether several nodes copy a file.
+func (o *out) shared(a metadata.Attr) bool {
+	return o.cfg.Help != nil && o.cfg.N > 1 && a.Size >= 2*o.cfg.Piece
 }
 
 func zeros(p []byte) bool {

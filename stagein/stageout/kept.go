@@ -3,6 +3,8 @@ package stageout
 import (
 	"errors"
 	"os"
+	"path"
+	"strings"
 	"sync"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -86,6 +88,31 @@ func (o *out) keptLink(rel, target string) bool {
 // keptDir reports whether the directory is known to be in the target.
 func (o *out) keptDir(rel string, ino metadata.Ino) bool {
 	return o.trusted(rel+"/", stamp{ino: ino})
+}
+
+// removeAttempts removes what earlier attempts of this writer to copy rel left.
+func (o *out) removeAttempts(rel string) error {
+	prefix, suffix := path.Base(temporaryStem(rel))+"-", temporarySuffix(o.cfg.Writer)
+	_, err := o.removeLeft(path.Dir(rel), func(name string) bool {
+		return strings.HasPrefix(name, prefix) && strings.HasSuffix(name, suffix)
+	})
+	return err
+}
+
+// removeLeft removes files that were left in a directory under temporary names.
+func (o *out) removeLeft(rel string, left func(name string) bool) (any bool, err error) {
+	f, err := o.root.Open(rel)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() // read only
+	names, err := f.Readdirnames(-1)
+	for _, name := range names {
+		if err == nil && strings.HasPrefix(name, temporaryPrefix) && left(name) {
+			any, err = true, o.removeStale(path.Join(rel, name))
+		}
+	}
+	return any, err
 }
 
 // removeStale removes what an earlier run left under a temporary name.

@@ -101,6 +101,9 @@ func copyBytes(ctx context.Context, read ReadFunc, f *os.File, a metadata.Attr, 
 	return h.Sum64(), nil
 }
 
+// ErrUnfinished is of help that was given up: the node may still be writing.
+var ErrUnfinished = errors.New("a node that helps to copy did not say that it has ended")
+
 // pieces has all nodes copy a large file, each some of its pieces. What another
 // node could not do is done here.
 func (o *out) pieces(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
@@ -112,9 +115,15 @@ func (o *out) pieces(ctx context.Context, f *os.File, tmp, rel string, a metadat
 		p.Len = min(o.cfg.Piece, a.Size-p.Off)
 		k := (first + int(i)) % o.cfg.N
 		g.Go(func() error {
-			if k != o.cfg.Self {
+			if k != o.cfg.Self && o.helps(k) {
 				err := o.cfg.Help(ctx, k, p)
 				if err == nil || ctx.Err() != nil || errors.Is(err, syscall.EBUSY) {
+					return err
+				}
+				if errors.Is(err, ErrUnfinished) {
+					o.mu.Lock()
+					o.late[k] = true
+					o.mu.Unlock()
 					return err
 				}
 			}
@@ -122,4 +131,11 @@ func (o *out) pieces(ctx context.Context, f *os.File, tmp, rel string, a metadat
 		})
 	}
 	return g.Wait()
+}
+
+// helps reports whether a node is asked for help.
+func (o *out) helps(k int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.late[k]
 }

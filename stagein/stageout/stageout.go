@@ -39,8 +39,8 @@ type Config struct {
 	Now    func() time.Time // nil is time.Now
 	Memory *Memory          // of earlier runs with the same To; nil is none
 	Trust  bool             // what Memory has is not looked up in the target
-	// Help has the k-th of the N nodes do CopyPiece; nil: no help.
-	// Files of two pieces and more are then copied by all nodes.
+	// Help has the k-th of the N nodes do CopyPiece; nil: no help. Files of two pieces and more are then copied by all
+	// nodes. ErrUnfinished says that the node may still be writing.
 	Help  func(ctx context.Context, k int, p Piece) error
 	Piece int64 // bytes of a piece; 0 is DefaultPiece
 	// Failed is called, by several goroutines, for everything that could not be copied, even if To cannot be written at all; it
@@ -123,7 +123,7 @@ func (r *Result) Err() error {
 // again and compared, given its mode and its time of modification, and renamed:
 // under its own name there is the old file or the whole new one. What was there
 // is replaced, but never a directory; a file of the same size, mode and time of
-// modification is taken for a copy that an earlier run has made. A large file
+// modification is taken for a copy that an earlier run has made, as rsync does it: its bytes are not compared. A large file
 // is copied by all nodes, piece by piece. A symbolic link is copied as it is, with its time of modification where the
 // target's filesystem can. A file with several names
 // becomes several files. A directory gets its mode with rwx for its owner,
@@ -141,7 +141,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
 	}
-	o := &out{cfg: cfg, bufs: make(chan []byte, cfg.Workers), dirs: map[string]*dirState{}}
+	o := &out{cfg: cfg, bufs: make(chan []byte, cfg.Workers), dirs: map[string]*dirState{}, late: map[int]bool{}}
 	if o.root, o.blocked = openTarget(cfg.To, a); o.blocked == nil {
 		defer o.root.Close() // nothing is written through it
 	} else if cfg.Failed == nil {
@@ -151,8 +151,11 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if a.Mode&source.TypeMask == source.TypeDir {
 		o.enter(".", cfg.Root, true)
 		o.dir(ctx, cfg.Root, "")
-	} else if o.mine(cfg.Name) {
-		o.copyOne(ctx, cfg.Name, a)
+	} else {
+		o.enter(".", 0, true)
+		if o.mine(cfg.Name) {
+			o.copyOne(ctx, cfg.Name, a)
+		}
 	}
 	_ = o.g.Wait() // failures are in the result
 	o.endDirs(ctx)
@@ -207,6 +210,7 @@ type out struct {
 	mu     sync.Mutex
 	result Result               // guarded by mu
 	dirs   map[string]*dirState // guarded by mu; by relative path
+	late   map[int]bool         // guarded by mu; nodes that are not asked for help any more
 }
 
 func (o *out) fail(name string, size int64, err error) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -97,5 +98,101 @@ func TestTwoWritersOfAFile(t *testing.T) {
 	s.checkOut(t, one.To, metadata.RootIno)
 	if _, err := os.Lstat(left); err == nil {
 		t.Errorf("%s was left behind", strings.TrimPrefix(left, one.To))
+	}
+}
+
+// TestLateHelper: what a helper writes after it was given up reaches no file under its own name, neither if it had opened the
+// temporary file nor if it opens it during a later attempt or a later run.
+func TestLateHelper(t *testing.T) {
+	s := newScratch()
+	old := stageintest.RandBytes(stageintest.Rand(t), 4<<20)
+	ino := s.add(metadata.RootIno, "large", source.TypeRegular|0o600, old)
+	cfg := s.config(t.TempDir(), 0, 2)
+	cfg.Self = (&out{cfg: cfg}).owner("large")
+	cfg.Piece = 1 << 20
+	other := func(_ context.Context, _ metadata.Attr, p []byte, _ int64) (int, error) {
+		for i := range p {
+			p[i] = 0xee
+		}
+		return len(p), nil
+	}
+	opened, renamed, wrote := make(chan struct{}), make(chan struct{}), make(chan error)
+	var late Piece
+	var asked atomic.Int64
+	cfg.Help = func(_ context.Context, _ int, p Piece) error {
+		if asked.Add(1) == 1 {
+			late = p
+			go func() {
+				wrote <- CopyPiece(context.Background(), func(ctx context.Context, a metadata.Attr, b []byte, off int64) (int, error) {
+					if off == p.Off {
+						close(opened)
+						<-renamed
+					}
+					return other(ctx, a, b, off)
+				}, p)
+			}()
+			<-opened
+		}
+		return ErrUnfinished
+	}
+	s.run(t, cfg)
+	close(renamed)
+	if err := <-wrote; err != nil {
+		t.Errorf("the late helper: %v: it wrote nothing, so this test shows nothing", err)
+	}
+	s.checkOut(t, cfg.To, metadata.RootIno)
+	s.change(ino, stageintest.RandBytes(stageintest.Rand(t), 4<<20))
+	cfg.Help = func(ctx context.Context, _ int, p Piece) error {
+		if err := CopyPiece(ctx, s.readAt, p); err != nil {
+			return err
+		}
+		if err := CopyPiece(ctx, other, late); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a helper of an earlier run: %v, want that its file is not there", err)
+		}
+		return nil
+	}
+	s.run(t, cfg)
+	s.checkOut(t, cfg.To, metadata.RootIno)
+}
+
+// TestHelpIsCancelled: a copy that is stopped while a helper works ends.
+func TestHelpIsCancelled(t *testing.T) {
+	s := newScratch()
+	s.add(metadata.RootIno, "large", source.TypeRegular|0o600, make([]byte, 4<<20))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for self := range 2 {
+		cfg := s.config(t.TempDir(), self, 2)
+		cfg.Piece = 1 << 20
+		cfg.Help = func(context.Context, int, Piece) error {
+			cancel()
+			return ErrUnfinished
+		}
+		_, _ = Run(ctx, cfg) // one of the two has the file
+	}
+	if ctx.Err() == nil {
+		t.Error("no node was asked for help")
+	}
+}
+
+// TestLeftOfOneFile: a target that gets one file only is cleared of what lost writers and killed attempts left.
+func TestLeftOfOneFile(t *testing.T) {
+	s := newScratch()
+	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, make([]byte, 4<<20))
+	to := t.TempDir()
+	for _, name := range []string{temporary("f", "lost"), temporaryOnce("f", "lost"), temporaryOnce("f", "0"), temporaryOnce("f", "1")} {
+		if err := os.WriteFile(filepath.Join(to, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for self := range 2 {
+		cfg := s.config(to, self, 2)
+		cfg.Root, cfg.Name, cfg.Piece, cfg.Gone = ino, "f", 1<<20, []string{"lost"}
+		cfg.Help = func(ctx context.Context, _ int, p Piece) error { return CopyPiece(ctx, s.readAt, p) }
+		s.run(t, cfg)
+	}
+	found, err := os.ReadDir(to)
+	if err != nil || len(found) != 2 { // f, and the name of the other node, which copies nothing
+		t.Errorf("the target has %v, %v", found, err)
 	}
 }
