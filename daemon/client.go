@@ -33,7 +33,7 @@ func (d *Daemon) Run() metadata.Run { return d.run }
 
 func (d *Daemon) openHome() (err error) {
 	open := func(n node.Node, cfg home.Config) (*home.Server, error) {
-		cfg.Node, cfg.Data, cfg.UID, cfg.GID = n, d.data, d.job.UID, d.job.GID
+		cfg.Node, cfg.Data, cfg.UID, cfg.GID = n, homeData{d.data, d.copies}, d.job.UID, d.job.GID
 		cfg.SplitAt, cfg.SweepDelay = d.cfg.SplitAt, d.cfg.Timing.Sweep
 		cfg.Home = func(id metadata.NodeID) metadata.TxPeer { return d.cfg.Meta(n.To(id)) }
 		cfg.Shards = func(id metadata.NodeID) metadata.Shards { return d.cfg.Shards(n.To(id)) }

@@ -32,6 +32,17 @@ func (d *Daemon) newRebuilder() *rebuild.Rebuilder {
 // copySpare is how much of a node's capacity copies that are made there leave to writes: half of what datasets leave.
 func (d *Daemon) copySpare(capacity int64) int64 { return d.job.Scratch.Of(capacity) / 2 }
 
+// homeData is this node's data for its home.
+type homeData struct {
+	*chunkstore.Store
+	copies *rebuild.Guard
+}
+
+// Remove implements datapath.Remover.
+func (h homeData) Remove(ctx context.Context, ino metadata.Ino) error {
+	return h.copies.Remove(ctx, ino, h.Store.Remove)
+}
+
 // localData is this node's data for its own client.
 type localData struct {
 	dataset.Local

@@ -48,7 +48,7 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 			return nil, s.Truncate(ctx, q.Ino, q.Size)
 		}),
 		wire.OpRemoveObject: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
-			return nil, s.Remove(ctx, q.Ino)
+			return nil, d.copies.Remove(ctx, q.Ino, s.Remove)
 		}),
 		wire.OpSpace: func(ctx context.Context, _ *rpc.Request, resp *rpc.Response) error {
 			sp, err := s.Space(ctx)

@@ -14,8 +14,8 @@
 // Locks:
 //
 //	Guard.ranges
-//	  Guard.mu
-//	    intake.mu
+//	  intake.mu
+//	    Guard.mu
 //
 // It must not know files that are open, nor names. What is left of an old copy is removed with its file.
 package rebuild

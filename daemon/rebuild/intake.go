@@ -3,6 +3,7 @@ package rebuild
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"syscall"
 
@@ -39,17 +40,40 @@ func (g *Guard) lockIntake(object metadata.Ino) *intake {
 	}
 }
 
-// forget forgets what was made of the copies that count by m.
+// forget forgets what was made of the copies that count by m. It waits for ranges that are being stored.
 func (g *Guard) forget(m cluster.Map) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	for ino, i := range g.intakes {
-		i.mu.Lock()
-		if i.over = i.Over(m); i.over {
-			delete(g.intakes, ino)
-		}
-		i.mu.Unlock()
+	all := maps.Clone(g.intakes)
+	g.mu.Unlock()
+	for ino, i := range all {
+		g.forgetOne(m, ino, i)
 	}
+}
+
+func (g *Guard) forgetOne(m cluster.Map, ino metadata.Ino, i *intake) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.over || !i.Over(m) {
+		return
+	}
+	i.over = true
+	g.mu.Lock()
+	delete(g.intakes, ino)
+	g.mu.Unlock()
+}
+
+// Remove removes an object by calling remove, and refuses ranges of a copy of it that are on their way: they would make the
+// object again.
+func (g *Guard) Remove(ctx context.Context, object metadata.Ino, remove func(context.Context, metadata.Ino) error) error {
+	g.mu.Lock()
+	i := g.intakes[object]
+	g.mu.Unlock()
+	if i != nil {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.End()
+	}
+	return remove(ctx, object)
 }
 
 // Handlers is what a node answers by which copies are made in its store data. They leave spare of its capacity free.

@@ -3,6 +3,7 @@ package rebuild
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -412,6 +413,63 @@ func TestLateRanges(t *testing.T) {
 	}
 	if n := j.check("later", f); n != 2 {
 		t.Errorf("%d copies", n)
+	}
+}
+
+// TestRangeAfterRemoval: a range that arrives when its file is removed does not make the object again.
+func TestRangeAfterRemoval(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, 3)
+	f := j.create(metadata.LiveIno(0, 1000), metadata.Layout{Kind: metadata.Local})
+	j.write(f, bytes.Repeat([]byte{1}, chunk), 0)
+	j.SetState(1, cluster.Down)
+	calls := 0
+	j.lose = func() bool { // the first with bytes; when it is given up, the file is gone
+		if calls++; calls == 2 {
+			delete(j.attrs, f.Ino)
+		}
+		return calls == 2
+	}
+	j.make()
+	if len(j.late) != 1 {
+		t.Fatalf("%d calls were given up", len(j.late))
+	}
+	for _, m := range j.members {
+		inos, err := m.store.List(uint8(f.Ino), metadata.Ino.Copied)
+		for _, object := range inos {
+			err = errors.Join(err, m.guard.Remove(t.Context(), object, m.store.Remove))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	j.late[0]()
+	for i, m := range j.members {
+		if inos, err := m.store.List(uint8(f.Ino), metadata.Ino.Copied); err != nil || len(inos) > 0 {
+			t.Errorf("node %d has the objects %v, %v", i, inos, err)
+		}
+	}
+}
+
+// TestForgetWaitsAlone: while a range is stored, others are taken, although what counts is being forgotten.
+func TestForgetWaitsAlone(t *testing.T) {
+	t.Parallel()
+	g := NewGuard(0, nil)
+	slow := g.lockIntake(metadata.LiveIno(0, 1))
+	forgotten := make(chan struct{})
+	go func() { g.forget(cluster.Map{}); close(forgotten) }()
+	for range 1000 {
+		g.lockIntake(metadata.LiveIno(0, 2)).mu.Unlock()
+	}
+	select {
+	case <-forgotten:
+		t.Error("a copy is forgotten whose range is being stored")
+	default:
+	}
+	slow.mu.Unlock()
+	<-forgotten
+	if n := len(g.intakes); n > 1 {
+		t.Errorf("%d copies are known", n)
 	}
 }
 

@@ -2,6 +2,7 @@ package copies
 
 import (
 	"cmp"
+	"math"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -25,7 +26,7 @@ type Intake struct {
 // Take reports whether r is to be stored. The caller stores it before it calls Take again.
 func (i *Intake) Take(r Range) bool {
 	later := cmp.Or(cmp.Compare(r.By, i.last.By), cmp.Compare(r.Run, i.last.Run), cmp.Compare(r.Try, i.last.Try))
-	next := i.begun && later == 0 && r.Seq == i.last.Seq+1
+	next := i.begun && later == 0 && r.Seq == i.last.Seq+1 && r.Seq > 0
 	if r.Seq == 0 {
 		next = !i.begun || later > 0
 	}
@@ -34,6 +35,9 @@ func (i *Intake) Take(r Range) bool {
 	}
 	return next
 }
+
+// End refuses the rest of the try: the object is removed.
+func (i *Intake) End() { i.last.Seq = math.MaxUint64 }
 
 // Over reports whether i can be forgotten by a node whose map is own: all that it has stored or could store counts.
 func (i *Intake) Over(own cluster.Map) bool { return !Wanted(i.last.By, own) }
