@@ -107,7 +107,7 @@ func TestAdoptDuringGiveBack(t *testing.T) {
 	h.first = func() {
 		for i := range files {
 			healers.Go(func() {
-				_, adopted[i] = r.Adopt(context.Background(), fill.PieceID{Ino: metadata.SealedIno(1, 0, uint32(i+1))})
+				_, adopted[i], _ = r.Adopt(context.Background(), fill.PieceID{Ino: metadata.SealedIno(1, 0, uint32(i+1))}, [16]byte{})
 			})
 		}
 	}
@@ -122,6 +122,35 @@ func TestAdoptDuringGiveBack(t *testing.T) {
 	}
 	if r.Bytes() != 0 || s.spare != 0 || s.have != (amount{}) {
 		t.Errorf("%d bytes can be given back, %+v are here", r.Bytes(), s.have)
+	}
+}
+
+// TestAdoptOfOtherBytes: a piece that must have a known checksum is compared before any of it is stored; of others, Adopt says
+// when some of a wrong one was stored.
+func TestAdoptOfOtherBytes(t *testing.T) {
+	body := bytes.Repeat([]byte("replica "), 1000)
+	r, s := presentReplicas(t, 1, body, chunkstore.Machine)
+	p, sum := s.files[0].PieceID, s.files[0].sum
+	r.move(p, absent, present)
+	puts := 0
+	r.cfg.Put = func(ctx context.Context, ino metadata.Ino, b []byte, off int64) error {
+		puts++
+		return r.cfg.Store.WriteAt(ctx, ino, b, off)
+	}
+	theirs := bytes.Clone(body)
+	r.cfg.Of = func(metadata.NodeID) datapath.Store { return holder{body: theirs} }
+	theirs[100] ^= 1
+	if _, ok, soiled := r.Adopt(t.Context(), p, sum); ok || soiled || puts > 0 {
+		t.Errorf("other bytes than are wanted: adopted %v, soiled %v, %d writes", ok, soiled, puts)
+	}
+	if _, ok, soiled := r.Adopt(t.Context(), p, [16]byte{}); ok || !soiled {
+		t.Errorf("other bytes than the replica had: adopted %v, soiled %v", ok, soiled)
+	}
+	theirs[100] ^= 1
+	for _, want := range [][16]byte{sum, {}} {
+		if got, ok, soiled := r.Adopt(t.Context(), p, want); !ok || soiled || got != sum || !r.holds(t, p.Ino, body) {
+			t.Errorf("the right bytes: adopted %v, soiled %v", ok, soiled)
+		}
 	}
 }
 

@@ -127,53 +127,68 @@ func (r *Replicas) awaitRemoval() {
 }
 
 // Adopt makes a piece that falls to this node from a replica, and returns its checksum: from
-// its own, a whole file in place, or from another node's. It reports false if no replica is right.
-func (r *Replicas) Adopt(ctx context.Context, p fill.PieceID) (sum [16]byte, ok bool) {
+// its own, a whole file in place, or from another node's. It reports not ok if no replica is right, and then soiled if some of
+// one was stored. With a checksum want, replicas are compared with that before any of them is stored.
+func (r *Replicas) Adopt(ctx context.Context, p fill.PieceID, want [16]byte) (sum [16]byte, ok, soiled bool) {
 	s := r.set(p.Ino)
 	if s == nil {
-		return sum, false
+		return sum, false, false
 	}
 	owner, size, at, err := s.owned(p)
 	if err != nil {
-		return sum, false
+		return sum, false, false
 	}
-	put := func(b []byte, off int64) error { return r.cfg.Put(ctx, p.Ino, b, at(r.cfg.Node.Self())+off) }
+	put := func(b []byte, off int64) error {
+		soiled = true
+		return r.cfg.Put(ctx, p.Ino, b, at(r.cfg.Node.Self())+off)
+	}
 	f, _ := r.look(p)
-	if f.state == present && r.Verify(ctx, p) == nil {
+	before := want != [16]byte{}
+	if f.state == present && (!before || f.sum == want) && r.Verify(ctx, p) == nil {
 		object := s.object(p)
 		if object == p.Ino {
 			if r.move(p, gone, present) == present {
-				return f.sum, true
+				return f.sum, true, false
 			}
 		} else if sum, err := r.copyOwn(ctx, object, size, f.sum, put); err == nil {
 			if r.move(p, gone, present) == present {
 				r.remove(object)
 			}
-			return sum, true
+			return sum, true, false
 		}
 	}
 	for s.object(p) == p.Ino && r.move(p, gone, absent, present) == leaving {
 		r.awaitRemoval() // it would hit the bytes that are stored here next
 	}
-	want := f.sum
+	puts := []func([]byte, int64) error{put}
+	if before {
+		puts = []func([]byte, int64) error{func([]byte, int64) error { return nil }, put}
+	} else {
+		want, soiled = f.sum, soiled || f.state == present // it may still be in place
+	}
 	if want == ([16]byte{}) {
 		if want, err = s.sum(p); err != nil {
-			return sum, false
+			return sum, false, soiled
 		}
 	}
 	for _, id := range r.Where(nil, p, owner) {
 		if id == r.cfg.Node.Self() {
 			continue
 		}
-		if sum, err = r.pull(ctx, s, id, p, want, nil, put); err == nil {
-			return sum, true
+		for _, to := range puts {
+			if sum, err = r.pull(ctx, s, id, p, want, nil, to); err != nil {
+				break
+			}
+		}
+		if err == nil {
+			return sum, true, false
 		}
 		if errors.Is(err, syscall.ENOSPC) || ctx.Err() != nil {
 			break
 		}
 		r.cfg.Node.Log().WithError(err).Debug("file not copied from a replica")
 	}
-	return sum, false
+	return sum, false, soiled
 }
 
 // copyOwn calls put with the bytes of an object of this node, and compares them with their checksum.

@@ -41,9 +41,10 @@ type Config struct {
 	// bytes that are overwritten; nil: always. Drop removes the object.
 	Room func(ino metadata.Ino, n int64) bool
 	Drop func(ctx context.Context, ino metadata.Ino) error
-	// Copy stores a piece here, from a replica, and returns its checksum; false if there is none. Nil: there are no
-	// replicas.
-	Copy func(ctx context.Context, p PieceID) (sum [16]byte, ok bool)
+	// Copy stores a piece here, from a replica, and returns its checksum; not ok if there is none, and then soiled if
+	// something was stored all the same. If want is not zeros, the piece has that checksum, and is compared before
+	// it is stored. Nil: there are no replicas.
+	Copy func(ctx context.Context, p PieceID, want [16]byte) (sum [16]byte, ok, soiled bool)
 	// Claim is asked before a piece is stored without Copy, because another node offers it or it comes with others: false
 	// leaves it to Copy, which has a replica here. Nil: there are no replicas.
 	Claim func(p PieceID) bool
@@ -82,6 +83,7 @@ type Fill struct {
 	demandSlots chan struct{} // one for each piece that is fetched on demand
 	slots       semaphore     // one for each other piece that is being read: Workers
 	dropped     dropped
+	unpacked    *pieceSet // pieces that a reading of a compressed tar may be storing, whether a reader waits or not
 	limiter     *limiter
 	startup     *limiter // of a directory's files, at the beginning
 	incarnation uint64   // tells this fill from earlier ones of this node
@@ -132,7 +134,7 @@ func New(cfg Config) (*Fill, error) {
 	}
 	f := &Fill{
 		cache: cache.New[PieceID](cfg.CacheSize), bad: newUnreadables(&cfg), overflow: newOverflow(),
-		cfg: cfg, src: archive.Fetcher{Fsys: cfg.FS, Sources: cfg.Origins.Sources}, present: newPieceSet(),
+		cfg: cfg, src: archive.Fetcher{Fsys: cfg.FS, Sources: cfg.Origins.Sources}, present: newPieceSet(), unpacked: newPieceSet(),
 		bufs:        cfg.Buffers,
 		demandSlots: make(chan struct{}, maxDemand), slots: semaphore{free: cfg.Workers}, limiter: newLimiter(), startup: newLimiter(),
 		incarnation: rand.Uint64(),
@@ -260,7 +262,7 @@ func (f *Fill) Stored(ino metadata.Ino) bool {
 func (f *Fill) HasPiece(p PieceID) bool { return f.present.has(p) }
 
 // Fetching reports whether a piece is on its way here.
-func (f *Fill) Fetching(p PieceID) bool { return f.flights.of(p) != nil }
+func (f *Fill) Fetching(p PieceID) bool { return f.flights.of(p) != nil || f.unpacked.has(p) }
 
 // Need returns when [off, off+n) of this node's object of ino can be read: missing
 // pieces are fetched before all else. A fetch goes on if the caller stops waiting. A piece
@@ -320,7 +322,11 @@ func (f *Fill) fetchPiece(p PieceID, fl *flight) error {
 	if copied(f, p) {
 		return nil
 	}
-	return f.outcome(p, f.retry(func() error { return f.fetchOnce(p, fl) }))
+	err := f.retry(func() error { return f.fetchOnce(p, fl) })
+	if f.dropped.changed(p) { // the bytes may have changed on the way
+		err = f.retry(func() error { return f.fetchOnce(p, fl) })
+	}
+	return f.outcome(p, err)
 }
 
 // retry runs do, again after a transient error of the source.
@@ -404,7 +410,7 @@ func (f *Fill) readPiece(p PieceID, s *placement, from manifest.Origin, fl *flig
 	sum := xxh3.New128()
 	of, over := f.admit(fl)
 	src.Src = of(src.Src)
-	want, zeros := f.dropped.checker(p, n), f.dropped.has(p)
+	want, zeros := f.checker(p, n), f.dropped.has(p)
 	all := archive.HoleFiller{End: pos + n}
 	err = src.Read(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
 		_, _ = sum.Write(b) // cannot fail
@@ -418,7 +424,7 @@ func (f *Fill) readPiece(p PieceID, s *placement, from manifest.Origin, fl *flig
 	})
 	over()
 	if err = src.Close(err); err == nil {
-		err = f.dropped.fromSource(p, sum.Sum128().Bytes(), want)
+		err = f.compareSource(p, sum.Sum128().Bytes(), want)
 	}
 	return sum.Sum128().Bytes(), err
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // Peers is the fills of the same dataset on the other nodes.
@@ -47,13 +49,26 @@ var errWithdrawn = errors.New("offer withdrawn")
 const offerTimeout = 2 * time.Minute
 
 // Accept grants those of the pieces that are neither here, as a replica either, nor on their way, have not overflowed, and
-// have room. Pieces that were dropped are fetched here, where they are compared with what they were.
+// have room. Pieces that were dropped, or have a checksum that no completion has, are fetched here, where they are compared.
 func (f *Fill) Accept(c Offer) []bool {
-	fits := f.fits(c.Pieces)
+	fits, comparable := f.fits(c.Pieces), f.comparable(c.Pieces)
 	return f.flights.grant(c, func(i int) bool {
 		p := c.Pieces[i]
-		return !f.overflow.has(p) && !f.dropped.has(p) && fits(i) && f.claim(p)
+		return !f.overflow.has(p) && !f.dropped.has(p) && comparable(i) && fits(i) && f.claim(p)
 	})
+}
+
+// comparable reports, for each of the pieces that another node offers to fetch, whether its completion can be compared.
+func (f *Fill) comparable(ps []PieceID) func(i int) bool {
+	if !f.cfg.Origins.Staged {
+		return func(int) bool { return true }
+	}
+	ok := make([]bool, len(ps))
+	for i, p := range ps {
+		want, err := f.expected(p)
+		ok[i] = err == nil && !stagein.IsCRC(want)
+	}
+	return func(i int) bool { return ok[i] }
 }
 
 // claim reports whether a piece may be stored here without Copy.
@@ -97,8 +112,15 @@ func (f *Fill) completeLocal(ps []*item) error {
 	return f.commit(all)
 }
 
-// commit records pieces as present, and ends the waits for them.
+// commit records pieces as present, and ends the waits for them. Those that the source has changed are fetched here.
 func (f *Fill) commit(all []stored) error {
+	all = slices.DeleteFunc(all, func(a stored) bool {
+		err := f.compareSource(a.PieceID, a.sum, nil)
+		if err != nil {
+			f.finish(a.PieceID, a.fl, errWithdrawn)
+		}
+		return err != nil
+	})
 	if len(all) == 0 {
 		return nil
 	}

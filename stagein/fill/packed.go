@@ -67,11 +67,19 @@ func (u unpacking) all(wanted PieceID) error {
 	if parts, err = u.unchanged(u.fitting(parts, wanted)); err != nil {
 		return err
 	}
+	for _, x := range parts {
+		u.unpacked.add(x.PieceID)
+	}
+	defer func() {
+		for _, x := range parts {
+			u.unpacked.remove(x.PieceID)
+		}
+	}()
 	return u.read(parts)
 }
 
 func (u unpacking) item(p part) *item {
-	return &item{part: p, sum: archive.Hasher{Size: p.n}, want: u.dropped.checker(p.PieceID, p.n)}
+	return &item{part: p, sum: archive.Hasher{Size: p.n}, want: u.checker(p.PieceID, p.n)}
 }
 
 // unchanged returns parts without those that were dropped and have other bytes in the source now. Nothing but the right
@@ -160,7 +168,7 @@ func (u unpacking) commit(x *item) error {
 	if u.present.has(x.PieceID) {
 		return nil
 	}
-	changed := u.dropped.fromSource(x.PieceID, x.sum.Sum128(), x.want)
+	changed := u.compareSource(x.PieceID, x.sum.Sum128(), x.want)
 	x.changed = changed != nil
 	if u.dry {
 		return nil // the waiters get the result when the read ends
@@ -170,6 +178,7 @@ func (u unpacking) commit(x *item) error {
 			return err
 		}
 		u.markPresent(x.PieceID, x.n)
+		u.unpacked.remove(x.PieceID)
 	}
 	if fl := u.flights.of(x.PieceID); fl != nil {
 		u.finish(x.PieceID, fl, u.outcome(x.PieceID, changed))

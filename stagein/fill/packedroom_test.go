@@ -1,10 +1,13 @@
 package fill_test
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/fill"
 	"github.com/bivouacfs/bivouac/stagein/jobtest"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
@@ -27,13 +30,37 @@ func TestPackedDoesNotFit(t *testing.T) {
 	}
 }
 
+// lastIn is the file that lies behind all others in its archive.
+func lastIn(files []manifest.Record) metadata.Ino {
+	return slices.MaxFunc(files, func(a, b manifest.Record) int { return cmp.Compare(a.From.Off, b.From.Off) }).Attr.Ino
+}
+
+// TestCompanionsAreFetching: files of a compressed tar that come with another one are on their way, although no reader waits
+// for them: what is stored of them is no replica that an earlier run has left.
+func TestCompanionsAreFetching(t *testing.T) {
+	f, files := overflowing(t, stageintest.PackGzip(t, stageintest.ManySmall(t, stageintest.Rand(t), 20, 12_000)), new(flipFS), stageintest.QuietLog())
+	f.Config().Room = nil
+	f.Config().Put = func(_ context.Context, ino metadata.Ino, _ []byte, _ int64) error {
+		if !f.Fetching(fill.PieceID{Ino: ino}) {
+			t.Errorf("%v is stored, and not on its way", ino)
+		}
+		return nil
+	}
+	stageintest.NoError(t, f.Need(t.Context(), lastIn(files), 0, 1))
+	for _, r := range files {
+		if p := (fill.PieceID{Ino: r.Attr.Ino}); f.Fetching(p) || !f.Present(p) {
+			t.Errorf("%v is on its way %v, here %v", r.Attr.Ino, f.Fetching(p), f.Present(p))
+		}
+	}
+}
+
 // TestUnpackingLeavesReplicas: a file of a compressed tar that is fetched brings the others along, but for those of which this
 // node has a replica.
 func TestUnpackingLeavesReplicas(t *testing.T) {
 	r := stageintest.Rand(t)
 	f, files := overflowing(t, stageintest.PackGzip(t, stageintest.ManySmall(t, r, 20, 12_000)), new(flipFS), stageintest.QuietLog())
 	replica := func(ino metadata.Ino) bool { return ino.Seq()%2 == 0 }
-	wanted := files[len(files)-1].Attr.Ino // it is behind all others
+	wanted := lastIn(files)
 	cfg := f.Config()
 	cfg.Room = nil
 	cfg.Claim = func(p fill.PieceID) bool { return !replica(p.Ino) }

@@ -48,8 +48,9 @@ func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.I
 	return failed, nil
 }
 
-// dropped is the pieces that Refetch has dropped, also when they are here again. They have to be what they were, whoever
-// brings them.
+// dropped is the pieces whose bytes in this node's object are not to be trusted, also when they are here again: Refetch has
+// dropped them, or others than the right ones were stored. They have to be what they were, whoever brings them, and are
+// compared before they are stored.
 type dropped struct {
 	mu     sync.Mutex
 	pieces map[PieceID]*droppedPiece // guarded by mu
@@ -73,42 +74,25 @@ func (d *dropped) add(p PieceID, sum [16]byte) {
 	d.pieces[p] = &droppedPiece{sum: sum}
 }
 
-// checker makes the checker of a piece of n bytes of which only the CRC-32C is known; nil for others.
-func (d *dropped) checker(p PieceID, n int64) *stagein.Checker {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if x := d.pieces[p]; x != nil && stagein.IsCRC(x.sum) {
-		return stagein.NewChecker(x.sum, n)
-	}
-	return nil
-}
-
-// accepts reports whether a piece is what it was. c, if not nil, is its checker.
-func (d *dropped) accepts(p PieceID, sum [16]byte, c *stagein.Checker) bool {
+// note notes whether the source has had another piece; false if p was not dropped.
+func (d *dropped) note(p PieceID, changed bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x := d.pieces[p]
-	switch {
-	case x == nil || x.sum == [16]byte{}:
-		return true
-	case stagein.IsCRC(x.sum):
-		return c == nil || c.Check() == nil
+	if x != nil {
+		x.changed = changed
 	}
-	return x.sum == sum
+	return x != nil
 }
 
-// fromSource is accepts for bytes of the source: ESTALE if they are others.
-func (d *dropped) fromSource(p PieceID, sum [16]byte, c *stagein.Checker) error {
-	ok := d.accepts(p, sum, c)
+// sum returns the checksum that a dropped piece must have; false if p was not dropped.
+func (d *dropped) sum(p PieceID) ([16]byte, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if x := d.pieces[p]; x != nil {
-		x.changed = !ok
+		return x.sum, true
 	}
-	if !ok {
-		return errChanged(p)
-	}
-	return nil
+	return [16]byte{}, false
 }
 
 // changed reports whether the source has other bytes of a piece than when it was staged.
@@ -121,9 +105,62 @@ func (d *dropped) changed(p PieceID) bool {
 
 // has reports whether a piece was dropped. Other bytes may be stored where it has holes, so that their zeros must be, too.
 func (d *dropped) has(p PieceID) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.pieces[p] != nil
+	_, ok := d.sum(p)
+	return ok
+}
+
+// expected returns the checksum that a piece must have: that of a dropped one, or in the manifest if all was staged before
+// that was published, by nodes that may be lost. Zeros: not known.
+func (f *Fill) expected(p PieceID) ([16]byte, error) {
+	if sum, ok := f.dropped.sum(p); ok || !f.cfg.Origins.Staged {
+		return sum, nil
+	}
+	_, a, err := f.cfg.Files.Origin(p.Ino)
+	if err != nil {
+		return [16]byte{}, err
+	}
+	return lastSum(f, p, &a, [16]byte{})
+}
+
+// checker makes the checker of a piece of n bytes of which only the CRC-32C is known; nil for others.
+func (f *Fill) checker(p PieceID, n int64) *stagein.Checker {
+	want, err := f.expected(p)
+	if err != nil || !stagein.IsCRC(want) {
+		return nil
+	}
+	return stagein.NewChecker(want, n)
+}
+
+// compareSource returns ESTALE if the source has given other bytes of a piece than it must have. sum is their checksum; c, if
+// not nil, is its checker. Without that, a piece of which only the CRC-32C is known cannot be compared: errWithdrawn.
+func (f *Fill) compareSource(p PieceID, sum [16]byte, c *stagein.Checker) error {
+	want, err := f.expected(p)
+	ok := sum == want
+	switch {
+	case err != nil:
+		return err
+	case want == [16]byte{}:
+		ok = true
+	case stagein.IsCRC(want) && c == nil:
+		return fmt.Errorf("inode %v: %w", p.Ino, errWithdrawn)
+	case stagein.IsCRC(want):
+		ok = c.Check() == nil
+	}
+	if !f.dropped.note(p, !ok) && !ok {
+		err = f.soil(p, want)
+		f.dropped.note(p, true)
+	}
+	if err == nil && !ok {
+		err = errChanged(p)
+	}
+	return err
+}
+
+// soil notes that other bytes of a piece may have been stored here than those that are fetched next, also for a daemon that is
+// started later.
+func (f *Fill) soil(p PieceID, sum [16]byte) error {
+	f.dropped.add(p, sum)
+	return f.journal.add(p, droppedSum)
 }
 
 // lastSum returns the checksum of a piece of the file a: journaled, or that of the manifest if it is zeros.
@@ -176,8 +213,7 @@ func (f *Fill) forget(ino metadata.Ino, was map[PieceID][16]byte) ([]PieceID, er
 func (f *Fill) drop(s *placement, p PieceID, sum [16]byte) {
 	f.dropped.add(p, sum)
 	if f.present.remove(p) {
-		_, n, _ := s.at(p.Chunk, f.cfg.Self)
-		f.bytes.Add(-n)
+		f.bytes.Add(-max(min(s.chunk, s.a.Size-int64(p.Chunk)*s.chunk), 0))
 		if p.Chunk == 0 {
 			f.files.Add(-1)
 		}
@@ -187,7 +223,8 @@ func (f *Fill) drop(s *placement, p PieceID, sum [16]byte) {
 	}
 }
 
-// dropAgain drops the pieces that an earlier run of the daemon has dropped and not stored since.
+// dropAgain drops the pieces that an earlier run of the daemon has dropped and not stored since. One whose checksum cannot be
+// found is not served by this run.
 func dropAgain(f *Fill, all map[PieceID]bool) error {
 	if len(all) == 0 {
 		return nil
@@ -199,12 +236,13 @@ func dropAgain(f *Fill, all map[PieceID]bool) error {
 	m, _ := f.cfg.Watch()
 	for p := range all {
 		_, a, err := f.cfg.Files.Origin(p.Ino)
-		if err != nil {
-			return err
+		var sum [16]byte
+		if err == nil {
+			sum, err = lastSum(f, p, &a, was[p])
 		}
-		sum, err := lastSum(f, p, &a, was[p])
 		if err != nil {
-			return err
+			f.cfg.Log.WithError(err).WithField("inode", p.Ino.String()).Error("checksum of a damaged file not found: reads of it fail with EIO until the daemon is started again")
+			sum = droppedSum // of no piece
 		}
 		s := placementOf(m, a)
 		f.drop(&s, p, sum)
@@ -218,19 +256,25 @@ func copied(f *Fill, p PieceID) bool {
 		return false
 	}
 	from, a, err := f.cfg.Files.Origin(p.Ino)
-	if err != nil || IsOverflow(&a) {
+	if err != nil || IsOverflow(&a) || f.unpacked.has(p) {
 		return false
 	}
 	var sum [16]byte
+	want, dropped := f.dropped.sum(p)
 	adopted := false
-	if a.Layout.Kind == metadata.Local {
+	if a.Layout.Kind == metadata.Local && !dropped && !f.cfg.Origins.Staged { // it could not be compared before it is here
 		sum, adopted = adoptKept(f, &from, &a)
 	}
-	ok := adopted
+	ok, soiled := adopted, false
 	if !ok && f.cfg.Copy != nil {
-		sum, ok = f.cfg.Copy(f.ctx, p)
+		sum, ok, soiled = f.cfg.Copy(f.ctx, p, want)
 	}
-	if !ok || !f.dropped.accepts(p, sum, nil) || f.journal.add(p, sum) != nil {
+	if soiled && !dropped {
+		if want, err = f.expected(p); err == nil {
+			err = f.soil(p, want)
+		}
+	}
+	if !ok || err != nil || f.journal.add(p, sum) != nil {
 		return false
 	}
 	n := a.Size

@@ -3,13 +3,18 @@ package fill_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/fill"
@@ -61,6 +66,147 @@ func TestRefetchOfChangedSource(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStandInCompares: the files of a lost node are fetched by others, which serve no bytes that are not those that were staged,
+// whoever reads the source for them. When it has the old bytes again, so have they.
+func TestStandInCompares(t *testing.T) {
+	for _, c := range []struct {
+		path   string
+		stripe int64
+	}{{"a.tar", 1 << 20}, {"a.tar", 1000}, {"a.tar.gz", 1 << 20}, {"a.tar.gz", 1000}} {
+		t.Run(fmt.Sprint(c.path, " ", c.stripe), func(t *testing.T) {
+			s := jobtest.NewRack(t, 3, "/src/"+c.path, stagein.Options{})
+			s.Region, s.Stripe = 1024, c.stripe
+			s.Archive(c.path, "m", 60, "")
+			s.Check()
+			files, err := stageintest.FilesOfParts(s.Records, s.Sums)
+			stageintest.NoError(t, err)
+			n, dir := s.FS.Nodes[s.Path], t.TempDir()
+			old := n.Data
+			n.Data = changeContent(t, c.path, old)
+			m := stageintest.ClusterMap(3).WithState(1, cluster.Down, "")
+			s.Swarm = jobtest.NewSwarm(s.Job)
+			fills, lost := make(map[metadata.NodeID]*fill.Fill), make(map[metadata.NodeID][]fill.PieceID)
+			for _, id := range m.Up() {
+				fills[id], err = s.Filler(m, id, &scan.Scanned{Origins: s.Plan.Origins}, files, dir)
+				stageintest.NoError(t, err)
+				lost[id], err = fills[id].List(m)
+				stageintest.NoError(t, err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var wg sync.WaitGroup
+			for _, f := range fills {
+				wg.Go(func() { f.Run(ctx, func() {}) })
+			}
+			read := func() (served, refused int) {
+				t.Helper()
+				for id, ps := range lost {
+					for _, p := range ps {
+						switch err := fills[id].Await(ctx, p); {
+						case err == nil:
+							served++
+						case errors.Is(err, syscall.EIO):
+							refused++
+						default:
+							t.Errorf("piece %v = %v", p, err)
+						}
+					}
+				}
+				return served, refused
+			}
+			if served, refused := read(); refused <= served {
+				t.Errorf("the source has other bytes: %d pieces were served, %d refused", served, refused)
+			}
+			s.FS.Mu.Lock()
+			n.Data = old
+			s.FS.Mu.Unlock()
+			if served, refused := read(); refused > 0 || served == 0 {
+				t.Errorf("the source has the old bytes: %d pieces were served, %d refused", served, refused)
+			}
+			cancel()
+			wg.Wait()
+			for _, f := range fills {
+				stageintest.NoError(t, f.Close())
+			}
+			s.Holds(m, files)
+		})
+	}
+}
+
+// TestOneChecksumIsLost: of a damaged file whose checksum cannot be read when the daemon starts, nothing is served; other files
+// are.
+func TestOneChecksumIsLost(t *testing.T) {
+	j, f, files := crammed(t, 5, 1<<30, true)
+	stageintest.NoError(t, f.Need(t.Context(), files[1].Attr.Ino, 0, 1))
+	bad, path := &files[3], j.Path+"/"+files[3].Path
+	data := j.FS.Nodes[path].Data
+	source := func(b []byte) {
+		j.FS.Mu.Lock()
+		defer j.FS.Mu.Unlock()
+		j.FS.Nodes[path].Data = b
+	}
+	source(bytes.Repeat([]byte{0xee}, len(data)))
+	if failed, err := f.Refetch(t.Context(), []metadata.Ino{bad.Attr.Ino}); err != nil || len(failed) != 1 {
+		t.Fatalf("Refetch = %v, %v", failed, err)
+	}
+	lost := lostOrigin{f.Config().Files, bad.Attr.Ino, new(atomic.Bool)}
+	f.Config().Files = lost
+	f = started(t, f)
+	lost.found.Store(true)
+	source(data)
+	if err := f.Need(t.Context(), bad.Attr.Ino, 0, 1); !errors.Is(err, syscall.EIO) {
+		t.Errorf("Need of the file without a checksum = %v, want EIO", err)
+	}
+	stageintest.NoError(t, f.Need(t.Context(), files[1].Attr.Ino, 0, 1))
+	f = started(t, f)
+	stageintest.NoError(t, f.Need(t.Context(), bad.Attr.Ino, 0, 1))
+}
+
+type allFiles interface{ stagein.Files }
+
+// lostOrigin is files of which one is not found at first.
+type lostOrigin struct {
+	allFiles
+	ino   metadata.Ino
+	found *atomic.Bool
+}
+
+func (l lostOrigin) Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, error) {
+	if ino == l.ino && !l.found.Load() {
+		return manifest.Origin{}, metadata.Attr{}, syscall.EIO
+	}
+	return l.allFiles.Origin(ino)
+}
+
+// TestSoiledHole: a replica with other bytes was stored in part where a sparse member has holes. The zeros are stored.
+func TestSoiledHole(t *testing.T) {
+	stageintest.SparseTar(t, stageintest.HoleyFiles(stageintest.Rand(t)), func(t *testing.T, archive []byte) {
+		j := jobtest.TarJob(archive, 1)
+		_, err := j.Run(t.Context())
+		stageintest.NoError(t, err)
+		files, err := stageintest.FilesOfParts(j.Records, j.Sums)
+		stageintest.NoError(t, err)
+		m := stageintest.ClusterMap(1).WithState(0, cluster.Down, "").WithState(0, cluster.Up, "n0:1")
+		f, err := j.Filler(m, 0, &scan.Scanned{Origins: j.Plan.Origins}, files, t.TempDir())
+		stageintest.NoError(t, err)
+		defer f.Close()
+		was := j.Target.Objects
+		j.Target.Objects = make(map[stageintest.ObjectKey][]byte)
+		f.Config().Copy = func(ctx context.Context, p fill.PieceID, _ [16]byte) (sum [16]byte, ok, soiled bool) {
+			for off := int64(7); off < files.ByIno[p.Ino].Attr.Size; off += 4096 {
+				stageintest.NoError(t, j.Target.Put(ctx, 0, p.Ino, []byte{0xee}, off))
+			}
+			return sum, false, true
+		}
+		for k, want := range was {
+			stageintest.NoError(t, f.Need(t.Context(), k.Ino, 0, int64(len(want))))
+			if !bytes.Equal(j.Target.Objects[k], want) {
+				t.Errorf("inode %v has other bytes than were staged", k.Ino)
+			}
+		}
+	})
 }
 
 // TestRefetchOfHole: a file of a sparse member is damaged in its holes, too. The refetch brings the zeros.

@@ -228,9 +228,9 @@ func TestReplicaIsNotOffered(t *testing.T) {
 	a, b := mine[0], mine[1]
 	var copies atomic.Int64
 	f.Config().Claim = func(p fill.PieceID) bool { return p != a }
-	f.Config().Copy = func(_ context.Context, p fill.PieceID) (sum [16]byte, ok bool) {
+	f.Config().Copy = func(_ context.Context, p fill.PieceID, _ [16]byte) (sum [16]byte, ok, soiled bool) {
 		copies.Add(1)
-		return [16]byte{1}, p == a
+		return [16]byte{1}, p == a, false
 	}
 	if g := f.Accept(offerOf(1, 7, a, b)); g[0] || !g[1] {
 		t.Fatalf("granted %v, want only the piece without a replica", g)

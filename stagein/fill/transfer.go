@@ -24,7 +24,7 @@ type item struct {
 	heads   []byte
 	holes   *holes // of a sparse one
 	sum     archive.Hasher
-	want    *stagein.Checker // of one that was dropped, and of which only the CRC-32C is known
+	want    *stagein.Checker // if only the CRC-32C is known
 	read    bool             // all of it
 	stored  bool             // all of it is put
 	changed bool             // the source has other bytes of it than before
