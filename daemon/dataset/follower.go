@@ -56,10 +56,15 @@ type Follower struct {
 // SetStager must be called before Run.
 func (f *Follower) SetStager(s Stager) { f.stager = s }
 
-// SetTree has t hear of datasets, those that are there already too. A dataset stays in the phase
+// SetTree has t hear of datasets, those that are there or have ended already too. A dataset stays in the phase
 // Publishing while it is hidden from the programs of this node.
 func (f *Follower) SetTree(t TreeFunc, hidden func(cluster.Dataset) bool) {
 	f.tree.Store(&observer{t, hidden})
+	for _, ds := range f.n.View().Datasets {
+		if ds.Phase.Ended() { // discard may have come before
+			t(ds, manifest.Summary{})
+		}
+	}
 	f.announce()
 }
 

@@ -159,6 +159,28 @@ func (c *covers) shownFile(id metadata.DatasetID) string {
 	return filepath.Join(c.node.job.Dirs.Run, fmt.Sprintf("shown-%d", id))
 }
 
+// mountedFile is a file that is there when this run of the daemon, or an earlier one, may have mounted over a dataset.
+func (c *covers) mountedFile(id metadata.DatasetID) string {
+	return filepath.Join(c.node.job.Dirs.Run, fmt.Sprintf("mounted-%d", id))
+}
+
+func (c *covers) mayBeMounted(id metadata.DatasetID) bool {
+	_, err := os.Stat(c.mountedFile(id))
+	return err == nil
+}
+
+// prepare has the kernel forget the name of a dataset before the first mount over it. An earlier run of the daemon may have
+// left it as that of a dataset that has ended: when the kernel looks it up again, it detaches what is mounted over it.
+func (c *covers) prepare(ds cluster.Dataset) {
+	if c.mayBeMounted(ds.ID) {
+		return
+	}
+	c.uncover(ds.Name)
+	if err := os.WriteFile(c.mountedFile(ds.ID), nil, 0o600); err != nil {
+		c.node.log.WithError(err).Warn("if the daemon is restarted, the dataset's mount is made again")
+	}
+}
+
 // show ends the hiding of a dataset.
 func (c *covers) show(id metadata.DatasetID) {
 	if err := os.WriteFile(c.shownFile(id), nil, 0o600); err != nil {
@@ -201,6 +223,7 @@ func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 // detached when it is there.
 func (c *covers) forget(ds cluster.Dataset) {
 	next, taken := c.active(ds.Name)
+	taken = taken && c.mayBeMounted(next.ID)
 	c.mu.Lock()
 	x := c.seen[ds.ID]
 	if x != nil {
@@ -209,12 +232,12 @@ func (c *covers) forget(ds cluster.Dataset) {
 		taken = false
 	}
 	// If this run of the daemon has not mounted over ds, what is mounted there may be over its successor.
-	keep := c.succeeded(ds) || taken && next.Phase != cluster.Staging
+	keep := c.succeeded(ds) || taken
 	c.mu.Unlock()
-	c.show(ds.ID)
 	if !keep {
 		c.uncover(ds.Name)
 	}
+	c.show(ds.ID)
 }
 
 // succeeded reports whether another dataset with the same name has mounts, or gets some. They must not be detached with those
@@ -236,12 +259,14 @@ func (c *covers) mount(x *covered) {
 	x.mounts = true
 	ds, sum := x.ds, x.sum
 	c.wg.Go(func() {
+		c.prepare(ds)
 		m, view := c.make(ds, sum)
 		detach, again := c.done(x, m, view)
-		c.show(ds.ID)
 		if detach {
 			c.uncover(ds.Name)
-		} else if again {
+		}
+		c.show(ds.ID)
+		if !detach && again {
 			c.remake(x)
 		}
 	})

@@ -63,6 +63,7 @@ func TestSuccessorKeepsItsMount(t *testing.T) {
 	was, next := cluster.Dataset{ID: 1, Name: "ds", Phase: cluster.Sealed}, cluster.Dataset{ID: 2, Name: "ds", Phase: cluster.Sealed}
 	gone, other := was, next
 	gone.Phase, other.Name = cluster.Removed, "other"
+	var uncovered *[]string
 	for _, c := range []struct {
 		what string
 		do   func(c *covers)
@@ -75,10 +76,26 @@ func TestSuccessorKeepsItsMount(t *testing.T) {
 			c.active = func(string) (cluster.Dataset, bool) { return next, true }
 			c.forget(gone)
 		}, 1},
-		{"the daemon was restarted", func(c *covers) {
+		{"the daemon was restarted, and had mounted over the successor", func(c *covers) {
+			c.prepare(next)
+			*uncovered = nil
 			c.active = func(string) (cluster.Dataset, bool) { return next, true }
 			c.forget(gone)
 		}, 0},
+		{"the daemon was restarted, and had not mounted over the successor", func(c *covers) {
+			c.prepare(was)
+			*uncovered = nil
+			c.active = func(string) (cluster.Dataset, bool) { return next, true }
+			c.forget(gone)
+		}, 1},
+		{"the daemon was restarted, and the successor is mounted over before its predecessor has ended here", func(c *covers) {
+			c.prepare(was)
+			*uncovered = nil
+			c.prepare(next)
+			c.mounted(next)
+			c.forget(gone)
+			c.prepare(next) // again
+		}, 1},
 		{"the daemon was restarted, and no successor is published", func(c *covers) {
 			c.active = func(string) (cluster.Dataset, bool) { return cluster.Dataset{ID: 2, Phase: cluster.Staging}, true }
 			c.forget(gone)
@@ -91,7 +108,8 @@ func TestSuccessorKeepsItsMount(t *testing.T) {
 			c.remake(x)
 		}, 1},
 	} {
-		x, uncovered := testCovers(t.TempDir())
+		var x *covers
+		x, uncovered = testCovers(t.TempDir())
 		c.do(x)
 		if len(*uncovered) != c.want || slices.ContainsFunc(*uncovered, func(n string) bool { return n != "ds" }) {
 			t.Errorf("%s: %q are uncovered, want %d names", c.what, *uncovered, c.want)
