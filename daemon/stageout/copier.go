@@ -300,9 +300,9 @@ func (c *Copier) copyShare(ctx context.Context, s Share) (stageout.Result, error
 	var r stageout.Result
 	copied := make(chan error, 1)
 	go func() {
-		defer func() { memory <- c.keep(s) }()
 		var err error
 		r, err = (*f)(ctx, s)
+		memory <- c.keep(s)
 		copied <- err
 	}()
 	select {
