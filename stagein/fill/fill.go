@@ -410,7 +410,7 @@ func (f *Fill) readPiece(p PieceID, s *placement, from manifest.Origin, fl *flig
 	sum := xxh3.New128()
 	of, over := f.admit(fl)
 	src.Src = of(src.Src)
-	want, zeros := f.checker(p, n), f.dropped.has(p)
+	want, zeros := checker(f, p, n), f.dropped.has(p)
 	all := archive.HoleFiller{End: pos + n}
 	err = src.Read(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
 		_, _ = sum.Write(b) // cannot fail
@@ -424,7 +424,7 @@ func (f *Fill) readPiece(p PieceID, s *placement, from manifest.Origin, fl *flig
 	})
 	over()
 	if err = src.Close(err); err == nil {
-		err = f.compareSource(p, sum.Sum128().Bytes(), want)
+		err = compareSource(f, p, sum.Sum128().Bytes(), want)
 	}
 	return sum.Sum128().Bytes(), err
 }

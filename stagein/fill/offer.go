@@ -51,21 +51,21 @@ const offerTimeout = 2 * time.Minute
 // Accept grants those of the pieces that are neither here, as a replica either, nor on their way, have not overflowed, and
 // have room. Pieces that were dropped, or have a checksum that no completion has, are fetched here, where they are compared.
 func (f *Fill) Accept(c Offer) []bool {
-	fits, comparable := f.fits(c.Pieces), f.comparable(c.Pieces)
+	fits, comparable := f.fits(c.Pieces), comparableIn(f, c.Pieces)
 	return f.flights.grant(c, func(i int) bool {
 		p := c.Pieces[i]
 		return !f.overflow.has(p) && !f.dropped.has(p) && comparable(i) && fits(i) && f.claim(p)
 	})
 }
 
-// comparable reports, for each of the pieces that another node offers to fetch, whether its completion can be compared.
-func (f *Fill) comparable(ps []PieceID) func(i int) bool {
+// comparableIn reports, for each of the pieces that another node offers to fetch, whether its completion can be compared.
+func comparableIn(f *Fill, ps []PieceID) func(i int) bool {
 	if !f.cfg.Origins.Staged {
 		return func(int) bool { return true }
 	}
 	ok := make([]bool, len(ps))
 	for i, p := range ps {
-		want, err := f.expected(p)
+		want, err := expected(f, p)
 		ok[i] = err == nil && !stagein.IsCRC(want)
 	}
 	return func(i int) bool { return ok[i] }
@@ -115,7 +115,7 @@ func (f *Fill) completeLocal(ps []*item) error {
 // commit records pieces as present, and ends the waits for them. Those that the source has changed are fetched here.
 func (f *Fill) commit(all []stored) error {
 	all = slices.DeleteFunc(all, func(a stored) bool {
-		err := f.compareSource(a.PieceID, a.sum, nil)
+		err := compareSource(f, a.PieceID, a.sum, nil)
 		if err != nil {
 			f.finish(a.PieceID, a.fl, errWithdrawn)
 		}

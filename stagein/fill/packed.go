@@ -79,7 +79,7 @@ func (u unpacking) all(wanted PieceID) error {
 }
 
 func (u unpacking) item(p part) *item {
-	return &item{part: p, sum: archive.Hasher{Size: p.n}, want: u.checker(p.PieceID, p.n)}
+	return &item{part: p, sum: archive.Hasher{Size: p.n}, want: checker(u.Fill, p.PieceID, p.n)}
 }
 
 // unchanged returns parts without those that were dropped and have other bytes in the source now. Nothing but the right
@@ -168,7 +168,7 @@ func (u unpacking) commit(x *item) error {
 	if u.present.has(x.PieceID) {
 		return nil
 	}
-	changed := u.compareSource(x.PieceID, x.sum.Sum128(), x.want)
+	changed := compareSource(u.Fill, x.PieceID, x.sum.Sum128(), x.want)
 	x.changed = changed != nil
 	if u.dry {
 		return nil // the waiters get the result when the read ends

@@ -111,7 +111,7 @@ func (d *dropped) has(p PieceID) bool {
 
 // expected returns the checksum that a piece must have: that of a dropped one, or in the manifest if all was staged before
 // that was published, by nodes that may be lost. Zeros: not known.
-func (f *Fill) expected(p PieceID) ([16]byte, error) {
+func expected(f *Fill, p PieceID) ([16]byte, error) {
 	if sum, ok := f.dropped.sum(p); ok || !f.cfg.Origins.Staged {
 		return sum, nil
 	}
@@ -123,8 +123,8 @@ func (f *Fill) expected(p PieceID) ([16]byte, error) {
 }
 
 // checker makes the checker of a piece of n bytes of which only the CRC-32C is known; nil for others.
-func (f *Fill) checker(p PieceID, n int64) *stagein.Checker {
-	want, err := f.expected(p)
+func checker(f *Fill, p PieceID, n int64) *stagein.Checker {
+	want, err := expected(f, p)
 	if err != nil || !stagein.IsCRC(want) {
 		return nil
 	}
@@ -133,8 +133,8 @@ func (f *Fill) checker(p PieceID, n int64) *stagein.Checker {
 
 // compareSource returns ESTALE if the source has given other bytes of a piece than it must have. sum is their checksum; c, if
 // not nil, is its checker. Without that, a piece of which only the CRC-32C is known cannot be compared: errWithdrawn.
-func (f *Fill) compareSource(p PieceID, sum [16]byte, c *stagein.Checker) error {
-	want, err := f.expected(p)
+func compareSource(f *Fill, p PieceID, sum [16]byte, c *stagein.Checker) error {
+	want, err := expected(f, p)
 	ok := sum == want
 	switch {
 	case err != nil:
@@ -147,7 +147,7 @@ func (f *Fill) compareSource(p PieceID, sum [16]byte, c *stagein.Checker) error 
 		ok = c.Check() == nil
 	}
 	if !f.dropped.note(p, !ok) && !ok {
-		err = f.soil(p, want)
+		err = soil(f, p, want)
 		f.dropped.note(p, true)
 	}
 	if err == nil && !ok {
@@ -158,7 +158,7 @@ func (f *Fill) compareSource(p PieceID, sum [16]byte, c *stagein.Checker) error 
 
 // soil notes that other bytes of a piece may have been stored here than those that are fetched next, also for a daemon that is
 // started later.
-func (f *Fill) soil(p PieceID, sum [16]byte) error {
+func soil(f *Fill, p PieceID, sum [16]byte) error {
 	f.dropped.add(p, sum)
 	return f.journal.add(p, droppedSum)
 }
@@ -270,8 +270,8 @@ func copied(f *Fill, p PieceID) bool {
 		sum, ok, soiled = f.cfg.Copy(f.ctx, p, want)
 	}
 	if soiled && !dropped {
-		if want, err = f.expected(p); err == nil {
-			err = f.soil(p, want)
+		if want, err = expected(f, p); err == nil {
+			err = soil(f, p, want)
 		}
 	}
 	if !ok || err != nil || f.journal.add(p, sum) != nil {

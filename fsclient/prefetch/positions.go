@@ -1,0 +1,23 @@
+package prefetch
+
+import "context"
+
+// positions gives the tracker the positions that are new. An old one would bring back a rank that has ended, and an order
+// that reads have left.
+func (f *follower) positions() {
+	for _, p := range f.e.cfg.Positions() {
+		if last, ok := f.heard[p.Rank]; !ok || last != p {
+			f.heard[p.Rank] = p
+			f.t.Position(p.Rank, p.Epoch, p.Position, f.e.cfg.Now())
+		}
+	}
+}
+
+// size is the bytes that a number takes of the tracker's budget: streams have their own.
+func (f *follower) size(number int) int64 {
+	u, ok := f.e.unit(context.Background(), f.numbers, number)
+	if !ok || u.n > f.e.whole() {
+		return 0
+	}
+	return u.n
+}
