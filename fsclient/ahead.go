@@ -139,11 +139,12 @@ func (b *aheadRead) release() {
 // open opens those that are not open at their home, by one call. The home leaves out what another node has open.
 func (b *aheadRead) open(ctx context.Context) error {
 	var ask []metadata.OpenAhead
-	byIno := make(map[metadata.Ino]*File)
+	byIno, recalls := make(map[metadata.Ino]*File), make(map[metadata.Ino]uint64)
 	for _, f := range b.files {
 		f.mu.Lock()
 		if !f.atHome {
 			ask, byIno[f.ino] = append(ask, metadata.OpenAhead{Ino: f.ino, Ticket: f.ticket}), f
+			recalls[f.ino] = f.app.recalls
 		}
 		f.mu.Unlock()
 	}
@@ -158,13 +159,13 @@ func (b *aheadRead) open(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	opened, err := home.OpenAhead(ctx, b.c.holder(), ask)
+	opened, run, err := home.OpenAhead(ctx, b.c.holder(), ask)
 	if err != nil {
 		return err
 	}
 	for _, a := range opened {
 		if f := byIno[a.Ino]; f != nil {
-			f.openedAhead(a)
+			f.openedAhead(a, run, recalls[a.Ino])
 			if err := f.begin(ctx, a); err != nil {
 				return err
 			}
@@ -175,10 +176,13 @@ func (b *aheadRead) open(ctx context.Context) error {
 
 // openedAhead notes that the home knows that f is open, with the attributes a. Alone stays false: others may open it before
 // a process here does.
-func (f *File) openedAhead(a metadata.Attr) {
+func (f *File) openedAhead(a metadata.Attr, run metadata.Run, recalls uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.atHome = true
+	if recalls == f.app.recalls {
+		f.homeRun = run
+	}
 	if a.Ctime >= f.attr.Ctime { // else a later answer has overtaken it
 		f.attr = a
 	}

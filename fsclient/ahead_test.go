@@ -24,7 +24,7 @@ func (h countedHome) Open(ctx context.Context, by metadata.Holder, ino metadata.
 	return h.Home.Open(ctx, by, ino, o)
 }
 
-func (h countedHome) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, error) {
+func (h countedHome) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, metadata.Run, error) {
 	h.calls.Add(1)
 	return h.Home.OpenAhead(ctx, by, files)
 }

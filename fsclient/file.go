@@ -43,6 +43,7 @@ type File struct {
 	end      int64                        // under mu: how far those writes went
 	later    int64                        // under mu: how far those went that began after the last call to the home
 	atHome   bool                         // under mu: the home knows that it is open here
+	homeRun  metadata.Run                 // under mu: metadata.Holding.Run, if the home has not restarted since
 	failed   bool                         // under mu: there may be bytes of which no home knows
 	drops    bool                         // under mu: writes drop setuid and setgid
 	reserved int64                        // under mu: how far space was taken behind the end
@@ -163,9 +164,9 @@ func newFile(c *Client, ino metadata.Ino) *File {
 func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error) {
 	f.mu.Lock()
 	o := metadata.Opening{Ticket: f.ticket, Maps: maps && !f.maps}
-	atHome := f.atHome
+	atHome, run, recalls := f.atHome, f.homeRun, f.app.recalls
 	f.mu.Unlock()
-	if atHome && !o.Maps {
+	if atHome && run != 0 && !o.Maps {
 		return f.refresh(ctx)
 	}
 	f.asksToMap(o, 1) // a home that restarts before the answer arrives must hear of it
@@ -185,6 +186,9 @@ func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error)
 	f.mu.Lock()
 	f.atHome = true
 	f.holds(h)
+	if recalls == f.app.recalls {
+		f.homeRun = h.Run
+	}
 	if h.Attr.Ctime >= f.attr.Ctime { // else a later answer has overtaken it
 		f.attr = h.Attr
 	}
@@ -274,6 +278,14 @@ func (f *File) Attr() metadata.Attr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.known()
+}
+
+// HomeRun changes when the home has restarted: a client that died with it, or before it has asked all, may have written what
+// no home knows of. 0 is unknown.
+func (f *File) HomeRun() metadata.Run {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.homeRun
 }
 
 // Changed reports whether the file with the attributes a has changed since it was

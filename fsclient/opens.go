@@ -96,14 +96,6 @@ func (r closeReporter) report(ctx context.Context, home metadata.NodeID, files [
 	return false
 }
 
-// HomeRun changes when a home has restarted, which asks for all its files. A client that died with the home may have written
-// to files that are not open here.
-func (c *Client) HomeRun(home metadata.NodeID) metadata.Run {
-	c.files.mu.Lock()
-	defer c.files.mu.Unlock()
-	return c.files.homeRuns[home]
-}
-
 // Recall is metadata.Recaller.
 func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
 	r := recalled(c, q)
@@ -131,6 +123,7 @@ func recalled(c *Client, q metadata.Recall) metadata.Recalled {
 			var placed []metadata.Extent
 			if len(q.Only) == 0 { // else the home knows its appends
 				flight, placed = f.app.Report()
+				f.homeRun = 0
 			}
 			r.Files = append(r.Files, metadata.Opened{
 				Ino: ino, Ticket: f.ticket, Unsure: f.unsure, Outstanding: flight, Written: placed,
@@ -145,7 +138,6 @@ func recalled(c *Client, q metadata.Recall) metadata.Recalled {
 	if len(q.Only) > 0 {
 		return r
 	}
-	t.homeRuns[q.Home] = q.Run
 	for ino := range t.open {
 		if ino.Home() == q.Home && ino > q.After {
 			add(ino)

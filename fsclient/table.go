@@ -13,16 +13,15 @@ import (
 // homes have not been told of.
 type fileTable struct {
 	mu       sync.Mutex
-	ticket   metadata.Ticket                  // under mu: the last ticket
-	seq      uint64                           // under mu: of the last append
-	open     map[metadata.Ino]*File           // under mu
-	idle     map[metadata.Ino]time.Time       // under mu: open files without a use, since when
-	closed   map[metadata.NodeID]closes       // under mu: to be reported to their homes
-	telling  map[metadata.NodeID]struct{}     // under mu: homes that are being told of closes
-	creating map[metadata.Ticket]struct{}     // under mu: creates in flight
-	settle   map[*File]struct{}               // under mu: files whose home must hear of appends
-	writing  int                              // under mu: Writers that are open for writing
-	homeRuns map[metadata.NodeID]metadata.Run // under mu: of homes that have restarted
+	ticket   metadata.Ticket              // under mu: the last ticket
+	seq      uint64                       // under mu: of the last append
+	open     map[metadata.Ino]*File       // under mu
+	idle     map[metadata.Ino]time.Time   // under mu: open files without a use, since when
+	closed   map[metadata.NodeID]closes   // under mu: to be reported to their homes
+	telling  map[metadata.NodeID]struct{} // under mu: homes that are being told of closes
+	creating map[metadata.Ticket]struct{} // under mu: creates in flight
+	settle   map[*File]struct{}           // under mu: files whose home must hear of appends
+	writing  int                          // under mu: Writers that are open for writing
 }
 
 // closes is the closed files of one home.
@@ -35,7 +34,6 @@ func (t *fileTable) init() {
 	t.telling = make(map[metadata.NodeID]struct{})
 	t.creating = make(map[metadata.Ticket]struct{})
 	t.settle = make(map[*File]struct{})
-	t.homeRuns = make(map[metadata.NodeID]metadata.Run)
 }
 
 func (t *fileTable) acquire(c *Client, ino metadata.Ino) *File {

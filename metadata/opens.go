@@ -28,6 +28,9 @@ type Holding struct {
 	Attr  Attr
 	Maps  bool // the client has the right that Opening.Maps asks for, until it closes the file
 	Alone bool // no other node has the file open
+	// Run is another one when the home has restarted since; 0 until it has heard from all nodes after that. Then a client
+	// that it does not know may be writing.
+	Run Run
 }
 
 // Opened is a file that a client has open or has closed.
@@ -126,8 +129,8 @@ type OpenAhead struct {
 // AheadOpener is an optional power of Opens.
 type AheadOpener interface {
 	// OpenAhead is Open of many files, which by will probably read soon. It opens only files that have a name and that no
-	// other node has open, without waiting for any. It returns the attributes of those that it has opened, in the order of files.
-	OpenAhead(ctx context.Context, by Holder, files []OpenAhead) ([]Attr, error)
+	// other node has open, without waiting for any. It returns the attributes of those that it has opened, in the order of files, and Holding.Run.
+	OpenAhead(ctx context.Context, by Holder, files []OpenAhead) ([]Attr, Run, error)
 }
 
 // Recall asks a client which files of one home it has open. Of those that it names the client first sends what it has

@@ -275,8 +275,8 @@ func (s *Server) openHandlers() node.Handlers {
 			return openReply(s.Open(ctx, by(r, q.Run), q.Ino, q.Opening))
 		}),
 		wire.OpOpenAhead: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.OpenAheadReq) (node.Appender, error) {
-			as, err := s.files.OpenAhead(ctx, by(r, q.Run), q.Files)
-			return &wire.AttrsResp{Attrs: as}, err
+			as, run, err := s.files.OpenAhead(ctx, by(r, q.Run), q.Files)
+			return &wire.OpenAheadResp{Run: run, Attrs: as}, err
 		}),
 		wire.OpCreateOpen: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.CreateOpenReq) (node.Appender, error) {
 			return openReply(s.CreateOpen(ctx, by(r, q.Run), q.Opening, q.Dir, q.Name, q.New))

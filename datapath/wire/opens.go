@@ -26,6 +26,7 @@ func (m *OpenResp) fields(c *codec) {
 	c.attr(&m.Attr)
 	c.bool(&m.Maps)
 	c.bool(&m.Alone)
+	u64(c, &m.Holding.Run)
 }
 
 // OpenAheadReq asks for files that its client will probably read soon.
@@ -42,10 +43,16 @@ func (m *OpenAheadReq) fields(c *codec) {
 	})
 }
 
-// AttrsResp is the files that an OpenAheadReq has opened.
-type AttrsResp struct{ Attrs []metadata.Attr }
+// OpenAheadResp is the files that an OpenAheadReq has opened.
+type OpenAheadResp struct {
+	Run   metadata.Run
+	Attrs []metadata.Attr
+}
 
-func (m *AttrsResp) fields(c *codec) { list(c, &m.Attrs, MaxFiles, attrSize, (*codec).attr) }
+func (m *OpenAheadResp) fields(c *codec) {
+	u64(c, &m.Run)
+	list(c, &m.Attrs, MaxFiles, attrSize, (*codec).attr)
+}
 
 // CreateOpenReq asks for a new file that its client has open.
 type CreateOpenReq struct {

@@ -108,9 +108,9 @@ func messages() []Message {
 		&PutPiecesResp{Status: []syscall.Errno{0, syscall.EBADMSG}},
 		&TruncateReq{Ino: 5, Size: 12},
 		&OpenReq{Run: 1 << 60, Ino: 5, Opening: metadata.Opening{Ticket: 9, Maps: true}},
-		&OpenResp{metadata.Holding{Attr: sampleAttr, Maps: true}},
+		&OpenResp{metadata.Holding{Attr: sampleAttr, Maps: true, Run: 1 << 60}},
 		&OpenAheadReq{Run: 7, Files: []metadata.OpenAhead{{Ino: 5, Ticket: 9}, {Ino: 6, Ticket: 10}}},
-		&AttrsResp{Attrs: []metadata.Attr{sampleAttr, {Ino: 6}}},
+		&OpenAheadResp{Run: 3, Attrs: []metadata.Attr{sampleAttr, {Ino: 6}}},
 		&CreateOpenReq{Run: 1, Opening: metadata.Opening{Ticket: 2}, CreateReq: CreateReq{Dir: 16, Name: "n", New: sampleNew}},
 		&ClosedReq{Run: 3},
 		&ClosedReq{Run: 3, Files: []metadata.Opened{{Ino: 5, Ticket: 6}, {Ino: 7, Ticket: 8, Unsure: true, Written: []metadata.Extent{{Off: 1, Len: 2}, {Off: 3, Len: 4}}, Locks: []metadata.Lock{sampleLock}}}},
@@ -236,7 +236,7 @@ func TestGolden(t *testing.T) {
 			attr + "01000000" + "e8030000" + "0200" + "0300000000000000" + "01000000"},
 		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "01000000" + "1000000000000000" + "01000000" + "64"},
 		{&Hello{Purpose: PurposeStream, Protection: 2, From: 1, To: 2, Nonce: Nonce{9}},
-			hex.EncodeToString([]byte("BVhi")) + "0800" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+			hex.EncodeToString([]byte("BVhi")) + "0900" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
 		if got := hex.EncodeToString(Append(nil, c.m)); got != c.want {
 			t.Errorf("%T = %s, want %s", c.m, got, c.want)

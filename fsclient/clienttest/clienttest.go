@@ -79,7 +79,7 @@ func New(t testing.TB, cfg Config) *Home {
 	})
 	h.Locks = l
 	h.Files = opens.New(opens.Config{
-		Store: unguarded{h}, Locks: l,
+		Store: unguarded{h}, Locks: l, Run: 1,
 		Places: func(_ context.Context, a metadata.Attr, _ bool) (all []opens.Place, err error) {
 			for _, id := range cfg.View().Map.Order(a.Ino, a.Layout) {
 				all = append(all, opens.Place{Node: id, Object: a.Object()})
@@ -122,7 +122,7 @@ func New(t testing.TB, cfg Config) *Home {
 }
 
 // OpenAhead is metadata.AheadOpener.
-func (h *Home) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, error) {
+func (h *Home) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, metadata.Run, error) {
 	return h.Files.OpenAhead(ctx, by, files)
 }
 

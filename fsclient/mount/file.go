@@ -109,7 +109,10 @@ func (s *fsys) opened(in *fuse.InHeader, f *fsclient.File, flags uint32, out *fu
 
 // keepPages makes the kernel keep the pages of a live file that has not changed since they were read.
 func (s *fsys) keepPages(h *handle, out *fuse.OpenOut) {
-	v := pagecache.Version{Epoch: s.client.Epoch(), Home: s.client.HomeRun(h.file.Ino().Home()), Ctime: h.file.Attr().Ctime}
+	v := pagecache.Version{Epoch: s.client.Epoch(), Home: h.file.HomeRun(), Ctime: h.file.Attr().Ctime}
+	if v.Home == 0 {
+		return
+	}
 	if s.cached.Fresh(h.file.Ino(), v) {
 		out.OpenFlags |= fuse.FOPEN_KEEP_CACHE
 		return

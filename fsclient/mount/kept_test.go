@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"syscall"
@@ -97,9 +98,15 @@ func TestPagesAreKept(t *testing.T) {
 	}
 }
 
-// TestRestartedHome: bytes of which no home knows, because their writer was killed together with it, are seen by the next open
-// once the home has restarted.
+// TestRestartedHome: bytes of which no home knows, because their writer was killed together with it, or before it has asked the
+// writer, are seen by the next open once the home has restarted, also if the file is still open.
 func TestRestartedHome(t *testing.T) {
+	for _, open := range []bool{false, true} {
+		t.Run(fmt.Sprint("open ", open), func(t *testing.T) { testRestartedHome(t, open) })
+	}
+}
+
+func testRestartedHome(t *testing.T, open bool) {
 	j := newJob(t)
 	want := bytes.Repeat([]byte{7}, 200_000)
 	check(t, os.WriteFile(j.scratch(1, "f"), want, 0o644))
@@ -109,12 +116,49 @@ func TestRestartedHome(t *testing.T) {
 	attr, err := j.clients[1].Getattr(t.Context(), ino)
 	check(t, err)
 	owner := j.view.Map.Order(ino, attr.Layout)[0]
-	for how := range readers() {
-		wantRead(t, how, j.scratch(0, "f"), want)
+	home := j.meta[ino.Home()].Files
+	write := func() {
 		want[5000]++
 		check(t, j.data[owner].WriteAt(t.Context(), attr.Object(), want[5000:5001], 5000))
-		j.clients[0].Recall(metadata.Recall{Home: ino.Home(), Run: metadata.Run(want[5000])})
+	}
+	answer := func() {
+		r := j.clients[0].Recall(metadata.Recall{Home: ino.Home()})
+		home.Add(metadata.Holder{Run: r.Run}, r.Files)
+		home.Answered(0)
+	}
+	if open {
+		f, err := os.Open(j.scratch(0, "f"))
+		check(t, err)
+		defer f.Close()
+	}
+	for how := range readers() {
 		wantRead(t, how, j.scratch(0, "f"), want)
+		if !open {
+			j.awaitClosed(t, ino)
+		}
+		write()
+		home.Recover(0)
+		for range 2 {
+			if !open { // else it knows of the restart when it is asked
+				wantRead(t, how, j.scratch(0, "f"), want)
+			}
+			write()
+		}
+		answer()
+		wantRead(t, how, j.scratch(0, "f"), want)
+	}
+}
+
+// awaitClosed waits until mount 0 has released ino: the kernel does not wait for that.
+func (j *job) awaitClosed(t *testing.T, ino metadata.Ino) {
+	t.Helper()
+	q := metadata.Recall{Home: ino.Home(), Only: []metadata.Ino{ino}}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); len(j.clients[0].Recall(q).Files) > 0; <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("inode %v is still open", ino)
+		}
 	}
 }
 

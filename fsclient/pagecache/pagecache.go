@@ -29,7 +29,7 @@ const maxFiles = 1 << 16
 type Version struct {
 	Ctime metadata.Time
 	Epoch metadata.Epoch
-	Home  metadata.Run // as the home said last that it has restarted
+	Home  metadata.Run // as the home has answered the open
 }
 
 // Table is the files whose pages the kernel may have. Its zero value is empty.

@@ -20,10 +20,10 @@ func (s *Store) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, 
 }
 
 // OpenAhead is metadata.AheadOpener.
-func (s *Store) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, error) {
-	var r wire.AttrsResp
+func (s *Store) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, metadata.Run, error) {
+	var r wire.OpenAheadResp
 	err := do(ctx, s.c, wire.OpOpenAhead, &wire.OpenAheadReq{Run: by.Run, Files: files}, &r)
-	return r.Attrs, err
+	return r.Attrs, r.Run, err
 }
 
 // CreateOpen is metadata.Opens.

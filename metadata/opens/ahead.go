@@ -7,7 +7,7 @@ import (
 )
 
 // OpenAhead is metadata.AheadOpener.
-func (f *Files) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) (opened []metadata.Attr, err error) {
+func (f *Files) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) (opened []metadata.Attr, run metadata.Run, err error) {
 	f.layouts.RLock()
 	defer f.layouts.RUnlock()
 	for _, o := range files {
@@ -21,7 +21,7 @@ func (f *Files) OpenAhead(ctx context.Context, by metadata.Holder, files []metad
 		}
 		opened = append(opened, a)
 	}
-	return opened, nil
+	return opened, f.runAfter(f.cfg.Run), nil
 }
 
 // OpenAlone is Open of a file that has a name and that no other node has open, nor may have. It reports whether that is so.

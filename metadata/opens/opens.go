@@ -47,7 +47,9 @@
 //
 // Clients keep pages of a file as long as its st_ctime is the same. Its home gives it a new one, and recalls its
 // attributes, when its bytes may have changed although no request says so: a client that had it open has died, or
-// closes it after a write that failed; the home restarts, so that it does not know who had it open; a truncate, which cuts the data before it sets the size, ends without a size.
+// closes it after a write that failed; a truncate, which cuts the data before it sets the size, ends without a size. A home
+// that restarts does not know who had which file open, so clients also compare its run, and keep no pages before it has heard
+// from all nodes.
 //
 // # Truncates
 //
@@ -196,7 +198,7 @@ func (f *Files) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.O
 
 // holding is the answer to an open that has succeeded.
 func (f *Files) holding(ctx context.Context, by metadata.Holder, a metadata.Attr, o metadata.Opening) metadata.Holding {
-	h := metadata.Holding{Attr: a, Alone: f.Alone(by, a.Ino)}
+	h := metadata.Holding{Attr: a, Alone: f.Alone(by, a.Ino), Run: f.runAfter(f.cfg.Run)}
 	h.Maps = o.Maps && f.mayMap(ctx, by, a.Ino)
 	return h
 }

@@ -290,7 +290,7 @@ func TestOpenAhead(t *testing.T) {
 	f.Orphaned(orphan, false)
 	ask := func() (inos []metadata.Ino) {
 		t.Helper()
-		as, err := f.OpenAhead(t.Context(), by, []metadata.OpenAhead{{Ino: orphan, Ticket: 5}, {Ino: free, Ticket: 6}, {Ino: taken, Ticket: 7}, {Ino: 99, Ticket: 8}})
+		as, _, err := f.OpenAhead(t.Context(), by, []metadata.OpenAhead{{Ino: orphan, Ticket: 5}, {Ino: free, Ticket: 6}, {Ino: taken, Ticket: 7}, {Ino: 99, Ticket: 8}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,8 @@ type Registry struct {
 	files       map[metadata.Ino]*file
 	nodes       map[metadata.NodeID]*node
 	awaited     int                 // nodes whose answer to a Recall is outstanding
+	recovering  int                 // those of them that were not asked since the home has restarted
+	recovered   metadata.Run        // how often all have answered after a restart
 	allAnswered chan struct{}       // closed while awaited is 0
 	queue       []queued            // removable files, by the seq at which they became so
 	creating    map[uint64]struct{} // creates under way, by the seq at which they began
@@ -240,7 +242,10 @@ func (r *Registry) Recover(id metadata.NodeID) {
 	r.Await(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.node(id).recovering = true
+	if n := r.node(id); !n.recovering {
+		n.recovering = true
+		r.recovering++
+	}
 }
 
 // Add records a part of a node's answer.
@@ -265,7 +270,6 @@ func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 		if r.node(by.Node).recovering {
 			f.report(by.Node, o)
 			r.mayBuffer(f, by.Node)
-			r.renew(o.Ino, f) // a client that died with the home, such as its own, may have written
 		}
 		if r.locks != nil && len(o.Locks) > 0 {
 			r.locks.Resume(by.Node, o.Ino, o.Locks)
@@ -357,7 +361,12 @@ func (r *Registry) noteRun(by metadata.Holder) bool {
 }
 
 func (r *Registry) answered(n *node) {
-	n.recovering, n.closed = false, nil
+	if n.closed = nil; n.recovering {
+		n.recovering = false
+		if r.recovering--; r.recovering == 0 {
+			r.recovered++
+		}
+	}
 	if n.awaited {
 		n.awaited = false
 		if r.awaited--; r.awaited == 0 {

@@ -16,6 +16,16 @@ func (r *Registry) doubt(ino metadata.Ino, f *file) {
 	r.renew(ino, f)
 }
 
+// runAfter is metadata.Holding.Run of a home whose process has a run.
+func (r *Registry) runAfter(run metadata.Run) metadata.Run {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.recovering > 0 {
+		return 0
+	}
+	return run + r.recovered
+}
+
 // thawed gives the file a new version if its freeze has ended without a size: its end may have been cut off already.
 func (r *Registry) thawed(ino metadata.Ino, f *file) {
 	if number, was := r.frozen[ino]; was && !f.appends.Frozen() {

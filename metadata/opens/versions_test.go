@@ -19,11 +19,6 @@ func TestNewVersions(t *testing.T) {
 	for what, happen := range map[string]func(f *Files, later func(time.Duration)){
 		"the writer's daemon is killed": func(f *Files, _ func(time.Duration)) { f.NoteRun(metadata.Holder{Node: 1, Run: 2}) },
 		"the writer's node is lost":     func(f *Files, _ func(time.Duration)) { f.Lost(1) },
-		"the home, which may have been the writer, restarts": func(f *Files, _ func(time.Duration)) {
-			f.Recover(1)
-			f.Add(on(1), []metadata.Opened{{Ino: ino, Ticket: 9}})
-			f.Answered(1)
-		},
 		"a close after a failed write": func(f *Files, _ func(time.Duration)) {
 			f.Close(on(1), metadata.Opened{Ino: ino, Ticket: 9, Unsure: true})
 		},
@@ -73,8 +68,25 @@ func TestNewVersions(t *testing.T) {
 func TestSameVersion(t *testing.T) {
 	w := newWorld()
 	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
-	f := New(Config{Store: w})
-	mustOpen(t, f.Registry, on(1), 1000, 1)
+	f := New(Config{Store: w, Run: 7})
+	run := func(when string, want metadata.Run) {
+		t.Helper()
+		if h, err := f.Open(t.Context(), on(1), 1000, metadata.Opening{Ticket: 1}); err != nil || h.Run != want {
+			t.Errorf("%s: run %d, %v, want %d", when, h.Run, err, want)
+		}
+	}
+	run("at first", 7)
+	f.Recover(1)
+	f.Recover(2)
+	run("a node has not answered since the restart", 0)
+	f.Add(on(1), []metadata.Opened{{Ino: 1000, Ticket: 1}})
+	f.Answered(1)
+	f.Answered(2)
+	run("all have", 8)
+	f.Await(2)
+	run("a node has come back", 8)
+	f.Answered(2)
+	run("and has answered", 8)
 	place(t, f, on(2), metadata.Append{Ino: 1000, Freeze: 1})
 	set := func() (metadata.Attr, error) { return w.Getattr(t.Context(), 1000) }
 	if _, err := f.Truncate(1000, metadata.Change{Freeze: 1}, set); err != nil {
