@@ -15,6 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -28,6 +29,7 @@ type member struct {
 	*Partner
 	fake  *nodetest.Node
 	store *pebblestore.Store
+	data  *chunkstore.Store
 	full  atomic.Bool
 }
 
@@ -47,7 +49,7 @@ func join(t *testing.T, id metadata.NodeID, r *nodetest.Registry, net *nodetest.
 	t.Helper()
 	m := new(member)
 	t.Cleanup(func() { // after the goroutines of the node
-		if err := errors.Join(m.Partner.Close(), m.store.Close()); err != nil {
+		if err := errors.Join(m.Partner.Close(), m.store.Close(), m.data.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -62,6 +64,9 @@ func (m *member) open(t *testing.T, dir string) {
 	if m.store, err = pebblestore.Open(pebblestore.Config{Dir: filepath.Join(dir, "meta"), Self: m.fake.Self()}); err != nil {
 		t.Fatal(err)
 	}
+	if m.data, err = chunkstore.Open(chunkstore.Config{Dirs: []string{filepath.Join(dir, "data")}}); err != nil {
+		t.Fatal(err)
+	}
 	lease := new(copies.Lease)
 	lease.Renew(time.Now(), time.Hour)
 	m.Partner, err = Open(Config{
@@ -69,7 +74,9 @@ func (m *member) open(t *testing.T, dir string) {
 		Room: func() bool { return !m.full.Load() },
 		Peer: func(id metadata.NodeID) rpc.Caller { return m.fake.To(id) },
 		Here: func() node.Handlers { return nil },
-		Open: func(node.Node, string, *Sender) (*home.Server, error) { return nil, errors.New("not in this test") },
+		Open: func(n node.Node, dir string, s *Sender) (*home.Server, error) {
+			return home.Open(home.Config{Node: n, Data: m.data, Dir: dir, Run: 1, StandIn: true, Serves: s.Serves})
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -197,6 +204,55 @@ func TestWipedHome(t *testing.T) {
 	}
 	if err := ms[0].create("late"); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("create by the daemon of before: %v, want EAGAIN", err)
+	}
+}
+
+// TestSeats: the names of a lost node go from node to node with their changes. One that had them, and was given up while
+// it went on, changes nothing any more; it gives them up when it returns, gets a new copy, and serves that.
+func TestSeats(t *testing.T) {
+	ms, r := job(t, 3)
+	if err := errors.Join(ms[0].Want(t.Context()), ms[0].create("of 0")); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range ms {
+		m.fake.Spawn(func(ctx context.Context) {
+			node.Follow(ctx, r, firstPause, longestWait, func(v cluster.View) bool { return m.openAll(ctx, v) })
+		})
+	}
+	create := func(s standIn, name string) error {
+		_, err := s.server.Create(t.Context(), metadata.RootIno, name, metadata.New{Mode: syscall.S_IFREG | 0o644})
+		return err
+	}
+	old, last := standIn{}, metadata.NodeID(0)
+	for _, at := range []metadata.NodeID{1, 2, 1} {
+		r.SetState(last, cluster.Down)
+		now, err := ms[at].at(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := create(now, fmt.Sprint("of ", at, " after ", last)); err != nil {
+			t.Fatal(err)
+		}
+		if old.server != nil && create(old, "late") == nil {
+			t.Errorf("node %d makes a change although node %d has its seat", last, at)
+		}
+		if last > 0 {
+			r.SetState(last, cluster.Up)
+		}
+		want := fmt.Sprint("node", 3-at)
+		if err := r.Until(t.Context(), func(v cluster.View) bool { return v.Map.Names(0).Copy == want }); err != nil {
+			t.Fatal(err)
+		}
+		old, last = now, at
+	}
+	es, err := old.server.ReadDir(t.Context(), metadata.RootIno, "", 10)
+	if got := fmt.Sprint(names(es)); err != nil || got != "[of 0 of 1 after 0 of 1 after 2 of 2 after 1]" {
+		t.Errorf("the names are %s, %v", got, err)
+	}
+	for _, m := range ms[1:] {
+		if left, err := filepath.Glob(filepath.Join(m.cfg.Dir, "0-*")); err != nil || len(left) != 1 {
+			t.Errorf("node %d has copies %v, %v, want one of node 0", m.fake.Self(), left, err)
+		}
 	}
 }
 
