@@ -12,8 +12,10 @@
 //
 // Admission: while readers wait, the limiter admits read-ahead only as far as the source answers without a queue; the
 // semaphore lets those in first whose piece comes first in the order of the fill.
-// While readers wait for files of a directory, most workers pause, unless readers follow the order: then the next
-// files of the order are the next reads, and a node that paused would fall behind.
+// While readers wait for files of a directory, all workers but one pause, and that one rests half of the time, unless readers
+// follow the order: then the next files of the order are the next reads, and a node that paused would fall behind. If readers
+// mostly wait, a short time without one is no pause of theirs: reads of all workers would queue before the next one (load).
+// While readers wait for files of an archive, a run is read and completed in parts, with a rest after each.
 //
 // # Invariants
 //

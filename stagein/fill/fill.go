@@ -112,12 +112,11 @@ type Fill struct {
 }
 
 const (
-	maxDemand     = 32   // pieces that are fetched on demand at a time
-	demandWorkers = 2    // workers that continue in the order of the fill meanwhile, if readers do not follow it
-	mostEarly     = 1024 // pieces demanded before their turn by readers that follow the order; at most a 16th of all
-	openPerRead   = 3    // pieces that are being opened, or recorded, for each one that is read
-	maxTries      = 3    // of a piece, after transient errors of its source
-	maxFailing    = 64   // pieces in a row that failed, after which each is tried once
+	maxDemand   = 32   // pieces that are fetched on demand at a time
+	mostEarly   = 1024 // pieces demanded before their turn by readers that follow the order; at most a 16th of all
+	openPerRead = 3    // pieces that are being opened, or recorded, for each one that is read
+	maxTries    = 3    // of a piece, after transient errors of its source
+	maxFailing  = 64   // pieces in a row that failed, after which each is tried once
 )
 
 // New makes the fill of a dataset, and reads in the journal which pieces are here. Close must be called.
@@ -293,6 +292,7 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	}
 	if waits {
 		defer f.limiter.demand(DemandLinger)()
+		defer f.flights.wait()()
 	}
 	for _, chunk := range ps {
 		p := PieceID{ino, chunk}

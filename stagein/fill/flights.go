@@ -20,9 +20,11 @@ type flights struct {
 	mu           sync.Mutex
 	all          map[PieceID]*flight        // guarded by mu
 	begins       int64                      // guarded by mu; flights so far that began without a demand
-	demands      int                        // guarded by mu; flights on demand
+	waits        int                        // guarded by mu; waiting readers
+	load         load                       // guarded by mu; of this node's pieces
 	early        int                        // guarded by mu; of the pieces that the order has not reached, those that were demanded
-	idle         chan struct{}              // guarded by mu; closed when demands is 0
+	most         int                        // guarded by mu; of these, as long as readers follow the order
+	idle         chan struct{}              // guarded by mu; closed when waits is 0, and has been for demandGap if readers mostly wait
 	closed       bool                       // guarded by mu
 	incarnations map[metadata.NodeID]uint64 // guarded by mu; of the fills that have offered something
 }
@@ -50,7 +52,7 @@ func closedChan() chan struct{} {
 }
 
 // demand returns the flight of a piece that a reader waits for; nil if the piece is here. If mine, the caller must
-// fetch it, and then call land and landed.
+// fetch it, and then call land and wg.Done.
 func (t *flights) demand(p PieceID) (fl *flight, mine bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,28 +74,15 @@ func (t *flights) demand(p PieceID) (fl *flight, mine bool) {
 	}
 	t.all[p] = fl
 	t.early++
-	if t.demands++; t.demands == 1 {
-		t.idle = make(chan struct{})
-	}
 	t.wg.Add(1)
 	return fl, true
 }
 
-// landed ends a fetch on demand.
-func (t *flights) landed() {
-	defer t.wg.Done()
+// begin notes that the order of the fill begins, and how many pieces readers that follow it demand before their turn.
+func (t *flights) begin(most int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.demands--; t.demands == 0 {
-		close(t.idle)
-	}
-}
-
-// begin notes that the order of the fill begins.
-func (t *flights) begin() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.early = 0
+	t.early, t.most = 0, most
 }
 
 // reached notes that the order of the fill has come to a piece.
@@ -102,22 +91,6 @@ func (t *flights) reached(p PieceID) {
 	defer t.mu.Unlock()
 	if t.early > 0 && (t.all[p] != nil || t.present.has(p)) {
 		t.early--
-	}
-}
-
-// giveWay returns when no reader waits for a piece that was not being fetched. If readers follow the order of the fill, so
-// that no more than most pieces were demanded before their turn, it returns at once: what they wait for next comes next,
-// and a node that held back would fall behind the others, which take its share of the source.
-func (t *flights) giveWay(ctx context.Context, most int) {
-	t.mu.Lock()
-	idle, follow := t.idle, t.early <= most
-	t.mu.Unlock()
-	if follow {
-		return
-	}
-	select {
-	case <-idle:
-	case <-ctx.Done():
 	}
 }
 
@@ -258,7 +231,7 @@ func (f *Fill) ask(p PieceID) *flight {
 
 // fetchNow fetches a piece on demand.
 func (f *Fill) fetchNow(p PieceID, fl *flight) {
-	defer f.flights.landed()
+	defer f.flights.wg.Done()
 	f.demandSlots <- struct{}{}
 	f.demand.Add(1)
 	f.finish(p, fl, f.fetchPiece(p, fl))

@@ -5,6 +5,7 @@ import (
 	"io"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -63,10 +64,10 @@ func TestGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFlights(newPieceSet())
 		piece := func(i int) PieceID { return PieceID{Ino: metadata.SealedIno(3, 0, uint32(i))} }
-		waits := func() bool {
+		waits := func(rest time.Duration) bool {
 			over := make(chan struct{})
 			ctx, cancel := context.WithCancel(t.Context())
-			go func() { fs.giveWay(ctx, 2); close(over) }()
+			go func() { fs.giveWay(ctx, rest); close(over) }()
 			synctest.Wait()
 			defer func() { cancel(); <-over }()
 			select {
@@ -76,32 +77,58 @@ func TestGivesWay(t *testing.T) {
 				return true
 			}
 		}
-		var early []*flight
+		fs.begin(2)
 		for i := range 3 {
-			if waits() {
+			if fs.wait(); waits(-1) {
 				t.Errorf("the order waits for readers that are %d pieces before it", i)
 			}
-			fl, _ := fs.demand(piece(i))
-			early = append(early, fl)
+			fs.demand(piece(i))
 		}
-		if !waits() {
+		if !waits(-1) {
 			t.Error("the order does not wait for readers that go their own way")
 		}
-		if fs.reached(piece(7)); !waits() { // not demanded
+		if waits(0) {
+			t.Error("the order rests for longer than it is asked to")
+		}
+		if fs.reached(piece(7)); !waits(-1) { // not demanded
 			t.Error("the order does not wait after a piece of its own")
 		}
-		if fs.reached(piece(0)); waits() {
+		if fs.reached(piece(0)); waits(-1) {
 			t.Error("the order waits when it has come near the readers")
 		}
 		fs.demand(piece(3))
-		for i, fl := range early {
-			fs.land(piece(i), fl, nil, func(error) {})
-			fs.landed()
+		for range 2 {
+			if fs.served(); !waits(-1) {
+				t.Error("the order does not wait for the last reader")
+			}
 		}
-		if !waits() {
-			t.Error("the order does not wait for the last reader")
+		if fs.served(); waits(-1) {
+			t.Error("the order waits for readers that were served")
 		}
-		if fs.begin(); waits() {
+		for range 20 { // they wait nearly all the time
+			fs.wait()
+			time.Sleep(loadMemory / 5)
+			fs.served()
+			time.Sleep(demandGap / 5)
+		}
+		if !waits(-1) {
+			t.Error("the order does not wait for the next of readers that mostly wait")
+		}
+		if time.Sleep(demandGap); waits(-1) {
+			t.Error("the order waits for readers that have not come again")
+		}
+		for range 20 { // they seldom wait
+			fs.wait()
+			time.Sleep(loadMemory / 50)
+			fs.served()
+			time.Sleep(loadMemory / 5)
+		}
+		fs.wait()
+		if fs.served(); waits(-1) {
+			t.Error("the order waits for the next of readers that seldom wait")
+		}
+		fs.wait()
+		if fs.begin(2); waits(-1) {
 			t.Error("the next pass waits for readers of the one before")
 		}
 	})

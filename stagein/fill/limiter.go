@@ -69,6 +69,20 @@ func (g *limiter) demand(linger time.Duration) (served func()) {
 	}
 }
 
+// busy reports whether readers wait, or did a moment ago.
+func (g *limiter) busy() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.demands > 0
+}
+
+// rest returns after d, or when no reader is expected.
+func (g *limiter) rest(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	g.waitIdle(ctx.Done())
+}
+
 // wake admits the waiters that may read; mu is held.
 func (g *limiter) wake() {
 	for len(g.queue) > 0 && g.admit(g.queue[0]) {

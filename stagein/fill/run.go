@@ -77,11 +77,11 @@ func (f *Fill) fetchAll(m cluster.Map) bool {
 	for i := range f.workers() {
 		wg.Go(func() {
 			f.stagger(i, all)
-			f.work(i, next, min(len(list)/16, mostEarly))
+			f.work(i, next)
 		})
 	}
 	first := len(downIn(m)) == 0 // then one file fails the dataset
-	f.flights.begin()
+	f.flights.begin(min(len(list)/16, mostEarly))
 	for _, p := range list {
 		select {
 		case next <- p:
@@ -165,14 +165,23 @@ func (f *Fill) stagger(i int, all <-chan struct{}) {
 	}
 }
 
-// work fetches one piece after another. While readers wait that do not follow the order, most workers do.
-func (f *Fill) work(i int, next <-chan PieceID, early int) {
+// work fetches one piece after another. While readers wait that do not follow the order, only the first worker goes on, and
+// rests after each piece.
+func (f *Fill) work(i int, next <-chan PieceID) {
+	rest := time.Duration(-1)
+	if i == 0 {
+		rest = 0
+	}
 	for p := range next {
-		if i >= demandWorkers && !f.present.has(p) {
-			f.flights.giveWay(f.ctx, early)
+		if !f.present.has(p) {
+			f.flights.giveWay(f.ctx, rest)
 		}
 		f.flights.reached(p)
+		began := time.Now()
 		_ = f.fetch(p) // finish keeps it
+		if i == 0 {
+			rest = restAfter(time.Since(began))
+		}
 	}
 }
 

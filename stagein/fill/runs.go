@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -239,14 +240,42 @@ func (r runReader) readRuns(rs []*run) {
 	wg.Wait()
 }
 
-// readRun offers the parts of a run that are not being fetched, reads them, and sends them to their owners. What cannot be
-// read is left to the owners.
+// demandRun is how many bytes of a run are offered, read and completed together while readers wait: a reader of one of its
+// pieces waits for all of them.
+const demandRun = 512 << 10
+
+// readRun reads a run: all together, or while readers wait a part at a time, with a rest after each.
 func (r runReader) readRun(x *run) {
-	all := r.offerParts(x.parts)
+	for rest := x.parts; len(rest) > 0 && r.ctx.Err() == nil; {
+		if !r.limiter.busy() {
+			r.readParts(x.source, rest)
+			return
+		}
+		n, began := within(rest, demandRun), time.Now()
+		r.readParts(x.source, rest[:n])
+		if rest = rest[n:]; r.cfg.Origins.Order.Kind == stagein.OrderShuffled { // else readers may follow
+			r.limiter.rest(r.ctx, restAfter(time.Since(began)))
+		}
+	}
+}
+
+// within is how many parts, at least one, begin in the first size bytes.
+func within(parts []part, size int64) int {
+	n := 1
+	for n < len(parts) && parts[n].at < parts[0].at+size {
+		n++
+	}
+	return n
+}
+
+// readParts offers the parts of a run that are not being fetched, reads them, and sends them to their owners. What cannot be
+// read is left to the owners.
+func (r runReader) readParts(source uint32, parts []part) {
+	all := r.offerParts(parts)
 	for rest := all; len(rest) > 0; {
 		n := together(rest)
 		c := &transfer{f: r.Fill, items: rest[:n]}
-		if err := c.run(x.source); err != nil && r.ctx.Err() == nil {
+		if err := c.run(source); err != nil && r.ctx.Err() == nil {
 			r.cfg.Log.WithError(err).WithField("files", n).Debug("neighbouring files could not be read; their owners fetch them")
 		}
 		rest = rest[n:]

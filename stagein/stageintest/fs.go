@@ -19,6 +19,7 @@ type MemFS struct {
 	Opened   atomic.Int64                 // open files
 	Most     atomic.Int64                 // the most that were open at once
 	OnRead   func(path string, off int64) // called before each read
+	OnBytes  func(n int64)                // called when n bytes have been read
 	FailRead atomic.Pointer[func() error] // its error fails reads; nil does not
 }
 
@@ -142,6 +143,9 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	}
 	n := copy(p, data[off:])
 	f.fs.Read.Add(int64(n))
+	if f.fs.OnBytes != nil {
+		f.fs.OnBytes(int64(n))
+	}
 	if n < len(p) {
 		return n, io.EOF
 	}
