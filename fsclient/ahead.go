@@ -10,6 +10,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient/stripe"
+	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -51,7 +52,8 @@ func (f *File) fromAhead(p []byte, off int64) (n int, ok bool) {
 	}
 	a, session := f.c.leases.Leased(f.ino)
 	f.mu.Lock()
-	current := f.gen == 0 && session == x.session && a.Ctime == x.ctime && f.known().Size == int64(len(x.data))
+	known := f.known() // a version that an open has seen: its recall may be on the way
+	current := f.gen == 0 && session == x.session && a.Ctime == x.ctime && known.Ctime == x.ctime && known.Size == int64(len(x.data))
 	f.mu.Unlock()
 	if current && off < int64(len(x.data)) {
 		n = copy(p, x.data[off:])
@@ -96,20 +98,39 @@ func readAhead(ctx context.Context, f *File, a *metadata.Attr, order []metadata.
 	if len(next) == 0 || metadata.TimeOf(c.cfg.Now()) < metadata.Time(c.ahead.paused.Load()) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, aheadWait)
-	defer cancel()
 	b := aheadRead{c: c, nodes: make(map[metadata.NodeID][]aheadFile)}
-	defer b.release()
 	b.use(*a)
 	b.choose(next)
-	err := b.open(ctx)
+	done := make(chan struct{})
+	c.wg.Go(func() {
+		defer close(done)
+		defer b.release() // not before the home has answered: what it opens is reported as closed later
+		b.run()
+	})
+	ctx, cancel := context.WithTimeout(ctx, aheadWait)
+	defer cancel()
+	if wait.For(ctx, done) != nil {
+		b.pause(context.Cause(ctx))
+	}
+}
+
+// run opens and reads the files. It ends with the client.
+func (b *aheadRead) run() {
+	err := b.open(b.c.ctx)
 	if err == nil {
+		ctx, cancel := context.WithTimeout(b.c.ctx, aheadWait)
+		defer cancel()
 		err = b.read(ctx)
 	}
 	if err != nil {
-		c.cfg.Log.WithError(err).WithField("inode", f.ino.String()).Debug("files after this one not read ahead")
-		c.ahead.paused.Store(int64(metadata.TimeOf(c.cfg.Now().Add(aheadPause))))
+		b.pause(err)
 	}
+}
+
+// pause reads nothing ahead for a while.
+func (b *aheadRead) pause(err error) {
+	b.c.cfg.Log.WithError(err).WithField("inode", b.files[0].ino.String()).Debug("files after this one not read ahead")
+	b.c.ahead.paused.Store(int64(metadata.TimeOf(b.c.cfg.Now().Add(aheadPause))))
 }
 
 func (b *aheadRead) use(a metadata.Attr) {

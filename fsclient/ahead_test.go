@@ -178,6 +178,80 @@ func TestReadAheadAndWritten(t *testing.T) {
 	}
 }
 
+// TestReadAheadAndRecalledLate: an open that has seen a change made elsewhere reads it, also when the recall of the lease is
+// still on its way.
+func TestReadAheadAndRecalledLate(t *testing.T) {
+	const n = 60
+	_, writer, c, dir, _ := smallFiles(t, n)
+	for i := range 20 {
+		openRead(t, c, dir, i)
+	}
+	want := bytes.Repeat([]byte{1}, 3000)
+	for i := 20; i < n; i++ {
+		e, err := writer.Lookup(ctx, dir, fmt.Sprint("f", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := writer.WriteFile(ctx, *e.Attr, want, 0); err != nil {
+			t.Fatal(err)
+		}
+		f, err := c.OpenToMap(ctx, e.Ino) // which always asks the home
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := make([]byte, 3000)
+		if _, err := f.Read(ctx, p, 0, fsclient.ReadOpts{}); err != nil || !bytes.Equal(p, want) {
+			t.Fatalf("file %d: old bytes, %v", i, err)
+		}
+		if err := f.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// slowHome answers an OpenAhead when it may, and counts the files that are closed before.
+type slowHome struct {
+	countedHome
+	may    chan struct{}
+	closed *atomic.Int64
+}
+
+func (h slowHome) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, metadata.Run, error) {
+	<-h.may
+	return h.countedHome.OpenAhead(ctx, by, files)
+}
+
+func (h slowHome) Closed(ctx context.Context, by metadata.Holder, files []metadata.Opened) error {
+	select {
+	case <-h.may:
+	default:
+		h.closed.Add(int64(len(files)))
+	}
+	return h.countedHome.Closed(ctx, by, files)
+}
+
+// TestReadAheadOfASlowHome: a reader does not wait for long, and no file that is being opened ahead is reported as closed, as
+// the home could open it afterwards, for ever.
+func TestReadAheadOfASlowHome(t *testing.T) {
+	const n = 60
+	j, _, _, dir, calls := smallFiles(t, n)
+	home := slowHome{countedHome{takenHome{j.homes[0]}, calls}, make(chan struct{}), new(atomic.Int64)}
+	j.meta[0] = home
+	c := j.client(t, 1, nil)
+	if _, _, err := c.GetattrLeased(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n { // all are read, whatever becomes of what is read ahead
+		if got := openRead(t, c, dir, i); !bytes.Equal(got, pattern(3000+i)) {
+			t.Fatalf("file %d: %d bytes, not those that were written", i, len(got))
+		}
+	}
+	if n := home.closed.Load(); n > 0 {
+		t.Errorf("%d files closed before the home had answered", n)
+	}
+	close(home.may)
+}
+
 // TestReadAheadAndUnlinked: files that were read ahead and are unlinked elsewhere do not keep their space.
 func TestReadAheadAndUnlinked(t *testing.T) {
 	const n = 60

@@ -69,8 +69,12 @@ func (m *manyRead) present() (sent, copied int64) {
 	return sent, copied
 }
 
-// lends reports whether a file is sent from its descriptor.
-func (m *manyRead) lends(i int) bool { return !m.q.Summed && m.q.Files[i].Len >= lendFrom }
+// lends reports whether a file is sent from its descriptor: of datasets only, since others may be truncated, and a read
+// compares them with their checksums.
+func (m *manyRead) lends(i int) bool {
+	q := m.q.Files[i]
+	return !m.q.Summed && q.Ino.Sealed() && q.Len >= lendFrom
+}
 
 // each calls do for the files without an error, and records its errors.
 func (m *manyRead) each(do func(i int) error) {

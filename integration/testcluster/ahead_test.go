@@ -4,11 +4,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
+
+// old is what files that are read ahead contain: enough for a dataset's to be sent from its descriptor.
+var old = strings.Repeat("old ", 5<<10)
 
 // aheadChanges is what another node does to a file that was read ahead here, and its text from then on; "" if it is gone.
 var aheadChanges = []struct {
@@ -16,9 +20,9 @@ var aheadChanges = []struct {
 	do   func(f string) error
 	want string
 }{
-	{"write in place", func(f string) error { return writeAt(f, os.O_WRONLY, "new") }, "new"},
+	{"write in place", func(f string) error { return writeAt(f, os.O_WRONLY, "new") }, "new" + old[3:]},
 	{"truncate and write", func(f string) error { return os.WriteFile(f, []byte("other"), 0o644) }, "other"},
-	{"append", func(f string) error { return writeAt(f, os.O_WRONLY|os.O_APPEND, "more") }, "oldmore"},
+	{"append", func(f string) error { return writeAt(f, os.O_WRONLY|os.O_APPEND, "more") }, old + "more"},
 	{"truncate", func(f string) error { return os.Truncate(f, 1) }, "o"},
 	{"unlink", os.Remove, ""},
 	{"rename over it", func(f string) error {
@@ -56,11 +60,11 @@ func TestFilesReadAheadAreTrue(t *testing.T) {
 		t.Helper()
 		got, err := os.ReadFile(filepath.Join(seen, name(i)))
 		if err != nil && !os.IsNotExist(err) || string(got) != want {
-			t.Fatalf("file %d: %q, %v, want %q", i, got, err, want)
+			t.Fatalf("file %d: %.20q of %d bytes, %v, want %.20q of %d", i, got, len(got), err, want, len(want))
 		}
 	}
 	for i := range n {
-		if err := os.WriteFile(filepath.Join(there, name(i)), []byte("old"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(there, name(i)), []byte(old), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,7 +74,7 @@ func TestFilesReadAheadAreTrue(t *testing.T) {
 		}
 		before := c.calls(2)
 		for i := range first {
-			read(i, "old")
+			read(i, old)
 		}
 		return c.calls(2)-before < first/2
 	})

@@ -10,11 +10,13 @@ import (
 func (f *Files) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) (opened []metadata.Attr, run metadata.Run, err error) {
 	f.layouts.RLock()
 	defer f.layouts.RUnlock()
+	soon, cancel := context.WithCancel(ctx)
+	cancel() // a file that a transaction has locked is not waited for
 	for _, o := range files {
 		if !f.OpenAlone(by, o.Ino, o.Ticket) {
 			continue
 		}
-		a, err := f.cfg.Store.Getattr(ctx, o.Ino)
+		a, err := f.cfg.Store.Getattr(soon, o.Ino)
 		if err != nil {
 			f.Close(by, metadata.Opened{Ino: o.Ino, Ticket: o.Ticket})
 			continue
@@ -24,7 +26,8 @@ func (f *Files) OpenAhead(ctx context.Context, by metadata.Holder, files []metad
 	return opened, f.runAfter(f.cfg.Run), nil
 }
 
-// OpenAlone is Open of a file that has a name and that no other node has open, nor may have. It reports whether that is so.
+// OpenAlone is Open of a file that has a name and that no node has open, nor may have. It reports whether that is so. What by
+// has open itself, an open of a process may be about to use.
 func (r *Registry) OpenAlone(by metadata.Holder, ino metadata.Ino, t metadata.Ticket) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,7 +35,7 @@ func (r *Registry) OpenAlone(by metadata.Holder, ino metadata.Ino, t metadata.Ti
 		return false
 	}
 	f := r.files[ino]
-	if f != nil && (f.orphan || f.dead || !f.alone(by.Node)) {
+	if f != nil && (f.orphan || f.dead || len(f.holders) > 0) {
 		return false
 	}
 	r.file(ino).addHolder(by.Node, t)

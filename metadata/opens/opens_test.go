@@ -278,19 +278,19 @@ func TestReplacedRests(t *testing.T) {
 	taken(held)
 }
 
-// TestOpenAhead: what is opened ahead has a name and is open on no other node; everything else is left as it was.
+// TestOpenAhead: what is opened ahead has a name and is open on no node; everything else is left as it was.
 func TestOpenAhead(t *testing.T) {
 	w := newWorld()
 	f := New(Config{Store: w, Places: w.places, Remove: w.remove})
 	by, other := on(1), on(2)
-	free, taken, orphan := create(t, f, by, 1), create(t, f, other, 1), create(t, f, by, 2)
+	free, taken, orphan, own := create(t, f, by, 1), create(t, f, other, 1), create(t, f, by, 2), create(t, f, by, 3)
 	for i, ino := range []metadata.Ino{free, orphan} {
 		f.Close(by, metadata.Opened{Ino: ino, Ticket: metadata.Ticket(i + 1)})
 	}
 	f.Orphaned(orphan, false)
 	ask := func() (inos []metadata.Ino) {
 		t.Helper()
-		as, _, err := f.OpenAhead(t.Context(), by, []metadata.OpenAhead{{Ino: orphan, Ticket: 5}, {Ino: free, Ticket: 6}, {Ino: taken, Ticket: 7}, {Ino: 99, Ticket: 8}})
+		as, _, err := f.OpenAhead(t.Context(), by, []metadata.OpenAhead{{Ino: orphan, Ticket: 5}, {Ino: free, Ticket: 6}, {Ino: taken, Ticket: 7}, {Ino: own, Ticket: 9}, {Ino: 99, Ticket: 8}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,7 +307,7 @@ func TestOpenAhead(t *testing.T) {
 	if got := ask(); !slices.Equal(got, []metadata.Ino{free}) {
 		t.Errorf("%v opened, want %v", got, free)
 	}
-	for ino, want := range map[metadata.Ino]bool{free: true, taken: false, orphan: false, 99: false} {
+	for ino, want := range map[metadata.Ino]bool{free: true, taken: false, orphan: false, own: true, 99: false} {
 		if _, open := f.Has(by, ino, func() {}); open != want {
 			t.Errorf("inode %v open: %v, want %v", ino, open, want)
 		}
