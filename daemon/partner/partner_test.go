@@ -17,6 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/copies"
@@ -169,6 +170,32 @@ func TestPartner(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(left) > 2 {
 		t.Errorf("node 2 has copies %v, %v, want those of two homes", left, err)
+	}
+}
+
+// TestLargeChange: a change that does not fit into one message is refused at once, and does not hold up later ones.
+func TestLargeChange(t *testing.T) {
+	ms, r := job(t, 2)
+	if err := ms[0].Want(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Until(t.Context(), func(v cluster.View) bool { n, _ := v.Map.Node(0); return n.Partner.Since > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	var sent atomic.Int64
+	ms[1].fake.Serve(node.Handlers{wire.OpMirror: node.HandleFrom(func(ctx context.Context, q *rpc.Request, m *wire.MirrorReq) (node.Appender, error) {
+		if len(q.Body) > wire.MaxFrame {
+			sent.Add(1)
+			return nil, syscall.EMSGSIZE
+		}
+		return ms[1].recv.onMirror(ctx, q, m)
+	})})
+	_, err := ms[0].Sender.add(make([]byte, wire.MaxFrame))
+	if !errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, metadata.ErrUnknownOutcome) || sent.Load() > 0 {
+		t.Errorf("a change of %d bytes: %v, and was sent %d times, want EMSGSIZE and never", wire.MaxFrame, err, sent.Load())
+	}
+	if err := ms[0].create("later"); err != nil {
+		t.Errorf("create after it: %v", err)
 	}
 }
 

@@ -62,8 +62,9 @@ type Sender struct {
 }
 
 const (
-	chunk       = 256 << 10       // bytes of one message
-	answerTime  = 3 * time.Second // for one message
+	chunk       = 256 << 10             // bytes of one message
+	maxBatch    = wire.MaxFrame - 4<<10 // bytes of one batch; the rest of a frame is for the other fields
+	answerTime  = 3 * time.Second       // for one message
 	firstPause  = 5 * time.Millisecond
 	longestWait = 500 * time.Millisecond
 )
@@ -124,6 +125,9 @@ func wake(c chan struct{}) {
 
 // add is pebblestore.Mirror.
 func (s *Sender) add(changes []byte) (done func(), err error) {
+	if len(changes) > maxBatch { // it would fail for ever, and all later ones behind it
+		return nil, fmt.Errorf("one change of %d bytes for the partner, of at most %d: %w", len(changes), maxBatch, syscall.EMSGSIZE)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b, stall := s.home.Add(bytes.Clone(changes)), s.stall

@@ -44,8 +44,9 @@ func (c *Config) setDefaults() {
 
 // Manager splits and merges the directories of a node, and reports its shards.
 type Manager struct {
-	cfg Config
-	s   *pebblestore.Store
+	cfg   Config
+	s     *pebblestore.Store
+	whole sync.Map // of the directories whose split is too large for the mirror of the store
 }
 
 // New returns the manager of a node; Run starts it.
@@ -66,8 +67,14 @@ func (d *Manager) Run(ctx context.Context) {
 		case <-d.s.Full():
 		}
 		for _, dir := range d.s.FullDirs() {
-			if err := d.Split(ctx, dir); err != nil && ctx.Err() == nil {
-				d.cfg.Log.WithError(err).WithField("dir", dir.String()).Warn("large directory not split; it stays on its home and is retried as it grows")
+			err := d.Split(ctx, dir)
+			log := d.cfg.Log.WithError(err).WithField("dir", dir.String())
+			switch {
+			case err == nil || ctx.Err() != nil:
+			case errors.Is(err, syscall.EMSGSIZE):
+				log.Warn("large directory not split; it stays on its home: its split is too large for the copy of names on another node")
+			default:
+				log.Warn("large directory not split; it stays on its home and is retried as it grows")
 			}
 		}
 	}
@@ -86,6 +93,9 @@ func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 	if len(to.Nodes) < 2 || !slices.Contains(to.Nodes, d.cfg.Self) {
 		return nil
 	}
+	if _, ok := d.whole.Load(dir); ok {
+		return nil
+	}
 	sp, err := d.s.BeginSplit(dir, to)
 	if sp == nil || err != nil {
 		return err
@@ -98,6 +108,9 @@ func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 		err = sp.Commit()
 	}
 	if err != nil {
+		if errors.Is(err, syscall.EMSGSIZE) {
+			d.whole.Store(dir, nil)
+		}
 		sp.Cancel()
 		d.order(context.WithoutCancel(ctx), begin.Nodes, metadata.ShardChange{Shard: begin.Shard, Order: metadata.ShardDrop})
 		return err

@@ -187,6 +187,34 @@ func TestChangesMeanwhile(t *testing.T) {
 	j.wantNames(root, names)
 }
 
+// TestSplitTooLarge: a directory whose split is refused as too large stays whole, its drafts go, and it is not tried again.
+func TestSplitTooLarge(t *testing.T) {
+	j := newJob(t, 3)
+	names := j.fill(4 * shardAt)
+	j.nodes[0].s.SetMirror(func(b []byte) (func(), error) {
+		if len(b) > 1000 {
+			return nil, fmt.Errorf("large: %w", syscall.EMSGSIZE)
+		}
+		return func() {}, nil
+	})
+	if err := j.split(); !errors.Is(err, syscall.EMSGSIZE) || j.sharded(root) {
+		t.Fatalf("Split: %v, sharded %v, want EMSGSIZE and no", err, j.sharded(root))
+	}
+	for _, n := range j.nodes[1:] {
+		if dirs := n.s.ShardDirs(); len(dirs) != 0 {
+			t.Errorf("node %d has shards of %v", n.id, dirs)
+		}
+	}
+	j.calls = 0
+	if err := j.split(); err != nil || j.calls > 0 {
+		t.Errorf("the second Split = %v after %d calls, want none", err, j.calls)
+	}
+	if err := j.create(root, "new"); err != nil {
+		t.Fatal(err)
+	}
+	j.wantNames(root, append(names, "new"))
+}
+
 // TestKilledWhileSplitting kills each node at each call of a split, before and after the call has
 // worked. Then the directory is sharded or not, every entry is there once, and it can be split.
 func TestKilledWhileSplitting(t *testing.T) {
