@@ -157,14 +157,15 @@ func (m *Split) AwaitTransactions(ctx context.Context) error {
 }
 
 // Commit makes the directory sharded, in one batch. The shards must have all that Entries and,
-// after Freeze, Changed have returned.
-func (m *Split) Commit() error {
+// after Freeze, Changed have returned. After ErrUnknownOutcome the directory stays frozen: Commit must
+// be repeated until it succeeds, and neither Cancel nor an order to the shards may follow before that.
+func (m *Split) Commit() (err error) {
 	if err := m.s.begin(); err != nil {
 		return err
 	}
 	defer m.s.end()
 	defer m.s.locks.lock(m.dir).unlock()
-	defer m.s.sharded.setResharding(m.dir, nil)
+	defer func() { m.s.sharded.endResharding(m.dir, m.g, err) }()
 	if !m.g.frozen || len(m.g.dirty) > 0 || len(m.s.txLocks.in(m.dir)) > 0 {
 		return fmt.Errorf("directory %v was changed while it was split: %w", m.dir, syscall.EBUSY)
 	}
@@ -174,7 +175,7 @@ func (m *Split) Commit() error {
 		return err
 	}
 	subdirs := make(map[metadata.NodeID]uint32)
-	err := m.s.eachEntry(m.dir, "", func(name string, e entry) bool {
+	err = m.s.eachEntry(m.dir, "", func(name string, e entry) bool {
 		id := m.to.Home(m.dir, name)
 		if id == m.s.cfg.Self {
 			return true
@@ -258,14 +259,14 @@ func (f *Merge) Order(o metadata.ShardOrder) metadata.ShardChange {
 	}
 }
 
-// Commit makes the directory an ordinary one. Its shards must be frozen.
-func (f *Merge) Commit() error {
+// Commit makes the directory an ordinary one. Its shards must be frozen. An unknown outcome is as in Split.Commit.
+func (f *Merge) Commit() (err error) {
 	if err := f.s.begin(); err != nil {
 		return err
 	}
 	defer f.s.end()
 	defer f.s.locks.lock(f.dir).unlock()
-	defer f.s.sharded.setResharding(f.dir, nil)
+	defer func() { f.s.sharded.endResharding(f.dir, f.g, err) }()
 	t := f.s.step()
 	defer t.close()
 	n, err := t.dir(f.dir)

@@ -2,6 +2,7 @@ package pebblestore
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,6 +35,7 @@ const (
 type reshardState struct {
 	gen    uint64
 	frozen bool                // no changes are accepted
+	doubt  bool                // an earlier commit may have taken effect, so that only a commit ends it
 	freeze uint64              // number of the freeze of a merge
 	dirty  map[string]struct{} // names changed since they were sent; nil in a merge
 }
@@ -113,6 +115,14 @@ func (w *shardedDirs) setResharding(dir metadata.Ino, g *reshardState) {
 		return
 	}
 	w.resharding[dir] = g
+}
+
+// endResharding ends g after its commit has returned err, unless that or an earlier one may have taken effect.
+func (w *shardedDirs) endResharding(dir metadata.Ino, g *reshardState, err error) {
+	g.doubt = g.doubt || errors.Is(err, metadata.ErrUnknownOutcome)
+	if err == nil || !g.doubt {
+		w.setResharding(dir, nil)
+	}
 }
 
 // checkWritable returns nil if the entry name of dir may be changed here now. Called with the lock

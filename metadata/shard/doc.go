@@ -22,7 +22,9 @@
 // Requests at H for names of other shards get a Redirect with the epoch. An S that has not
 // received 7 replies Resharding and asks H. If H or an S fails before 6, nothing has
 // happened: H orders the drafts dropped, and a draft that misses it learns so from H. If S
-// fails after 6 its names are unavailable until it is back (EIO); the others go on.
+// fails after 6 its names are unavailable until it is back (EIO); the others go on. If it is not
+// known whether 6 took effect (metadata.ErrUnknownOutcome), it is repeated until it has: until then
+// the directory stays frozen, the drafts stay, and a draft that asks waits. A merge does the same.
 //
 // # Merging
 //

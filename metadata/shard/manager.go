@@ -47,12 +47,16 @@ type Manager struct {
 	cfg   Config
 	s     *pebblestore.Store
 	whole sync.Map // of the directories whose split is too large for the mirror of the store
+
+	mu     sync.Mutex
+	doubts []func(context.Context) error // under mu: commits that may have taken effect, to be repeated
+	doubt  chan struct{}                 // one was added; one is enough
 }
 
 // New returns the manager of a node; Run starts it.
 func New(cfg Config) *Manager {
 	cfg.setDefaults()
-	return &Manager{cfg: cfg, s: cfg.Store}
+	return &Manager{cfg: cfg, s: cfg.Store, doubt: make(chan struct{}, 1)}
 }
 
 // Run splits directories that become large and reports changed shards, until ctx ends.
@@ -60,6 +64,7 @@ func (d *Manager) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { d.reportLoop(ctx) })
+	wg.Go(func() { d.settleLoop(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -71,6 +76,8 @@ func (d *Manager) Run(ctx context.Context) {
 			log := d.cfg.Log.WithError(err).WithField("dir", dir.String())
 			switch {
 			case err == nil || ctx.Err() != nil:
+			case errors.Is(err, metadata.ErrUnknownOutcome):
+				log.Warn("large directory may be split: its names cannot be changed until the node with the copy of the names answers")
 			case errors.Is(err, syscall.EMSGSIZE):
 				log.Warn("large directory not split; it stays on its home: its split is too large for the copy of names on another node")
 			default:
@@ -105,7 +112,11 @@ func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 		err = d.copyAll(ctx, sp, begin)
 	}
 	if err == nil {
-		err = sp.Commit()
+		commit := func(ctx context.Context) error { return d.commitSplit(ctx, sp, begin) }
+		if err = commit(ctx); errors.Is(err, metadata.ErrUnknownOutcome) {
+			d.repeat(commit)
+			return err
+		}
 	}
 	if err != nil {
 		if errors.Is(err, syscall.EMSGSIZE) {
@@ -113,12 +124,18 @@ func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 		}
 		sp.Cancel()
 		d.order(context.WithoutCancel(ctx), begin.Nodes, metadata.ShardChange{Shard: begin.Shard, Order: metadata.ShardDrop})
+	}
+	return err
+}
+
+// commitSplit commits a split, and activates its shards.
+func (d *Manager) commitSplit(ctx context.Context, sp *pebblestore.Split, begin metadata.NewShard) error {
+	if err := sp.Commit(); err != nil {
 		return err
 	}
-	d.cfg.Log.WithFields(logrus.Fields{"dir": dir.String(), "epoch": to.Epoch, "nodes": len(to.Nodes)}).Info("directory split over nodes")
-	a, err := d.s.Getattr(ctx, dir)
-	if err == nil {
-		d.order(ctx, to.Nodes, metadata.ShardChange{Shard: begin.Shard, Order: metadata.ShardActivate, Attr: a})
+	d.cfg.Log.WithFields(logrus.Fields{"dir": begin.Dir.String(), "epoch": begin.Epoch, "nodes": len(begin.Nodes)}).Info("directory split over nodes")
+	if a, err := d.s.Getattr(ctx, begin.Dir); err == nil {
+		d.order(ctx, begin.Nodes, metadata.ShardChange{Shard: begin.Shard, Order: metadata.ShardActivate, Attr: a})
 	}
 	return nil // a shard that misses it asks
 }
@@ -236,7 +253,7 @@ func (d *Manager) Merge(ctx context.Context, dir metadata.Ino) error {
 	defer cancel()
 	for {
 		err := d.merge(ctx, dir)
-		if !errors.Is(err, syscall.EAGAIN) {
+		if !errors.Is(err, syscall.EAGAIN) || errors.Is(err, metadata.ErrUnknownOutcome) {
 			return err
 		}
 		select {
@@ -255,14 +272,21 @@ func (d *Manager) merge(ctx context.Context, dir metadata.Ino) error {
 	nodes := f.Nodes()
 	err = d.change(ctx, nodes, f.Order(metadata.ShardFreeze))
 	if err == nil {
-		err = f.Commit()
+		commit := func(ctx context.Context) error {
+			err := f.Commit()
+			if err == nil {
+				d.order(context.WithoutCancel(ctx), nodes, f.Order(metadata.ShardDrop))
+			}
+			return err
+		}
+		if err = commit(ctx); errors.Is(err, metadata.ErrUnknownOutcome) {
+			d.repeat(commit)
+			return fmt.Errorf("directory %v: %w", dir, err)
+		}
 	}
-	rest := context.WithoutCancel(ctx)
 	if err != nil {
 		f.Cancel()
-		d.order(rest, nodes, f.Order(metadata.ShardThaw))
-	} else {
-		d.order(rest, nodes, f.Order(metadata.ShardDrop))
+		d.order(context.WithoutCancel(ctx), nodes, f.Order(metadata.ShardThaw))
 	}
 	for _, e := range []error{syscall.ENOTEMPTY, syscall.EAGAIN} {
 		if errors.Is(err, e) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -322,6 +323,99 @@ func TestMerge(t *testing.T) {
 	names = j.fill(shardAt)
 	j.mustSplit()
 	j.wantNames(root, names)
+}
+
+// doubt lets the next commit of more than size bytes at node 0 have an unknown outcome, the two after it fail, and then
+// succeed. It returns how many were made.
+func (j *job) doubt(size int) *atomic.Int64 {
+	made := new(atomic.Int64)
+	j.nodes[0].s.SetMirror(func(b []byte) (func(), error) {
+		if len(b) <= size {
+			return func() {}, nil
+		}
+		switch made.Add(1) {
+		case 1:
+			return nil, fmt.Errorf("no answer: %w: %w", metadata.ErrUnknownOutcome, syscall.ETIMEDOUT)
+		case 2:
+			return nil, fmt.Errorf("large: %w", syscall.EMSGSIZE)
+		case 3:
+			return nil, fmt.Errorf("replaced: %w: %w", metadata.ErrUnknownOutcome, syscall.EAGAIN)
+		}
+		return func() {}, nil
+	})
+	return made
+}
+
+// settleDoubt runs node 0 until the root is sharded, or is not.
+func (j *job) settleDoubt(sharded bool) {
+	j.Helper()
+	run, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		j.nodes[0].d.Run(run)
+	}()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); j.sharded(root) != sharded || j.nodes[0].s.Resharding(root); <-tick.C {
+		if time.Now().After(end) {
+			j.Fatal("the commit in doubt is not settled")
+		}
+	}
+	cancel()
+	<-ended
+}
+
+// TestSplitInDoubt: a split that a partner may have is not taken back, and its shards stay until it is known.
+func TestSplitInDoubt(t *testing.T) {
+	j := newJob(t, 3)
+	names := j.fill(4 * shardAt)
+	made := j.doubt(1000)
+	if err := j.split(); !errors.Is(err, metadata.ErrUnknownOutcome) {
+		t.Fatalf("Split = %v, want an unknown outcome", err)
+	}
+	var busy *metadata.Resharding
+	if err := j.create(root, "meanwhile"); !errors.As(err, &busy) {
+		t.Errorf("create in a directory that may be split = %v, want Resharding", err)
+	}
+	for _, n := range j.nodes[1:] {
+		if dirs := n.s.ShardDirs(); len(dirs) != 1 {
+			t.Errorf("node %d has shards of %v, want the root", n.id, dirs)
+		}
+		if err := n.d.Report(ctx); !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("report of node %d = %v, want EAGAIN: it is not known", n.id, err)
+		}
+	}
+	j.settleDoubt(true)
+	j.settle()
+	j.wantNames(root, names)
+	if made.Load() != 4 {
+		t.Errorf("the split was committed %d times, want 4", made.Load())
+	}
+}
+
+// TestMergeInDoubt is TestSplitInDoubt for a merge.
+func TestMergeInDoubt(t *testing.T) {
+	j := newJob(t, 3)
+	j.fill(shardAt)
+	j.mustSplit()
+	j.empty()
+	made := j.doubt(0)
+	if err := j.nodes[0].d.Merge(ctx, root); !errors.Is(err, metadata.ErrUnknownOutcome) {
+		t.Fatalf("Merge = %v, want an unknown outcome", err)
+	}
+	var busy *metadata.Resharding
+	for i := range 10 { // on all nodes
+		if err := j.create(root, fmt.Sprint("meanwhile", i)); !errors.As(err, &busy) {
+			t.Errorf("create in a directory that may be merged = %v, want Resharding", err)
+		}
+	}
+	j.settleDoubt(false)
+	j.settle()
+	if made.Load() < 4 {
+		t.Errorf("the merge was committed %d times, want 4", made.Load())
+	}
+	j.wantNames(root, j.fill(20))
 }
 
 // TestMergeUnreached: an unreachable shard is not known to be empty.
