@@ -284,6 +284,38 @@ func TestHandlersRefuse(t *testing.T) {
 	}
 }
 
+// TestReplacedHomeOrders: once another node stands in for a home, its own node can no longer drop shards.
+func TestReplacedHomeOrders(t *testing.T) {
+	ctx, hs := t.Context(), homes(t, 3)
+	shard := metadata.Shard{Dir: metadata.LiveIno(0, 999), Gen: 5}
+	create := &wire.ShardCreateReq{NewShard: metadata.NewShard{
+		Shard: shard, Epoch: hs[0].node.View().Map.Epoch, Nodes: []metadata.NodeID{0, 1, 2}, Attr: metadata.Attr{Ino: shard.Dir, Mode: syscall.S_IFDIR | 0o755, Nlink: 2},
+	}}
+	drop := func() error {
+		return hs[0].fake.To(1).Do(ctx, &rpc.Call{Op: wire.OpShardChange, Body: &wire.ShardChangeReq{ShardChange: metadata.ShardChange{Shard: shard, Order: metadata.ShardDrop}}})
+	}
+	made := func() error { return hs[0].fake.To(1).Do(ctx, &rpc.Call{Op: wire.OpShardCreate, Body: create}) }
+	if err := errors.Join(made(), drop(), made()); err != nil {
+		t.Fatalf("orders of the home: %v", err)
+	}
+	hs[0].fake.Change(func(v cluster.View) cluster.View {
+		v.Map, _ = v.Map.WithPartner(0, 0, cluster.Partner{Node: 2, Since: v.Map.Epoch})
+		v.Map = v.Map.WithState(0, cluster.Down, "")
+		return v
+	})
+	if err := drop(); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("an order of the node whose home is replaced = %v, want EPERM", err)
+	}
+	h := hs[1].Handlers()[wire.OpShardChange]
+	err := rpc.Local(ctx, func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		r.StandIn = true
+		return h(ctx, r, resp)
+	}, 0, hs[1].node.View().Map.Epoch, &rpc.Call{Op: wire.OpShardChange, Body: &wire.ShardChangeReq{ShardChange: metadata.ShardChange{Shard: shard, Order: metadata.ShardDrop}}})
+	if err != nil {
+		t.Errorf("an order of the stand-in: %v", err)
+	}
+}
+
 func TestHeardRun(t *testing.T) {
 	s := homes(t, 1)[0]
 	for i, c := range []struct {

@@ -81,13 +81,13 @@ func (s *Server) ReportShards(ctx context.Context) error { return s.wide.Report(
 // shardHandlers are what the nodes of wide directories do for each other.
 func (s *Server) shardHandlers() node.Handlers {
 	return node.Handlers{
-		wire.OpShardCreate: ofHome(func(ctx context.Context, q *wire.ShardCreateReq) (metadata.Ino, func() error) {
+		wire.OpShardCreate: ofHome(s.node, func(ctx context.Context, q *wire.ShardCreateReq) (metadata.Ino, func() error) {
 			return q.Dir, func() error { return s.CreateShard(ctx, q.NewShard) }
 		}),
-		wire.OpShardFill: ofHome(func(ctx context.Context, q *wire.ShardFillReq) (metadata.Ino, func() error) {
+		wire.OpShardFill: ofHome(s.node, func(ctx context.Context, q *wire.ShardFillReq) (metadata.Ino, func() error) {
 			return q.Dir, func() error { return s.FillShard(ctx, q.Shard, q.Entries) }
 		}),
-		wire.OpShardChange: ofHome(func(ctx context.Context, q *wire.ShardChangeReq) (metadata.Ino, func() error) {
+		wire.OpShardChange: ofHome(s.node, func(ctx context.Context, q *wire.ShardChangeReq) (metadata.Ino, func() error) {
 			return q.Dir, func() error { return s.ChangeShard(ctx, q.ShardChange) }
 		}),
 		wire.OpShardReport: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.ShardReportReq) (node.Appender, error) {
@@ -110,12 +110,17 @@ func (s *Server) shardHandlers() node.Handlers {
 	}
 }
 
-// ofHome makes a handler of a request that only the home of a directory may send.
-func ofHome[T any, P node.Parser[T]](f func(ctx context.Context, q *T) (metadata.Ino, func() error)) rpc.Handler {
+// ofHome makes a handler of a request that only the home of a directory may send, on its node or where another one
+// stands in for it: what the node itself still sends then is of before.
+func ofHome[T any, P node.Parser[T]](on node.Node, f func(ctx context.Context, q *T) (metadata.Ino, func() error)) rpc.Handler {
 	return node.HandleFrom[T, P](func(ctx context.Context, r *rpc.Request, q *T) (node.Appender, error) {
 		dir, do := f(ctx, q)
 		if dir.Home() != r.Peer {
 			return nil, fmt.Errorf("directory %v: node %d is not its home: %w", dir, r.Peer, syscall.EPERM)
+		}
+		n, _ := on.View().Map.Node(r.Peer)
+		if seat := n.Seat(); seat.Since > 0 && seat.Node != r.Peer && !r.StandIn {
+			return nil, fmt.Errorf("directory %v: node %d stands in for its home: %w", dir, seat.Node, syscall.EPERM)
 		}
 		return nil, do()
 	})
