@@ -44,22 +44,39 @@ type received struct {
 // openReceiver opens the copies that an earlier daemon has left. Those that are not complete go.
 func openReceiver(cfg *Config) (*Receiver, error) {
 	r := &Receiver{node: cfg.Node, lease: cfg.Lease, dir: cfg.Dir, room: cfg.Room, log: cfg.Node.Log().WithField("part", "partner"), homes: make(map[metadata.NodeID]*received)}
-	gone, _ := filepath.Glob(filepath.Join(r.dir, removing+"*")) // the pattern is good
-	for _, dir := range gone {
-		if err := os.RemoveAll(dir); err != nil {
-			return nil, err
-		}
+	found, err := os.ReadDir(r.dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
 	}
-	found, _ := filepath.Glob(filepath.Join(r.dir, "*-*"))
-	for _, dir := range found {
-		if err := r.load(dir); err != nil { // it may be the only one: it is kept for who looks for the cause
-			r.log.WithError(err).WithField("dir", dir).Error("a copy of another node's names cannot be read: it is moved aside, and made again if that node is up")
-			if err := os.Rename(dir, filepath.Join(r.dir, "damaged_"+strings.ReplaceAll(filepath.Base(dir), "-", "_"))); err != nil {
-				return nil, errors.Join(err, r.close())
-			}
+	for _, e := range found {
+		dir := filepath.Join(r.dir, e.Name())
+		switch {
+		case strings.HasPrefix(e.Name(), removing):
+			err = os.RemoveAll(dir)
+		case strings.Contains(e.Name(), "-"):
+			err = r.loadOrMove(dir)
+		}
+		if err != nil {
+			return nil, errors.Join(err, r.close())
 		}
 	}
 	return r, nil
+}
+
+// loadOrMove loads the copy in dir, and moves it aside if it is damaged. It may be the only one: it is kept for who
+// looks for the cause, and stays where it is if it may be readable later.
+func (r *Receiver) loadOrMove(dir string) error {
+	err := r.load(dir)
+	if err == nil {
+		return nil
+	}
+	for _, e := range []syscall.Errno{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EACCES} {
+		if errors.Is(err, e) && !pebblestore.Damaged(err) {
+			return fmt.Errorf("copy of another node's names in %s: %w", dir, err)
+		}
+	}
+	r.log.WithError(err).WithField("dir", dir).Error("a copy of another node's names cannot be read: it is moved aside, and made again if that node is up")
+	return os.Rename(dir, filepath.Join(r.dir, "damaged_"+strings.ReplaceAll(filepath.Base(dir), "-", "_")))
 }
 
 // removing is how the name of a copy begins that is being removed.
@@ -100,10 +117,13 @@ func (*received) drop(dir string, c *pebblestore.Copy) error {
 	return errors.Join(c.Close(), remove(dir))
 }
 
-// remove removes the directory of a copy, which is closed.
+// remove removes the directory of a copy, which is closed. It may be repeated after an error, and when it is gone.
 func remove(dir string) error {
 	away := filepath.Join(filepath.Dir(dir), removing+strings.ReplaceAll(filepath.Base(dir), "-", "_"))
-	return errors.Join(os.Rename(dir, away), os.RemoveAll(away))
+	if err := os.Rename(dir, away); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(away)
 }
 
 func (r *Receiver) path(id metadata.NodeID, c mirror.Copy) string {
@@ -234,7 +254,7 @@ func (r *Receiver) giveUp(id metadata.NodeID, seat metadata.Epoch) error {
 		}
 		h.whole = nil
 	}
-	if err := remove(r.path(id, h.state.Whole)); err != nil && !errors.Is(err, os.ErrNotExist) { // else it is gone
+	if err := remove(r.path(id, h.state.Whole)); err != nil {
 		return err
 	}
 	h.state = mirror.Copies{}

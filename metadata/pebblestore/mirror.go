@@ -94,6 +94,9 @@ func OpenCopy(cfg Config) (*Copy, error) {
 	return &Copy{c}, nil
 }
 
+// Damaged reports whether err says that the records of a store are damaged, so that a later try finds the same.
+func Damaged(err error) bool { return pebble.IsCorruptionError(err) }
+
 // State returns what the last Apply has recorded; nil if there was none.
 func (c *Copy) State() ([]byte, error) {
 	v, err := c.get(keyStream)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -136,5 +137,22 @@ func TestDamagedChanges(t *testing.T) {
 	}
 	if s, err := c.State(); s != nil || err != nil {
 		t.Errorf("State = %x, %v", s, err)
+	}
+}
+
+// TestDamaged: damage is known through the errors of this package, which are also EIO; a failed read is none.
+func TestDamaged(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{ioError("copy", fmt.Errorf("table: %w", pebble.ErrCorruption)), true},
+		{errors.Join(ioError("copy", pebble.ErrCorruption), syscall.EBADF), true},
+		{ioError("copy", syscall.EIO), false},
+		{ioError("copy", syscall.ENOSPC), false},
+	} {
+		if got := Damaged(c.err); got != c.want {
+			t.Errorf("Damaged(%v) = %v, want %v", c.err, got, c.want)
+		}
 	}
 }
