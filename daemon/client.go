@@ -42,7 +42,7 @@ func (d *Daemon) openHome() (err error) {
 	d.home, err = open(d, home.Config{
 		Dir: d.dir("meta"), Run: d.run,
 		Serves: func() error { return d.partner.Serves() }, Copies: func(ctx context.Context) error { return d.partner.Want(ctx) },
-		Room: func() bool { return d.partner.HasRoom() },
+		Room: func() bool { return d.partner.HasRoom() }, InStep: func() bool { return d.partner.InStep() },
 	})
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (d *Daemon) openHome() (err error) {
 		Node: d, Run: d.run, Records: d.home, Lease: &d.copies.Lease, Dir: d.dir("partner"), Room: d.data.Room, Patience: 2 * d.cfg.Timing.Down,
 		Peer: func(id metadata.NodeID) rpc.Caller { return d.peers.To(id) }, Here: func() node.Handlers { return d.calls },
 		Open: func(n node.Node, dir string, s *partner.Sender) (*home.Server, error) {
-			return open(n, home.Config{Dir: dir, Run: max(metadata.Run(now()), d.run), StandIn: true, Serves: s.Serves, Copies: s.Want, Room: s.HasRoom})
+			return open(n, home.Config{Dir: dir, Run: max(metadata.Run(now()), d.run), StandIn: true, Serves: s.Serves, Copies: s.Want, Room: s.HasRoom, InStep: s.InStep})
 		},
 	})
 	return err

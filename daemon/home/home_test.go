@@ -316,6 +316,32 @@ func TestReplacedHomeOrders(t *testing.T) {
 	}
 }
 
+// TestAnswersInStep: a home whose partner may have more of an earlier daemon than is here does not say that a
+// transaction of that, a split or a merge has not happened.
+func TestAnswersInStep(t *testing.T) {
+	ctx, hs := t.Context(), homes(t, 2)
+	inStep := false
+	hs[0].cfg.InStep = func() bool { return inStep }
+	peer := remote.NewStore(hs[1].fake.To(0))
+	earlier, later := metadata.TxID(metadata.LiveIno(0, 1)), metadata.TxID(metadata.LiveIno(0, 1<<30))
+	for _, inStep = range []bool{false, true} {
+		outcome, state := metadata.Undecided, metadata.ShardWait
+		if inStep {
+			outcome, state = metadata.Aborted, metadata.ShardUnused
+		}
+		if got, err := peer.Outcome(ctx, earlier); err != nil || got != outcome {
+			t.Errorf("in step %v: outcome of an earlier transaction %v, %v, want %v", inStep, got, err, outcome)
+		}
+		if got, err := peer.Outcome(ctx, later); err != nil || got != metadata.Aborted {
+			t.Errorf("in step %v: outcome of a transaction %v, %v, want %v", inStep, got, err, metadata.Aborted)
+		}
+		got, err := peer.ReportShard(ctx, 1, metadata.ShardReport{Shard: metadata.Shard{Dir: metadata.RootIno, Gen: 7}})
+		if err != nil || got.State != state {
+			t.Errorf("in step %v: the answer to a shard is %v, %v, want %v", inStep, got.State, err, state)
+		}
+	}
+}
+
 func TestHeardRun(t *testing.T) {
 	s := homes(t, 1)[0]
 	for i, c := range []struct {

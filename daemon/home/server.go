@@ -47,6 +47,9 @@ type Config struct {
 	Serves func() error
 	// Room reports whether the node with a copy of the records has room for more; nil is always.
 	Room func() bool
+	// InStep reports whether the node with a copy of the records has no change of an earlier daemon that is not here, so
+	// that what is not here has not happened; nil is always.
+	InStep func() bool
 	// Copies has all homes keep a copy of their records on another node (metadata.Layout.Copies).
 	Copies func(ctx context.Context) error
 	Now    func() time.Time // nil is time.Now
@@ -61,6 +64,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Serves == nil {
 		c.Serves = func() error { return nil }
+	}
+	if c.InStep == nil {
+		c.InStep = func() bool { return true }
 	}
 	if c.Copies == nil {
 		c.Copies = func(context.Context) error { return nil }

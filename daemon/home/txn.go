@@ -128,9 +128,13 @@ func (s *Server) txHandlers() node.Handlers {
 			return nil, t.LockRename(ctx, q.Tx)
 		}),
 		wire.OpOutcome: node.Handle(func(ctx context.Context, q *wire.TxReq) (node.Appender, error) {
+			inStep := s.cfg.InStep()
 			o, err := t.Outcome(ctx, q.Tx)
 			if err != nil {
 				return nil, err
+			}
+			if !inStep && o == metadata.Aborted && s.Earlier(metadata.Ino(q.Tx)) { // the other node may have the decision
+				o = metadata.Undecided
 			}
 			return &wire.OutcomeResp{Outcome: o}, nil
 		}),

@@ -91,9 +91,13 @@ func (s *Server) shardHandlers() node.Handlers {
 			return q.Dir, func() error { return s.ChangeShard(ctx, q.ShardChange) }
 		}),
 		wire.OpShardReport: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.ShardReportReq) (node.Appender, error) {
+			inStep := s.cfg.InStep()
 			a, err := s.ReportShard(ctx, r.Peer, q.ShardReport)
 			if err != nil {
 				return nil, err
+			}
+			if !inStep && (a.State == metadata.ShardUnused || q.Freeze != 0) { // the other node may have a split or merge
+				a.State = metadata.ShardWait
 			}
 			return &wire.ShardReportResp{ShardAnswer: a}, nil
 		}),

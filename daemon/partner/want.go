@@ -43,3 +43,11 @@ func allHave(m cluster.Map) bool {
 	}
 	return true
 }
+
+// InStep reports whether the partner has no change of an earlier daemon that is not here: a change that the partner had
+// when that daemon ended may be missing here, until all was sent again.
+func (s *Sender) InStep() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.home.InStep()
+}

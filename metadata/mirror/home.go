@@ -33,6 +33,7 @@ type Home struct {
 	gen, seq uint64
 	copied   bool // the records are sent
 	complete bool // the partner has all
+	once     bool // a partner has had all that is here since the daemon began
 	replaced bool
 	behind   int      // bytes of changes since the stream began that did not wait
 	pending  []*Batch // in order: those that are not done, or that the stream has yet to bring
@@ -105,6 +106,9 @@ func Holds(m cluster.Map, id metadata.NodeID, seat metadata.Epoch) bool {
 
 // Complete reports whether the partner has a complete copy.
 func (h *Home) Complete() bool { return h.complete }
+
+// InStep reports whether a partner that takes over has no change of an earlier daemon that is not here.
+func (h *Home) InStep() bool { return h.bound.Since == 0 || h.once }
 
 // See takes a map into account, and reports whether the home is no longer bound. Its caller forgets that on the
 // disk, in its own time: a map never allows the old partner again.
@@ -200,6 +204,7 @@ func (h *Home) Acked(m Message) {
 		b.sent = true
 	}
 	h.complete = h.complete || m.Complete
+	h.once = h.once || h.complete
 	for _, b := range h.pending { // until it is complete, an older copy counts, which may lack them
 		b.may = b.may || b.sent && h.complete && !h.replaced
 	}

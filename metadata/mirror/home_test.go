@@ -80,3 +80,37 @@ func TestChangesWhileCopied(t *testing.T) {
 		h.Acked(got)
 	}
 }
+
+// TestInStep: a home that is bound since an earlier run is in step once its partner has all again, or is lost.
+func TestInStep(t *testing.T) {
+	m := cluster.NewMap(7, []string{"a", "b", "c"})
+	for i := range m.Nodes {
+		m = m.WithState(metadata.NodeID(i), cluster.Up, "addr")
+	}
+	if !NewHome(0, 0, cluster.Partner{}).InStep() {
+		t.Error("a home without a partner is not in step")
+	}
+	bound := cluster.Partner{Node: 1, Since: m.Epoch}
+	h := NewHome(0, 0, bound)
+	for i, step := range []func(){
+		func() {},
+		func() { h.Begin(m, 1) },
+		func() { h.Record(); h.Copied() },
+		func() { h.Abandon(); h.Begin(m, 2); h.Record(); h.Copied() },
+	} {
+		if step(); h.InStep() {
+			t.Errorf("step %d: in step with a partner that has not been sent all", i)
+		}
+	}
+	msg, _ := h.Next(1 << 20)
+	if h.Acked(msg); !h.InStep() {
+		t.Error("not in step with a partner that has all")
+	}
+	if h.Abandon(); !h.InStep() {
+		t.Error("not in step after the stream was interrupted")
+	}
+	lost := NewHome(0, 0, bound)
+	if lost.See(m.WithState(1, cluster.Down, "")); !lost.InStep() {
+		t.Error("not in step after the partner was lost")
+	}
+}
