@@ -200,7 +200,7 @@ var errChanged = errors.New("the map or the access plan has changed")
 
 // makeAll makes the replicas of s, in their order, until there is no room, or the map or the order changes.
 func (r *Replicas) makeAll(ctx context.Context, s *set) error {
-	for {
+	for traded := false; ; {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -211,13 +211,15 @@ func (r *Replicas) makeAll(ctx context.Context, s *set) error {
 		batch, room := r.batch(s)
 		switch {
 		case len(batch) == 0 && !room:
-			if !r.trade(s) {
+			if traded || !r.trade(s) { // a view may keep the room of what has left until it is made again
 				return errNoRoom
 			}
+			traded = true
 			continue
 		case len(batch) == 0:
 			return nil
 		}
+		traded = false
 		if err := r.makeBatch(ctx, s, batch); err != nil {
 			return err
 		}

@@ -9,8 +9,9 @@ import (
 const (
 	leastShare = 1.0 / 16 // of the time in which a maker of replicas transfers, however busy the path
 	shareStep  = 1.0 / 16
+	mostPause  = time.Second
 	measured   = 32 << 10 // bytes; smaller transfers take as long as the processors let them
-	agedBy     = 1024     // transfers that are none faster raise the fastest time by one part in so many
+	agedBy     = 256      // transfers that are none faster raise the fastest time by one part in so many
 )
 
 // pacer makes replicas yield to readers, without asking them. Its method is that of LEDBAT (RFC 6817): a
@@ -44,5 +45,5 @@ func (p *pacer) pause(n int, took time.Duration) time.Duration {
 			p.share = min(p.share+shareStep, 1)
 		}
 	}
-	return time.Duration(float64(took) * (1/p.share - 1))
+	return min(time.Duration(float64(took)*(1/p.share-1)), mostPause)
 }

@@ -154,7 +154,7 @@ func TestTrade(t *testing.T) {
 					p.bytes.Add(s.put(f, present))
 				}
 			}
-			ps := p.pickWorse(s)
+			ps := p.pickWorse(s, 100_000)
 			if len(ps) == 0 {
 				break
 			}

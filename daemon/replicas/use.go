@@ -266,30 +266,30 @@ func (r *Replicas) pickLast(n int64) (s *set, ps []fill.PieceID) {
 	return s, ps
 }
 
-// trade gives up replicas of files that this node reads less often than those that it lacks, for a batch of these, and
+// trade gives up replicas of files that this node reads less often than those that it lacks, for some of these, and
 // reports whether there were any. They were made before the plan was known.
 func (r *Replicas) trade(s *set) bool {
 	r.removing.Lock()
 	defer r.removing.Unlock()
-	ps := r.pickWorse(s)
+	sp, _ := r.cfg.Store.Space(context.Background()) // local; on an error the zero space gives room to one file
+	ps := r.pickWorse(s, min(sp.Capacity/giveUnit, mostGiven))
 	if len(ps) > 0 {
 		r.discard(s, ps...)
 	}
 	return len(ps) > 0
 }
 
-// pickWorse picks such replicas to leave, the last ones first.
-func (r *Replicas) pickWorse(s *set) (ps []fill.PieceID) {
+// pickWorse picks such replicas to leave, n bytes or more, the last ones first.
+func (r *Replicas) pickWorse(s *set, n int64) (ps []fill.PieceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.made == len(s.files) || s.order.name() == "" {
 		return nil
 	}
 	end, need := (s.files[s.made].pos/s.order.width()+1)*s.order.width(), int64(0) // of those read as often as the first one
-	for i, n := s.made, 0; i < len(s.files) && s.files[i].pos < end && n < batchFiles; i++ {
+	for i := s.made; i < len(s.files) && s.files[i].pos < end && need <= n; i++ {
 		if f := &s.files[i]; f.state == absent {
 			need += f.size
-			n++
 		}
 	}
 	for i := len(s.files) - 1; i >= 0 && s.files[i].pos > end && need > 0; i-- {

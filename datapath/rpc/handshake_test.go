@@ -202,13 +202,13 @@ func TestServerOfAnotherVersion(t *testing.T) {
 		defer conn.Close()
 		_, _ = io.ReadFull(conn, make([]byte, wire.HelloSize))
 		head := wire.Append(nil, &wire.Challenge{})[:wire.ChallengeHead]
-		head[4] = 9
+		head[4] = wire.Version + 1
 		_, _ = conn.Write(head)
 	}()
 	p := startPeers(t, l.Addr().String(), nil)
 	err = p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup})
 	wantErrno(t, err, syscall.EHOSTDOWN)
-	if !strings.Contains(err.Error(), "version 9") {
+	if !strings.Contains(err.Error(), fmt.Sprint("version ", wire.Version+1)) {
 		t.Errorf("error is %v, want it to name the version", err)
 	}
 	_ = l.Close()

@@ -79,30 +79,30 @@ func TestGivesWay(t *testing.T) {
 		}
 		fs.begin(2)
 		for i := range 3 {
-			if fs.wait(); waits(-1) {
+			if fs.wait(); waits(othersRest) {
 				t.Errorf("the order waits for readers that are %d pieces before it", i)
 			}
 			fs.demand(piece(i))
 		}
-		if !waits(-1) {
+		if !waits(othersRest) {
 			t.Error("the order does not wait for readers that go their own way")
 		}
 		if waits(0) {
 			t.Error("the order rests for longer than it is asked to")
 		}
-		if fs.reached(piece(7)); !waits(-1) { // not demanded
+		if fs.reached(piece(7)); !waits(othersRest) { // not demanded
 			t.Error("the order does not wait after a piece of its own")
 		}
-		if fs.reached(piece(0)); waits(-1) {
+		if fs.reached(piece(0)); waits(othersRest) {
 			t.Error("the order waits when it has come near the readers")
 		}
 		fs.demand(piece(3))
 		for range 2 {
-			if fs.served(); !waits(-1) {
+			if fs.served(); !waits(othersRest) {
 				t.Error("the order does not wait for the last reader")
 			}
 		}
-		if fs.served(); waits(-1) {
+		if fs.served(); waits(othersRest) {
 			t.Error("the order waits for readers that were served")
 		}
 		for range 20 { // they wait nearly all the time
@@ -111,10 +111,10 @@ func TestGivesWay(t *testing.T) {
 			fs.served()
 			time.Sleep(demandGap / 5)
 		}
-		if !waits(-1) {
+		if !waits(othersRest) {
 			t.Error("the order does not wait for the next of readers that mostly wait")
 		}
-		if time.Sleep(demandGap); waits(-1) {
+		if time.Sleep(demandGap); waits(othersRest) {
 			t.Error("the order waits for readers that have not come again")
 		}
 		for range 20 { // they seldom wait
@@ -124,11 +124,11 @@ func TestGivesWay(t *testing.T) {
 			time.Sleep(loadMemory / 5)
 		}
 		fs.wait()
-		if fs.served(); waits(-1) {
+		if fs.served(); waits(othersRest) {
 			t.Error("the order waits for the next of readers that seldom wait")
 		}
 		fs.wait()
-		if fs.begin(2); waits(-1) {
+		if fs.begin(2); waits(othersRest) {
 			t.Error("the next pass waits for readers of the one before")
 		}
 	})

@@ -10,6 +10,7 @@ const (
 	demandGap  = 100 * time.Millisecond // without a waiting reader, until the order of the fill goes on, if readers mostly wait
 	demandRest = 1                      // pause of the one worker that goes on meanwhile, in times that its last piece took,
 	mostRest   = time.Second            // and at the most
+	othersRest = 5 * time.Second        // of the other workers: the first one may be waiting for a file that hangs
 	mostlyWait = 0.5                    // load from which on readers mostly wait
 	loadMemory = 500 * time.Millisecond // time constant of a load
 )
@@ -59,13 +60,18 @@ func (t *flights) served() {
 	time.AfterFunc(demandGap, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.waits == 0 && t.load.fell.Equal(now) {
+		if t.waits > 0 || !t.load.fell.Equal(now) {
+			return
+		}
+		select {
+		case <-t.idle: // closed by the next one, at the same time of a coarse clock
+		default:
 			close(t.idle)
 		}
 	})
 }
 
-// giveWay returns when no reader waits, or after a rest if that is not negative. If readers follow the order of the fill, so
+// giveWay returns when no reader waits, or after a rest. If readers follow the order of the fill, so
 // that few pieces were demanded before their turn, it returns at once: what they wait for next comes next, and a node that
 // held back would fall behind the others, which take its share of the source.
 func (t *flights) giveWay(ctx context.Context, rest time.Duration) {
@@ -75,13 +81,9 @@ func (t *flights) giveWay(ctx context.Context, rest time.Duration) {
 	if follow {
 		return
 	}
-	var over <-chan time.Time
-	if rest >= 0 {
-		over = time.After(rest)
-	}
 	select {
 	case <-idle:
-	case <-over:
+	case <-time.After(rest):
 	case <-ctx.Done():
 	}
 }

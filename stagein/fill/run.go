@@ -168,7 +168,7 @@ func (f *Fill) stagger(i int, all <-chan struct{}) {
 // work fetches one piece after another. While readers wait that do not follow the order, only the first worker goes on, and
 // rests after each piece.
 func (f *Fill) work(i int, next <-chan PieceID) {
-	rest := time.Duration(-1)
+	rest := othersRest
 	if i == 0 {
 		rest = 0
 	}

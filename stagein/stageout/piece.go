@@ -107,7 +107,7 @@ var ErrUnfinished = errors.New("a node that helps to copy did not say that it ha
 // pieces has all nodes copy a large file, each some of its pieces. What another
 // node could not do is done here.
 func (o *out) pieces(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
-	var g errgroup.Group
+	g, ctx := errgroup.WithContext(ctx) // one unfinished piece ends the attempt
 	g.SetLimit(2 * o.cfg.N)
 	first := o.owner(rel)
 	for i := int64(0); i*o.cfg.Piece < a.Size; i++ {
@@ -115,6 +115,9 @@ func (o *out) pieces(ctx context.Context, f *os.File, tmp, rel string, a metadat
 		p.Len = min(o.cfg.Piece, a.Size-p.Off)
 		k := (first + int(i)) % o.cfg.N
 		g.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if k != o.cfg.Self && o.helps(k) {
 				err := o.cfg.Help(ctx, k, p)
 				if err == nil || ctx.Err() != nil || errors.Is(err, syscall.EBUSY) {

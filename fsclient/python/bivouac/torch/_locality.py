@@ -76,7 +76,7 @@ class LocalitySampler(DistributedSampler):
             else:
                 check_mount()
         except OSError as e:
-            if self._rank_nodes != "gather":
+            if self._rank_nodes != "gather" and os.environ.get("SLURM_JOB_NUM_NODES") != "1":
                 raise ControlError(f"{e}: {_NO_MAP}") from e
             log.warning("no map of the dataset on this rank: %s", e)
         nodes = self._nodes()
