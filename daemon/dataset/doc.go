@@ -26,7 +26,8 @@
 //
 //	Fence.gate  held for reading by writes, for writing while a dataset ends
 //	  Fence.mu
-//	Tables.mu, Fills.mu, readCheck.mu, dirty.mu, verification.mu: leaves
+//	Fills.linking  held while a link is made or removed
+//	  Tables.mu, Fills.mu, readCheck.mu, dirty.mu, verification.mu: leaves
 //
 // None is held across a remote call.
 //

@@ -51,6 +51,8 @@ type Fills struct {
 	waits    chan struct{} // a token for each read of another node that waits
 	viewed   atomic.Pointer[func(metadata.DatasetID) bool]
 
+	linking sync.Mutex // held while a link is made or removed by what is stored
+
 	mu    sync.Mutex
 	have  map[metadata.DatasetID]*fill.Fill // guarded by mu
 	begun chan struct{}                     // guarded by mu; closed when another fill begins
@@ -142,16 +144,24 @@ func (f *Fills) link(ino metadata.Ino) {
 	if viewed == nil || f.cfg.Sums || !(*viewed)(ino.Dataset()) {
 		return
 	}
+	f.linking.Lock()
+	defer f.linking.Unlock()
 	if err := f.cfg.Store.LinkWhole(f.cfg.Ctx, ino, nil); err != nil {
 		f.cfg.Node.Log().WithError(err).Debug("a local file of a dataset is read through FUSE")
 	}
 	if x, _ := f.get(ino.Dataset()); x != nil && !x.Stored(ino) { // it was dropped in between
-		f.unlink(ino)
+		f.unlinkLocked(ino)
 	}
 }
 
 // unlink removes the link to a file that a fill has dropped.
 func (f *Fills) unlink(ino metadata.Ino) {
+	f.linking.Lock()
+	defer f.linking.Unlock()
+	f.unlinkLocked(ino)
+}
+
+func (f *Fills) unlinkLocked(ino metadata.Ino) {
 	if err := f.cfg.Store.Unlink(ino); err != nil {
 		f.cfg.Node.Log().WithError(err).WithField("inode", ino.String()).Warn("a damaged file keeps its link: the kernel view reads it until the dataset is removed")
 	}

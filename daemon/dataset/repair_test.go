@@ -58,6 +58,9 @@ func (f *fakeNode) stage(t *testing.T, n int, layout metadata.Layout) (id metada
 	for _, i := range inos {
 		check(fill.Need(t.Context(), i, 0, 1))
 	}
+	for done := false; !done; _, done = fill.Done() { // else its workers fetch what a test drops
+		time.Sleep(time.Millisecond)
+	}
 	return id, inos
 }
 
@@ -119,6 +122,9 @@ func TestRepairOfLinkedFile(t *testing.T) {
 	}
 	close(interrupted)
 	wantDropped("an interrupted refetch")
+	for !x.store.Linked(bad) { // its read goes on
+		time.Sleep(time.Millisecond)
+	}
 	if r, err := x.Verifier.refetch(t.Context(), q); err != nil || len(r.Failed) > 0 {
 		t.Errorf("refetch = %+v, %v", r, err)
 	}

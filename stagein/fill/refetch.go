@@ -35,7 +35,11 @@ func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.I
 		f.ask(p) // all at once
 	}
 	for _, p := range all {
-		if err := f.await(ctx, p, f.ask); err != nil {
+		err := f.await(ctx, p, f.ask)
+		for err == nil && !f.present.has(p) { // that was a fetch which had begun before
+			err = f.await(ctx, p, f.ask)
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				return failed, ctx.Err()
 			}
