@@ -58,9 +58,6 @@ func (f *fakeNode) stage(t *testing.T, n int, layout metadata.Layout) (id metada
 	for _, i := range inos {
 		check(fill.Need(t.Context(), i, 0, 1))
 	}
-	for done := false; !done; _, done = fill.Done() { // else its workers fetch what a test drops
-		time.Sleep(time.Millisecond)
-	}
 	return id, inos
 }
 
@@ -73,6 +70,10 @@ func TestRepairOfLinkedFile(t *testing.T) {
 	x.Fills.cfg.Sums = false // else files are linked after a read
 	x.Fills.SetViewed(func(metadata.DatasetID) bool { return true })
 	id, inos := x.stage(t, 3, metadata.Layout{Kind: metadata.Local})
+	fill, _ := x.Fills.get(id)
+	for done := false; !done; _, done = fill.Done() { // else its workers fetch what is dropped below
+		time.Sleep(time.Millisecond)
+	}
 	bad := inos[1]
 	src := x.src.Nodes["/src/f01"]
 	good, changed, damaged := src.Data, bytes.Repeat([]byte{0xee}, 5000), bytes.Clone(src.Data)
