@@ -23,6 +23,8 @@ func (f *Fill) Config() *Config { return &f.cfg }
 
 func (f *Fill) Present(p PieceID) bool { return f.present.has(p) }
 
+func (f *Fill) MarkPresent(p PieceID, n int64) { f.markPresent(p, n) }
+
 func (f *Fill) PresentPieces() int64 {
 	f.present.mu.Lock()
 	defer f.present.mu.Unlock()

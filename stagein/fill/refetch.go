@@ -160,10 +160,16 @@ func compareSource(f *Fill, p PieceID, sum [16]byte, c *stagein.Checker) error {
 	return err
 }
 
-// soil notes that other bytes of a piece may have been stored here than those that are fetched next, also for a daemon that is
-// started later.
+// soil notes that other bytes of a piece may have been stored here, also over the right ones, for a daemon that is started
+// later, too: it is fetched again.
 func soil(f *Fill, p PieceID, sum [16]byte) error {
-	f.dropped.add(p, sum)
+	_, a, err := f.cfg.Files.Origin(p.Ino)
+	if err != nil {
+		return err
+	}
+	m, _ := f.cfg.Watch()
+	s := placementOf(m, a)
+	f.drop(&s, p, sum)
 	return f.journal.add(p, droppedSum)
 }
 

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -203,8 +204,52 @@ func TestSoiledHole(t *testing.T) {
 		for k, want := range was {
 			stageintest.NoError(t, f.Need(t.Context(), k.Ino, 0, int64(len(want))))
 			if !bytes.Equal(j.Target.Objects[k], want) {
-				t.Errorf("inode %v has other bytes than were staged", k.Ino)
+				got := j.Target.Objects[k]
+				d := 0
+				for d < len(got) && d < len(want) && got[d] == want[d] {
+					d++
+				}
+				t.Errorf("inode %v has other bytes than were staged %d %d at %d sparse %v", k.Ino, len(got), len(want), d, files.ByIno[k.Ino])
 			}
+		}
+	})
+}
+
+// TestSoiledMember: a replica that is not right is stored over a member of a compressed tar that an unpacking has just
+// stored. The member is unpacked again.
+func TestSoiledMember(t *testing.T) {
+	tree := stageintest.HoleyFiles(stageintest.Rand(t))
+	stageintest.SparseTar(t, tree, func(t *testing.T, archive []byte) {
+		j := jobtest.PackedJob(stageintest.PackGzip(t, archive), 1<<30)
+		j.Nodes = 1
+		_, err := j.Run(t.Context())
+		stageintest.NoError(t, err)
+		files, err := stageintest.FilesOfParts(j.Records, j.Sums)
+		stageintest.NoError(t, err)
+		m := stageintest.ClusterMap(1).WithState(0, cluster.Down, "").WithState(0, cluster.Up, "n0:1")
+		f, err := j.Filler(m, 0, &scan.Scanned{Origins: j.Plan.Origins}, files, t.TempDir())
+		stageintest.NoError(t, err)
+		was := j.Target.Objects
+		j.Target.Objects = make(map[stageintest.ObjectKey][]byte)
+		var one stageintest.ObjectKey
+		for one = range was {
+			break
+		}
+		f.Config().Copy = func(ctx context.Context, p fill.PieceID, _ [16]byte) (sum [16]byte, ok, soiled bool) {
+			if p.Ino != one.Ino {
+				return sum, false, false
+			}
+			f.MarkPresent(p, int64(len(was[one])))
+			stageintest.NoError(t, j.Target.Put(ctx, 0, p.Ino, bytes.Repeat([]byte{0xee}, len(was[one])), 0))
+			return sum, false, true
+		}
+		stageintest.NoError(t, f.Need(t.Context(), one.Ino, 0, int64(len(was[one]))))
+		for len(f.Flights()) > 0 { // the reader may have seen it before
+			time.Sleep(time.Millisecond)
+		}
+		stageintest.NoError(t, f.Close())
+		if !bytes.Equal(j.Target.Objects[one], was[one]) {
+			t.Errorf("inode %v has other bytes than were staged", one.Ino)
 		}
 	})
 }
