@@ -78,10 +78,11 @@ type aheadRead struct {
 	nodes map[metadata.NodeID][]aheadFile
 }
 
+// aheadFile is a file whose content is to be read.
 type aheadFile struct {
-	*File
-	content
-	at datapath.RangeRead
+	file *File
+	is   content
+	at   datapath.RangeRead
 }
 
 // readAhead is called when the first bytes of f are read, of which order has the attributes a. It reads f too if it reads
@@ -99,7 +100,7 @@ func readAhead(ctx context.Context, f *File, a *metadata.Attr, order []metadata.
 		return
 	}
 	b := aheadRead{c: c, nodes: make(map[metadata.NodeID][]aheadFile)}
-	b.use(*a)
+	b.use(f.ino)
 	b.choose(next)
 	done := make(chan struct{})
 	c.wg.Go(func() {
@@ -133,9 +134,7 @@ func (b *aheadRead) pause(err error) {
 	b.c.ahead.paused.Store(int64(metadata.TimeOf(b.c.cfg.Now().Add(aheadPause))))
 }
 
-func (b *aheadRead) use(a metadata.Attr) {
-	b.files = append(b.files, b.c.files.acquire(b.c, a.Ino))
-}
+func (b *aheadRead) use(ino metadata.Ino) { b.files = append(b.files, b.c.files.acquire(b.c, ino)) }
 
 // choose takes as many of next as there is room for.
 func (b *aheadRead) choose(next []metadata.Attr) {
@@ -147,7 +146,7 @@ func (b *aheadRead) choose(next []metadata.Attr) {
 		if room -= a.Size; room < 0 {
 			return
 		}
-		b.use(a)
+		b.use(a.Ino)
 	}
 }
 
@@ -160,12 +159,15 @@ func (b *aheadRead) release() {
 // open opens those that are not open at their home, by one call. The home leaves out what another node has open.
 func (b *aheadRead) open(ctx context.Context) error {
 	var ask []metadata.OpenAhead
-	byIno, recalls := make(map[metadata.Ino]*File), make(map[metadata.Ino]uint64)
+	type asked struct {
+		file    *File
+		recalls uint64
+	}
+	byIno := make(map[metadata.Ino]asked)
 	for _, f := range b.files {
 		f.mu.Lock()
 		if !f.atHome {
-			ask, byIno[f.ino] = append(ask, metadata.OpenAhead{Ino: f.ino, Ticket: f.ticket}), f
-			recalls[f.ino] = f.app.recalls
+			ask, byIno[f.ino] = append(ask, metadata.OpenAhead{Ino: f.ino, Ticket: f.ticket}), asked{f, f.app.recalls}
 		}
 		f.mu.Unlock()
 	}
@@ -185,11 +187,13 @@ func (b *aheadRead) open(ctx context.Context) error {
 		return err
 	}
 	for _, a := range opened {
-		if f := byIno[a.Ino]; f != nil {
-			f.openedAhead(a, run, recalls[a.Ino])
-			if err := f.begin(ctx, a); err != nil {
-				return err
-			}
+		x, ok := byIno[a.Ino]
+		if !ok {
+			continue
+		}
+		x.file.openedAhead(a, run, x.recalls)
+		if err := x.file.begin(ctx, a); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -252,10 +256,9 @@ func (b *aheadRead) readFrom(ctx context.Context, node metadata.NodeID, files []
 		if rs[i].Err != nil {
 			continue // as of a hole; its reader asks again
 		}
-		x := f.content
-		x.data = slices.Clone(rs[i].Data)
-		if f.File.content.CompareAndSwap(nil, &x) {
-			b.c.ahead.kept.Add(int64(len(x.data)))
+		f.is.data = slices.Clone(rs[i].Data)
+		if f.file.content.CompareAndSwap(nil, &f.is) {
+			b.c.ahead.kept.Add(int64(len(f.is.data)))
 		}
 	}
 	return nil

@@ -83,6 +83,17 @@ func smallFiles(t *testing.T, n int) (j *job, writer, reader *fsclient.Client, d
 	return j, writer, reader, dir, calls
 }
 
+// begin reads the first files, so that others are read ahead.
+func begin(t *testing.T, c *fsclient.Client, dir metadata.Ino) {
+	t.Helper()
+	for i := range first {
+		openRead(t, c, dir, i)
+	}
+}
+
+// first is how many files begin reads.
+const first = 20
+
 // openRead looks the file i up, opens it, reads and closes it.
 func openRead(t *testing.T, c *fsclient.Client, dir metadata.Ino, i int) []byte {
 	t.Helper()
@@ -124,11 +135,9 @@ func TestSmallFilesInOrder(t *testing.T) {
 func TestReadAheadAndChanged(t *testing.T) {
 	const n = 60
 	_, writer, c, dir, _ := smallFiles(t, n)
-	for i := range 20 {
-		openRead(t, c, dir, i)
-	}
+	begin(t, c, dir)
 	want := bytes.Repeat([]byte{1}, 3000)
-	for i := 20; i < n; i++ {
+	for i := first; i < n; i++ {
 		e, err := writer.Lookup(ctx, dir, fmt.Sprint("f", i))
 		if err != nil {
 			t.Fatal(err)
@@ -154,10 +163,8 @@ func TestReadAheadAndChanged(t *testing.T) {
 func TestReadAheadAndWritten(t *testing.T) {
 	const n = 60
 	_, _, c, dir, _ := smallFiles(t, n)
-	for i := range 20 {
-		openRead(t, c, dir, i)
-	}
-	for i := 20; i < n; i++ {
+	begin(t, c, dir)
+	for i := first; i < n; i++ {
 		e, _, err := c.LookupLeased(ctx, dir, fmt.Sprint("f", i))
 		if err != nil {
 			t.Fatal(err)
@@ -183,11 +190,9 @@ func TestReadAheadAndWritten(t *testing.T) {
 func TestReadAheadAndRecalledLate(t *testing.T) {
 	const n = 60
 	_, writer, c, dir, _ := smallFiles(t, n)
-	for i := range 20 {
-		openRead(t, c, dir, i)
-	}
+	begin(t, c, dir)
 	want := bytes.Repeat([]byte{1}, 3000)
-	for i := 20; i < n; i++ {
+	for i := first; i < n; i++ {
 		e, err := writer.Lookup(ctx, dir, fmt.Sprint("f", i))
 		if err != nil {
 			t.Fatal(err)
@@ -256,9 +261,7 @@ func TestReadAheadOfASlowHome(t *testing.T) {
 func TestReadAheadAndUnlinked(t *testing.T) {
 	const n = 60
 	j, writer, c, dir, _ := smallFiles(t, n)
-	for i := range 20 {
-		openRead(t, c, dir, i)
-	}
+	begin(t, c, dir)
 	for i := range n {
 		e, err := writer.Unlink(ctx, dir, fmt.Sprint("f", i))
 		if err != nil {

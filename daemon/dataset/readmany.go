@@ -21,7 +21,7 @@ type manyRead struct {
 	done   []func() // of lent files
 }
 
-// onReadMany reads small files of datasets for another node's prefetch. A file that is not fetched
+// onReadMany reads small files for another node that reads them ahead. A file that is not fetched
 // yet, or is damaged, has its own error; the others are sent.
 func (s *Server) onReadMany(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	m := manyRead{s: s}

@@ -47,8 +47,8 @@ type Config struct {
 	Serves func() error
 	// Room reports whether the node with a copy of the records has room for more; nil is always.
 	Room func() bool
-	// InStep reports whether the node with a copy of the records has no change of an earlier daemon that is not here, so
-	// that what is not here has not happened; nil is always.
+	// InStep reports whether the records here include each change of an earlier daemon that the node with the copy has.
+	// Until then a missing record does not prove that a change was not made. nil is always.
 	InStep func() bool
 	// Copies has all homes keep a copy of their records on another node (metadata.Layout.Copies).
 	Copies func(ctx context.Context) error

@@ -63,8 +63,8 @@ func openReceiver(cfg *Config) (*Receiver, error) {
 	return r, nil
 }
 
-// loadOrMove loads the copy in dir, and moves it aside if it is damaged. It may be the only one: it is kept for who
-// looks for the cause, and stays where it is if it may be readable later.
+// loadOrMove loads the copy in dir, and moves it aside if it is damaged. A damaged one is kept for
+// diagnosis, as it may be the only one; one that may be readable later stays where it is.
 func (r *Receiver) loadOrMove(dir string) error {
 	err := r.load(dir)
 	if err == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// preference is how often each node reads each file by an access plan, so that a node that has no room for all files has
-// replicas of those that it reads. All nodes compute the same from the plan, the manifest and the number of nodes: a mark tells
+// preference is how often each node reads each file by an access plan. A node with too little room for all files makes
+// replicas of those that it reads most often. All nodes compute the same from the plan, the manifest and the number of nodes: a mark tells
 // the others which replicas are there in this order, too. Ranks are expected on the nodes in blocks, as Slurm and torchrun
 // start them; where they are not, a preference gains nothing.
 type preference struct {

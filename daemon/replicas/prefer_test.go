@@ -136,7 +136,7 @@ func TestTrade(t *testing.T) {
 		s := x.set(t, self, newPreference(x.plan, x.files, len(x.m.Nodes)))
 		s.inherit(was)
 		if m := s.mark(self); m.Below > s.files[0].pos && s.files[0].state != present {
-			t.Fatalf("seed %d: mark %+v in another order claims what is not there", seed, m)
+			t.Fatalf("seed %d: mark %+v in another order covers files without a replica", seed, m)
 		}
 		p := New(Config{Stored: nothing})
 		p.sets[1] = s

@@ -90,7 +90,7 @@
 //	stand-in      15   StandInReq   that of the op in the request
 //	stand-in-peer 16   StandInReq   the same
 //	stand-in-once 17   StandInReq   the same
-//	open-ahead    18   OpenAheadReq  AttrsResp
+//	open-ahead    18   OpenAheadReq  OpenAheadResp
 //	prepare       19   PrepareReq   VoteResp
 //	commit        20   TxReq        -
 //	abort         21   TxReq        -

@@ -190,7 +190,10 @@ func gaveUp(ctx context.Context, s daemon.Status, names []string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		why = "timed out"
 	}
-	name := append(slices.Clone(names), "NAME")[0]
+	name := "NAME"
+	if len(names) > 0 {
+		name = names[0]
+	}
 	for _, ds := range ofInterest(s, names) {
 		if !ds.Phase.Ended() && !ds.Ready {
 			name = ds.Name

@@ -30,8 +30,8 @@ func Beneath(dir int, path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// beneathPath is Beneath of the directory above path, which is root's.
-func beneathPath(path, below string) (*os.File, error) {
+// BeneathPath is Beneath for what is at below in path, a directory of a user in one of root.
+func BeneathPath(path, below string) (*os.File, error) {
 	above, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -45,15 +45,15 @@ func Reopen(h *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", h.Fd()) 
 
 // walkBeneath is openat2, step by step. A handle of what is mounted somewhere asks it for nothing.
 func walkBeneath(dir int, path string) (fd int, err error) {
+	if path == "" {
+		return -1, unix.ENOENT
+	}
 	on, err := mountID(dir)
 	if err != nil {
 		return -1, err
 	}
 	if dir, err = unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 		return -1, err
-	}
-	if path == "" {
-		return -1, unix.ENOENT
 	}
 	for name := range strings.SplitSeq(path, "/") {
 		if name == "" || name == "." || name == ".." {

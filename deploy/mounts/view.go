@@ -118,7 +118,7 @@ func (v *View) assemble(tree *os.File) (view int, root metadata.Ino, err error) 
 // imageFile is a file without a name in the user's first store. It follows no link: where
 // stores are in a directory that all can write to, the user can replace his by one.
 func (v *View) imageFile() (*os.File, error) {
-	store, err := beneathPath(v.Stores[0], "")
+	store, err := BeneathPath(v.Stores[0], "")
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func (v *View) overlay() (fd int, err error) {
 	defer func() { err = errors.Join(err, restore()) }()
 	layers := []string{imageLayer}
 	for _, s := range v.Stores {
-		d, err := beneathPath(s, chunkstore.WholeDir)
+		d, err := BeneathPath(s, chunkstore.WholeDir)
 		if err != nil {
 			return -1, err
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 	"unsafe"
 
@@ -226,18 +225,13 @@ func startBacker(conn *connection, b *backer, done func()) (far *os.File, stop f
 // openStore returns a handle of a store directory of the user. Above it, all is root's; what the user may have mounted
 // there, or put in its place, is not opened.
 func openStore(path string, uid uint32) (*os.File, error) {
-	above, err := os.Open(filepath.Dir(path))
+	h, err := mounts.BeneathPath(path, "")
 	if err != nil {
 		return nil, err
 	}
-	defer above.Close()
-	h, err := mounts.Beneath(int(above.Fd()), filepath.Base(path))
-	if err != nil {
-		return nil, err
-	}
-	var st, at unix.Stat_t
-	err = errors.Join(unix.Fstat(int(h.Fd()), &st), unix.Fstat(int(above.Fd()), &at))
-	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uid || st.Dev != at.Dev) {
+	var st unix.Stat_t
+	err = unix.Fstat(int(h.Fd()), &st)
+	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uid) {
 		err = fmt.Errorf("%s is not a directory of user %d: %w", path, uid, unix.EPERM)
 	}
 	if err != nil {

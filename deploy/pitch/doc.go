@@ -8,8 +8,8 @@
 // and enters no mount there, which may hang, too: it detaches it first, or gives up (mounts.Beneath). From
 // the network it reads one bounded credential, when the job key is fetched;
 // from the user a bounded spec, checked twice; from the daemon, which runs as
-// the user, the notes on the heartbeat connection, requests without descriptors, and metrics, if somebody wants
-// them: bounded, and only samples. It does not know what a daemon serves.
+// the user, the notes on the heartbeat connection, requests without descriptors, and metrics, if they are
+// exported: bounded, and only samples. It does not know what a daemon serves.
 //
 // # On a node
 //

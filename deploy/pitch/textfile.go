@@ -181,16 +181,11 @@ func askMetrics(ctx context.Context, path string, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// dialDaemon connects to the control socket of a daemon. The directory of the socket is the user's: what is there has to be
-// a socket of the user, that a process of the user listens on. What he has mounted there is not asked.
+// dialDaemon connects to the control socket of a daemon, in a directory of the user. It accepts only a socket of the user on
+// which a process of the user listens, and enters no mount there.
 func dialDaemon(ctx context.Context, p place, uid uint32) (net.Conn, error) {
-	run, err := os.Open(p.run())
-	if err != nil {
-		return nil, err
-	}
-	defer run.Close()
-	j := job.File{Dirs: job.Dirs{Run: filepath.Base(p.ctl())}}
-	socket, err := mounts.Beneath(int(run.Fd()), j.CtlSocket())
+	j := job.File{Dirs: job.Dirs{Run: p.ctl()}}
+	socket, err := mounts.BeneathPath(p.ctl(), filepath.Base(j.CtlSocket()))
 	if err != nil {
 		return nil, err
 	}

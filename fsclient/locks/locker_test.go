@@ -109,7 +109,7 @@ func newLockers(t *testing.T) (*fakeHome, [2]*Locker) {
 	return h, ls
 }
 
-// TestLateAnswers: answers of the home may come in any order, also before and after a home that restarts is told of the locks.
+// TestLateAnswers: answers of the home may come in any order, also around the report of the locks to a restarted home.
 func TestLateAnswers(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))

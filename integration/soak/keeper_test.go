@@ -88,7 +88,7 @@ func keeper(file, program string) error {
 		return err
 	}
 	k := &nodeKeeper{job: j, file: file, program: program, key: strings.TrimSpace(key)}
-	backstop, err := k.connect() // which nobody serves: below a mount that ends there is ENOTCONN, and no empty directory
+	backstop, err := k.connect() // a mount without a server: when the one above ends, calls fail with ENOTCONN and do not see an empty directory
 	if err != nil {
 		return err
 	}

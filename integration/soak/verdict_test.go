@@ -14,10 +14,10 @@ import (
 // verdict is the figures of a run. All but full and longest are to be 0.
 type verdict struct {
 	lost    atomic.Int64 // acknowledged writes and names that are not there
-	wrong   atomic.Int64 // reads with bytes that nobody has written there
+	wrong   atomic.Int64 // reads that returned bytes that were never written at that place
 	missing atomic.Int64 // ENOENT of what exists
 	hung    atomic.Int64 // operations that took longer than answerTime since the last fault
-	other   atomic.Int64 // errors without a fault, ends of daemons, what is left over
+	other   atomic.Int64 // errors without a fault, exits of daemons, leftovers
 
 	full    atomic.Int64 // operations that failed with ENOSPC
 	longest atomic.Int64 // nanoseconds of an operation since the last fault

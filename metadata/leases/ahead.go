@@ -41,9 +41,11 @@ func (c *Cache) Ahead(ino metadata.Ino) (files []metadata.Attr) {
 	if !ok || !dir.whole || len(dir.entries) > mostOrdered || dir.left(c, now) == 0 {
 		return nil
 	}
-	next := dir.order.read(dir.entries, ino)
-	c.attrs[in] = dir
-	for _, e := range next {
+	if dir.order == nil {
+		dir.order = new(order)
+		c.attrs[in] = dir
+	}
+	for _, e := range dir.order.read(dir.entries, ino) {
 		if a, ok := c.attrs[e.Ino]; ok && a.left(c, now) > 0 && a.value.Mode&syscall.S_IFMT == syscall.S_IFREG {
 			files = append(files, a.value)
 		}

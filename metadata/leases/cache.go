@@ -69,10 +69,10 @@ type kept[T any] struct {
 type keptAttr struct {
 	kept[metadata.Attr]
 	entries []metadata.Entry
-	whole   bool // entries is the whole directory
-	misses  int  // names that it did not have
-	asked   int  // other names that the home was asked for
-	order   order
+	whole   bool   // entries is the whole directory
+	misses  int    // names that it did not have
+	asked   int    // other names that the home was asked for
+	order   *order // how its files are read; nil if none was
 	// in is a directory that has listed the inode.
 	in metadata.Ino
 }

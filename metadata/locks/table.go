@@ -99,7 +99,7 @@ func (t *Table) Lock(node metadata.NodeID, q metadata.LockReq, now time.Time) (m
 		}
 		return t.cancel(f, l, w), nil
 	case q.Waiter != 0 && t.over.has(numbered{node, q.Waiter}):
-		return metadata.LockAnswer{}, fmt.Errorf("lock on %v, for which nobody waits any more: %w", q.Ino, syscall.EINTR)
+		return metadata.LockAnswer{}, fmt.Errorf("lock on %v, whose request was cancelled: %w", q.Ino, syscall.EINTR)
 	case q.Type == metadata.Unlocked:
 		return t.grant(q.Ino, f, l, nil, now), nil
 	case !f.blocked(l) && (w != nil || q.Waiter == 0 || !t.shouldQueue(f, l)):

@@ -29,7 +29,7 @@
 //
 // The partner that stands in has the seat of the home (cluster.Node.Seat). It runs the same protocol, as a Home, with
 // another node, its heir (cluster.Node.Heir). When it is given up while the map has the heir, that gets the seat. Seats
-// are told apart by their Since, which grows: messages and proposals carry that of their sender, and those of an
+// are told apart by their Since, which grows: messages and proposals carry the Since of their sender, and those of an
 // earlier seat are refused by the partner (Copies.Accept) and by the map (cluster.Map.WithPartner). A node that had a
 // seat removes its records when its map shows a later one (Copies.Outdated), and can become the heir after that. A
 // sealed copy is never made a home for another seat. No node takes a message before its lease has begun: a map of before

@@ -64,7 +64,7 @@ func (r *Registry) admit(by metadata.Holder, q metadata.Append) error {
 	switch {
 	case !r.noteRun(by):
 		return fmt.Errorf("inode %v: an earlier run of node %d: %w", q.Ino, by.Node, syscall.ESTALE)
-	case q.Announces() && r.over.has(q.Freeze):
+	case q.Announces() && r.over.Contains(q.Freeze):
 		return fmt.Errorf("inode %v: the truncate has ended: %w", q.Ino, syscall.ECANCELED)
 	}
 	return nil
@@ -120,7 +120,7 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 		r.frozen[q.Ino] = q.Freeze
 	}
 	if r.thawed(q.Ino, f); q.Thaw { // also a freeze that is not announced yet, or of a home that has restarted since
-		r.over.add(q.Freeze)
+		r.over.Add(q.Freeze, struct{}{})
 		r.renew(q.Ino, f)
 	}
 	p.Tail = f.appends.Tail()

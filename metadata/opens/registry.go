@@ -19,18 +19,17 @@ type Registry struct {
 	mu          sync.Mutex
 	files       map[metadata.Ino]*file
 	nodes       map[metadata.NodeID]*node
-	awaited     int                 // nodes whose answer to a Recall is outstanding
-	recovering  int                 // those of them that were not asked since the home has restarted
-	recovered   metadata.Run        // how often all have answered after a restart
-	allAnswered chan struct{}       // closed while awaited is 0
-	queue       []queued            // removable files, by the seq at which they became so
-	creating    map[uint64]struct{} // creates under way, by the seq at which they began
-	outdated    []metadata.Ino      // files whose size or version is to be published
-	seq         uint64              // orders creates, the queue, and grants of mappings
-	// unsure files may have objects where their size implies none, until their removal.
-	unsure map[metadata.Ino]struct{}
-	frozen map[metadata.Ino]uint64 // a truncation of these files has been announced: its number
-	over   recent                  // numbers of truncations that ended without a size
+	awaited     int                       // nodes whose answer to a Recall is outstanding
+	recovering  int                       // those of them that were not asked since the home has restarted
+	recovered   metadata.Run              // how often all have answered after a restart
+	allAnswered chan struct{}             // closed while awaited is 0
+	queue       []queued                  // removable files, by the seq at which they became so
+	creating    map[uint64]struct{}       // creates under way, by the seq at which they began
+	outdated    []metadata.Ino            // files whose size or version is to be published
+	seq         uint64                    // orders creates, the queue, and grants of mappings
+	unsure      map[metadata.Ino]struct{} // files that may have objects where their size implies none, until their removal
+	frozen      map[metadata.Ino]uint64   // a truncation of these files has been announced: its number
+	over        *over                     // numbers of the last truncations that ended without a size
 }
 
 // file is an inode that is open, is an orphan, or has append state.
@@ -100,6 +99,7 @@ func NewRegistry(wake func(), locks Locker) *Registry {
 		creating:    make(map[uint64]struct{}),
 		unsure:      make(map[metadata.Ino]struct{}),
 		frozen:      make(map[metadata.Ino]uint64),
+		over:        newOver(),
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -30,28 +32,20 @@ func (r *Registry) runAfter(run metadata.Run) metadata.Run {
 func (r *Registry) thawed(ino metadata.Ino, f *file) {
 	if number, was := r.frozen[ino]; was && !f.appends.Frozen() {
 		delete(r.frozen, ino)
-		r.over.add(number)
+		r.over.Add(number, struct{}{})
 		r.renew(ino, f)
 	}
 }
 
-// recent is some last numbers of truncations.
-type recent [2]map[uint64]struct{}
+// over is numbers of truncations.
+type over = simplelru.LRU[uint64, struct{}]
 
-// maxRecent is how many numbers are remembered, at least: more than truncations can fail while a request is under way.
-const maxRecent = 1 << 14
+// maxOver is how many numbers are remembered: more than truncations can fail while a request is under way.
+const maxOver = 1 << 14
 
-func (o *recent) add(number uint64) {
-	if o[0] == nil || len(o[0]) >= maxRecent {
-		o[0], o[1] = make(map[uint64]struct{}), o[0]
-	}
-	o[0][number] = struct{}{}
-}
-
-func (o *recent) has(number uint64) bool {
-	_, newer := o[0][number]
-	_, older := o[1][number]
-	return newer || older
+func newOver() *over {
+	o, _ := simplelru.NewLRU[uint64, struct{}](maxOver, nil) // it fails only for a size of 0
+	return o
 }
 
 // endFreezes ends the freezes whose time is over.

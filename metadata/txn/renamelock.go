@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -21,35 +23,20 @@ type renameLock struct {
 	now   func() time.Time
 
 	mu        sync.Mutex
-	holder    metadata.TxID // guarded by mu; 0 is none
-	until     time.Time     // under mu: the end of the holder's lease
-	notBefore time.Time     // guarded by mu: until then a holder of an earlier run may be active
-	waiters   int           // under mu
-	freed     chan struct{} // under mu; closed when the holder is done
-	// over: under mu: the last transactions that are done with the lock, newer ones first. A request of one may come late.
-	over [2]map[metadata.TxID]struct{}
+	holder    metadata.TxID                           // guarded by mu; 0 is none
+	until     time.Time                               // under mu: the end of the holder's lease
+	notBefore time.Time                               // guarded by mu: until then a holder of an earlier run may be active
+	waiters   int                                     // under mu
+	freed     chan struct{}                           // under mu; closed when the holder is done
+	over      *simplelru.LRU[metadata.TxID, struct{}] // under mu; the last transactions that are done with the lock: a request of one may come late
 }
 
-// maxOver is how many transactions are remembered, at least: more than move directories while a request is under way.
+// maxOver is how many transactions are remembered: more than move directories while a request is under way.
 const maxOver = 1 << 12
-
-// end notes that tx is done with the lock, which it may not have; m.mu is held.
-func (m *renameLock) end(tx metadata.TxID) {
-	if m.over[0] == nil || len(m.over[0]) >= maxOver {
-		m.over[0], m.over[1] = make(map[metadata.TxID]struct{}), m.over[0]
-	}
-	m.over[0][tx] = struct{}{}
-}
-
-// ended reports whether tx is done with the lock; m.mu is held.
-func (m *renameLock) ended(tx metadata.TxID) bool {
-	_, newer := m.over[0][tx]
-	_, older := m.over[1][tx]
-	return newer || older
-}
 
 func (m *renameLock) init(lease time.Duration, now func() time.Time) {
 	m.lease, m.now, m.freed = lease, now, make(chan struct{})
+	m.over, _ = simplelru.NewLRU[metadata.TxID, struct{}](maxOver, nil) // it fails only for a size of 0
 }
 
 // grant gives the lock to tx, or returns what to wait for and for how long at most.
@@ -58,7 +45,7 @@ func (m *renameLock) grant(tx metadata.TxID) (freed chan struct{}, left time.Dur
 	defer m.mu.Unlock()
 	now := m.now()
 	switch {
-	case m.ended(tx):
+	case m.over.Contains(tx):
 		return nil, 0, fmt.Errorf("rename lock: transaction %v is done with it: %w", tx, syscall.ECANCELED)
 	case now.Before(m.notBefore):
 		return m.freed, m.notBefore.Sub(now), nil
@@ -131,7 +118,7 @@ func (c *Coordinator) UnlockRename(_ context.Context, tx metadata.TxID) error {
 	m := &c.renameLock
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.end(tx)
+	m.over.Add(tx, struct{}{})
 	if m.holder != tx {
 		return nil
 	}

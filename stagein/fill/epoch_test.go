@@ -95,7 +95,7 @@ func (l lesson) run(t *testing.T) (waited time.Duration) {
 
 // TestEpochDuringFill: ranks that need all that the source gives read a dataset while it is staged, in the order of the fill or
 // in one that it does not know. They do not wait much longer for batches than ranks that read the source itself: no node falls
-// behind because readers wait for its files, and files that nobody reads yet hardly delay those that are waited for.
+// behind because readers wait for its files, and read-ahead hardly delays demand reads.
 func TestEpochDuringFill(t *testing.T) {
 	for _, tt := range []struct {
 		name, order string
