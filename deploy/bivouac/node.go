@@ -20,7 +20,6 @@ import (
 	daemonout "github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/daemon/training"
 	"github.com/bivouacfs/bivouac/datapath"
-	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/fsclient"
@@ -117,7 +116,7 @@ func (n *node) openMount(start daemon.Start) error {
 		Client: n.client, Dir: dir, Point: n.job.Dirs.Mount, AllowOther: start.Fuse || os.Geteuid() == 0, UID: n.job.UID, GID: n.job.GID,
 		Virtual: n.virtual, Backer: n.backer, Prefetch: n.ahead.of, Log: n.log.WithField("part", "mount"),
 		Hidden: n.covers.hidden, HelperGID: mounts.HelperGID,
-		Handover: handover, Adopt: start.Adopt,
+		Handover: handover, Adopt: start.Adopt, Unsettled: start.Adopt,
 	})
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
@@ -135,7 +134,7 @@ func (n *node) openMount(start daemon.Start) error {
 	d.SetTrace(n.trace)
 	n.trace(nil)
 	if start.Adopt {
-		n.awaitDatasets()
+		n.settle()
 	}
 	go func() {
 		defer close(n.ended)
@@ -151,48 +150,6 @@ func (n *node) openMount(start daemon.Start) error {
 		n.covers.see(ds, sum)
 	}, n.covers.hidden)
 	return nil
-}
-
-// awaitDatasets waits until this node is up again and its datasets can be read. A process that has
-// something open there, or works there, must not see it missing.
-func (n *node) awaitDatasets() {
-	ctx, cancel := context.WithTimeout(context.Background(), n.job.GiveUp()) // processes wait meanwhile
-	defer cancel()
-	n.daemon.SetReady()
-	if err := awaitDatasets(ctx, n.daemon); err != nil {
-		n.log.WithError(err).Warn("not all datasets of the previous daemon can be read yet: programs that use them may get errors")
-	}
-}
-
-// views is what a daemon knows of the job; *daemon.Daemon.
-type views interface {
-	Refresh(ctx context.Context) error
-	WaitUp(ctx context.Context) error
-	View() cluster.View
-	Datasets() []cluster.Dataset
-}
-
-// awaitDatasets waits until all published datasets can be read. Until a leader has answered, the view of a node in the
-// control group goes through all that was before, so there may be no dataset in it.
-func awaitDatasets(ctx context.Context, d views) error {
-	err := d.Refresh(ctx)
-	if err == nil {
-		err = d.WaitUp(ctx)
-	}
-	for b := retry.New(time.Millisecond, 100*time.Millisecond, 0); err == nil && !readable(d) && b.Wait(ctx); {
-	}
-	return errors.Join(err, ctx.Err())
-}
-
-// readable reports whether all published datasets can be read.
-func readable(d views) bool {
-	published := 0
-	for _, ds := range d.View().Datasets {
-		if ds.Phase != cluster.Staging && !ds.Phase.Ended() {
-			published++
-		}
-	}
-	return len(d.Datasets()) >= published
 }
 
 // trace has the mount tell to of every request; nil ends that. At the level of

@@ -64,3 +64,22 @@ func TestGate(t *testing.T) {
 		t.Errorf("the helper later: %v, %v", fresh, err)
 	}
 }
+
+// TestUnsettled: while the datasets of the job are not known, a name that is not found is EIO.
+func TestUnsettled(t *testing.T) {
+	ds, m := cluster.Dataset{ID: 1, Name: "a"}, &Mount{fs: new(fsys)}
+	g := &m.fs.gate
+	g.init(&Config{HelperGID: 7, Hidden: func(cluster.Dataset) bool { return true }, Unsettled: true})
+	want := func(e syscall.Errno) {
+		t.Helper()
+		if _, err := g.pass(t.Context(), &fuse.InHeader{}, ds); !errors.Is(err, e) {
+			t.Errorf("a hidden dataset: %v, want %v", err, e)
+		}
+		if err := g.missing(); !errors.Is(err, e) {
+			t.Errorf("an unknown dataset: %v, want %v", err, e)
+		}
+	}
+	want(syscall.EIO)
+	m.Settle()
+	want(syscall.ENOENT)
+}

@@ -58,6 +58,9 @@ type Config struct {
 	// being made; nil: no name is. HelperGID is the group ID of the helper, which finds the name.
 	Hidden    func(cluster.Dataset) bool
 	HelperGID uint32
+	// Unsettled says that datasets may exist that the client does not know yet, until Settle is called: their names
+	// are EIO, not ENOENT. A program that read them from the daemon before this one must not take them for removed.
+	Unsettled bool
 	// Backer has the privilege that passthrough needs; nil registers files directly, if
 	// this process may.
 	Backer Backer

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -85,6 +86,9 @@ func (s *fsys) virtualEntries(dir metadata.Ino) ([]metadata.Entry, error) {
 	case inoHidden:
 		return virtualFiles, nil
 	case inoData:
+		if !s.gate.settled.Load() {
+			return nil, s.gate.missing()
+		}
 		var es []metadata.Entry
 		for _, d := range s.gate.visible(s.client.Datasets()) {
 			es = append(es, metadata.Entry{Name: d.Name, Ino: rootOf(d), Mode: syscall.S_IFDIR})
@@ -117,8 +121,9 @@ func (s *fsys) virtualContent(ino metadata.Ino) ([]byte, error) {
 //	         the kernel would drop the name, and the new mount with it
 //	open     everybody can look it up, and finds the new mount
 type gate struct {
-	hidden func(cluster.Dataset) bool // Config.Hidden
-	helper uint32                     // Config.HelperGID
+	hidden  func(cluster.Dataset) bool // Config.Hidden
+	helper  uint32                     // Config.HelperGID
+	settled atomic.Bool                // all datasets of the job are known: see Config.Unsettled
 
 	mu      sync.Mutex
 	held    map[metadata.DatasetID]bool // guarded by mu
@@ -127,8 +132,20 @@ type gate struct {
 
 func (g *gate) init(cfg *Config) {
 	g.hidden, g.helper = cfg.Hidden, cfg.HelperGID
+	g.settled.Store(!cfg.Unsettled)
 	g.held, g.changed = make(map[metadata.DatasetID]bool), make(chan struct{})
 }
+
+// missing is the error for a dataset that is not found: ENOENT, but EIO while it may exist all the same.
+func (g *gate) missing() error {
+	if g.settled.Load() {
+		return syscall.ENOENT
+	}
+	return fmt.Errorf("the datasets of the job are not known yet: %w", syscall.EIO)
+}
+
+// Settle says that all datasets of the job are known: see Config.Unsettled.
+func (m *Mount) Settle() { m.fs.gate.settled.Store(true) }
 
 // visible is the datasets that are not hidden.
 func (g *gate) visible(all []cluster.Dataset) (seen []cluster.Dataset) {
@@ -158,7 +175,7 @@ func (g *gate) pass(ctx context.Context, h *fuse.InHeader, d cluster.Dataset) (f
 		case helped:
 			return 0, nil
 		case !held:
-			return 0, syscall.ENOENT
+			return 0, g.missing()
 		}
 		select {
 		case <-changed:
@@ -197,5 +214,5 @@ func (g *gate) lookup(ctx context.Context, s *fsys, h *fuse.InHeader, name strin
 		out.SetEntryTimeout(fresh)
 		return nil
 	}
-	return syscall.ENOENT
+	return g.missing()
 }
