@@ -142,7 +142,6 @@ func (c *ctlServer) routes() *http.ServeMux {
 	m.HandleFunc("POST /v1/check", c.postCheck)
 	m.HandleFunc("POST /v1/stage-out", answer(c.stageOut))
 	m.HandleFunc("POST /v1/output", answer(c.setOutput))
-	m.HandleFunc("GET /v1/trace", c.getTrace)
 	m.Handle("GET /metrics", promhttp.HandlerFor(c.d.registry(), promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	m.HandleFunc("GET /debug/pprof/", pprof.Index)
 	m.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

@@ -107,7 +107,6 @@ type Daemon struct {
 	training *training.Log
 	stager   *ingest.Stager
 
-	traces traces
 	// copies guards files with two copies, rebuild restores those that are lost with a node.
 	copies  *rebuild.Guard
 	rebuild *rebuild.Rebuilder

@@ -54,7 +54,6 @@
 // # Locks
 //
 //	meter.mu   the samples of the traffic
-//	traces.mu  the listeners of traces
 //
 // None is held while another is taken, nor across a remote call. The parts have locks of
 // their own; see their package comments.

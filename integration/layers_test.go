@@ -91,7 +91,6 @@ var floors = map[string]int{
 	"deploy/show":             21,
 	"deploy/simulate":         2,
 	"deploy/doctor":           2,
-	"deploy/exporter":         1,
 	"deploy/local":            21,
 	"deploy/pitch":            21,
 	"deploy/docs/site":        1,

@@ -117,9 +117,9 @@ Without Slurm, on this machine:
 		}
 		c.AddCommand(commands...)
 	}
-	group("job", "In a job, or with --dir D:", statusCmd(), topCmd(), stageInCmd(), cancelCmd(), removeCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), planCmd())
+	group("job", "In a job, or with --dir D:", statusCmd(), topCmd(), stageInCmd(), cancelCmd(), removeCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), verifyCmd(), checkCmd(), locateCmd(), planCmd())
 	group("alone", "Without a job:", upCmd(), downCmd(), simulateCmd())
-	group("site", "For administrators:", doctorCmd(), configCmd(), metricsCmd(), prologCmd(), epilogCmd())
+	group("site", "For administrators:", doctorCmd(), configCmd(), prologCmd(), epilogCmd())
 	c.AddCommand(daemonCmd(), keeperCmd(), coverCmd(), viewCmd(), checkOptionsCmd(), versionCmd(), manCmd())
 	c.SetUsageTemplate(c.UsageTemplate() + "{{if not .HasParent}}\n" + optsHelp() + "{{end}}")
 	return c

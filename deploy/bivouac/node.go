@@ -131,8 +131,10 @@ func (n *node) openMount(start daemon.Start) error {
 		n.mount.Forget(gone)
 		n.covers.replaced(ds, len(gone) > 0)
 	})
-	d.SetTrace(n.trace)
-	n.trace(nil)
+	if n.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		log := n.log.WithField("part", "mount")
+		n.mount.Trace(func(r mount.Request) { logRequest(log, r) })
+	}
 	if start.Adopt {
 		n.settle()
 	}
@@ -150,33 +152,6 @@ func (n *node) openMount(start daemon.Start) error {
 		n.covers.see(ds, sum)
 	}, n.covers.hidden)
 	return nil
-}
-
-// trace has the mount tell to of every request; nil ends that. At the level of
-// debugging all of them are logged, always.
-func (n *node) trace(to func(daemon.TraceLine)) {
-	debug := n.log.Logger.IsLevelEnabled(logrus.DebugLevel)
-	if to == nil && !debug {
-		n.mount.Trace(nil)
-		return
-	}
-	log := n.log.WithField("part", "mount")
-	n.mount.Trace(func(r mount.Request) {
-		if debug {
-			logRequest(log, r)
-		}
-		if to != nil {
-			to(traceLine(r))
-		}
-	})
-}
-
-func traceLine(r mount.Request) daemon.TraceLine {
-	l := daemon.TraceLine{At: r.At, Op: r.Op, Ino: r.Ino, Pid: r.Pid, What: r.What, Took: r.Took}
-	if r.Error != nil {
-		l.Error = r.Error.Error()
-	}
-	return l
 }
 
 func logRequest(log *logrus.Entry, r mount.Request) {

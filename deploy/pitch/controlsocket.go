@@ -28,14 +28,12 @@ const (
 
 // controlSocket serves the keeper's control socket. The answer to "leave SECONDS" is a line "leaving" every
 // second, so that a hanging keeper is noticed, and when everything is removed "ok", "trouble WHAT" or
-// "left WHAT". The answer to "metrics BYTES" is the metrics of the job, as far as they fit, and "# EOF".
+// "left WHAT".
 type controlSocket struct {
 	k     *keeper
 	l     *net.UnixListener
 	slots chan struct{} // one for each request in service
 	wg    sync.WaitGroup
-	ctx   context.Context // ends with close; nothing is measured after it
-	end   context.CancelFunc
 }
 
 func (k *keeper) listenControl() (*controlSocket, error) {
@@ -51,7 +49,6 @@ func (k *keeper) listenControl() (*controlSocket, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	s := &controlSocket{k: k, l: l, slots: make(chan struct{}, maxRequests)}
-	s.ctx, s.end = context.WithCancel(context.Background())
 	s.wg.Add(1)
 	go s.accept()
 	return s, nil
@@ -60,7 +57,6 @@ func (k *keeper) listenControl() (*controlSocket, error) {
 // close stops listening and waits until all requests are answered.
 func (s *controlSocket) close() {
 	_ = s.l.Close()
-	s.end()
 	s.wg.Wait()
 }
 
@@ -98,17 +94,11 @@ func (s *controlSocket) answer(conn *net.UnixConn) error {
 	}
 	word, rest, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
 	n, err := strconv.ParseUint(rest, 10, 31)
-	switch {
-	case err == nil && word == "leave":
-		s.k.leave(min(time.Duration(n)*time.Second, maxLeave))
-		s.sendAnswer(conn)
-	case err == nil && word == "metrics":
-		text := append(s.k.metrics(s.ctx, int(n)), endOfMetrics...)
-		_ = conn.SetDeadline(time.Now().Add(requestTime))
-		_, _ = conn.Write(text) // the client may be gone
-	default:
-		return fmt.Errorf("request %q: want leave SECONDS or metrics BYTES", line)
+	if err != nil || word != "leave" {
+		return fmt.Errorf("request %q: want leave SECONDS", line)
 	}
+	s.k.leave(min(time.Duration(n)*time.Second, maxLeave))
+	s.sendAnswer(conn)
 	return nil
 }
 

@@ -19,7 +19,7 @@
 //	    keeper.pid daemon.pid "pid starttime"
 //	    record.json           0600: what the prolog decided
 //	    job.json              0400, the user's: the daemon's job file
-//	    keeper.sock           0600: "leave SECONDS\n", answered when all is removed; "metrics BYTES\n"
+//	    keeper.sock           0600: "leave SECONDS\n", answered when all is removed
 //	    d/                    0700, the user's: the daemon's control socket
 //	<store>/<jobid>.<restart> 0700, the user's, in each store
 //	<store>/.kept.<uid>.<expiry>.<jobid>.<restart>

@@ -63,7 +63,6 @@ var siteKeys = map[string]stagein.Key{
 var KeeperMetrics = []stagein.Key{
 	{Name: "bivouac_daemon_up", Values: "number", Meaning: "1 if the daemon answers its keeper, else 0."},
 	{Name: "bivouac_daemon_restarts_total", Values: "restarts", Meaning: "Restarts of the daemon by its keeper."},
-	{Name: "bivouac_keeper_up", Values: "number", Meaning: "1 if the keeper of the job answers, else 0; only from `bivouac metrics`."},
 }
 
 // SiteKeys documents the keys of the site's configuration, in the order of Site, with DefaultSite's values.

@@ -2,7 +2,6 @@ package pitch
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,9 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -25,16 +22,13 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// The keeper has the metrics of its job. With metrics_textfile it writes them to a file that node_exporter
-// reads; "bivouac metrics", which listens on a port, asks for them on the keeper's control socket. The
-// keeper itself opens no port. The daemon is a process of the user: its answer is bounded, and only
+// With metrics_textfile, the keeper writes the metrics of its job to a file that node_exporter reads. The daemon is a process of the user: its answer is bounded, and only
 // samples that are named bivouac_… are taken, without its comments, so that it can neither
 // break the metrics of the node nor those of another job.
 
 const (
 	metricsEvery = 15 * time.Second
 	metricsTime  = 5 * time.Second // for the daemon's answer
-	keeperTime   = 6 * time.Second // for the keeper's answer; the exporter waits for 8 s
 	maxMetrics   = 4 << 20         // bytes, of one job
 )
 
@@ -92,93 +86,24 @@ func (k *keeper) stopExport() {
 
 // export writes the metrics once.
 func (k *keeper) export(ctx context.Context) error {
-	text := k.metrics(ctx, maxMetrics)
+	text := k.metrics(ctx)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return replaceFile(k.place.textfile(), text, 0o644)
 }
 
-// metrics returns the samples of the job. Those of its daemon are there if they take no more than limit bytes.
-func (k *keeper) metrics(ctx context.Context, limit int) []byte {
-	var b, samples bytes.Buffer
+// metrics returns the samples of the job.
+func (k *keeper) metrics(ctx context.Context) []byte {
+	var b bytes.Buffer
 	text, err := daemonMetrics(ctx, k.place, k.rec.Job.UID)
 	up := 1
 	if err != nil { // it restarts, or hangs: the watchdog sees to it
 		up = 0
 	}
-	if relabel(&samples, text, k.place.job); samples.Len() > limit {
-		up = 0
-		samples.Reset()
-	}
 	fmt.Fprintf(&b, "bivouac_daemon_up{jobid=%q} %d\nbivouac_daemon_restarts_total{jobid=%q} %d\n", k.place.job, up, k.place.job, k.restarts.Load())
-	return append(b.Bytes(), samples.Bytes()...)
-}
-
-// maxNodeMetrics bounds the answer of Metrics, in bytes; jobs have equal shares.
-const maxNodeMetrics = 32 << 20
-
-// endOfMetrics follows the last sample in the answer of a keeper.
-const endOfMetrics = "# EOF\n"
-
-// Metrics returns the samples of all jobs on this node, one on each line, in the order of the job ids.
-// When the deadline of ctx passes, keepers that have not answered count as down.
-func Metrics(ctx context.Context, site Site) ([]byte, error) {
-	entries, err := os.ReadDir(site.Run)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var jobs []place
-	for _, e := range entries {
-		if jobName.MatchString(e.Name()) {
-			jobs = append(jobs, place{site, e.Name()})
-		}
-	}
-	slices.SortFunc(jobs, func(a, b place) int { return cmp.Or(cmp.Compare(len(a.job), len(b.job)), cmp.Compare(a.job, b.job)) })
-	answers := make([][]byte, len(jobs))
-	var wg sync.WaitGroup
-	for i, p := range jobs {
-		wg.Go(func() { answers[i] = jobMetrics(ctx, p, min(maxMetrics, maxNodeMetrics/len(jobs))) })
-	}
-	wg.Wait()
-	if err := ctx.Err(); errors.Is(err, context.Canceled) {
-		return nil, err
-	}
-	return append(fmt.Appendf(nil, "bivouac_jobs %d\n", len(jobs)), bytes.Join(answers, nil)...), nil
-}
-
-// jobMetrics asks the keeper of a job. A keeper that does not answer is a sample, too.
-func jobMetrics(ctx context.Context, p place, limit int) []byte {
-	up := 1
-	text, err := askMetrics(ctx, p.sock(), limit)
-	if err != nil {
-		up, text = 0, nil
-	}
-	return append(fmt.Appendf(nil, "bivouac_keeper_up{jobid=%q} %d\n", p.job, up), text...)
-}
-
-// askMetrics asks the keeper at path for the metrics of its job.
-func askMetrics(ctx context.Context, path string, limit int) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, keeperTime)
-	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := fmt.Fprintf(conn, "metrics %d\n", limit); err != nil {
-		return nil, err
-	}
-	b, err := io.ReadAll(io.LimitReader(conn, int64(limit)+maxLine))
-	if err != nil {
-		return nil, err
-	}
-	b, whole := bytes.CutSuffix(b, []byte(endOfMetrics))
-	if !whole {
-		return nil, io.ErrUnexpectedEOF
-	}
-	return b, nil
+	relabel(&b, text, k.place.job)
+	return b.Bytes()
 }
 
 // dialDaemon connects to the control socket of a daemon, in a directory of the user. It accepts only a socket of the user on
@@ -253,9 +178,9 @@ var label = regexp.MustCompile(oneLabel)
 
 const oneLabel = `([a-z][a-z_]*)="(?:[^"\\\x00]|\\[\\"n])*"`
 
-// own reports whether a sample of this name is the keeper's or the node's, not a daemon's.
+// own reports whether a sample of this name is the keeper's, not a daemon's.
 func own(name []byte) bool {
-	return bytes.HasPrefix(name, []byte("bivouac_daemon_")) || bytes.HasPrefix(name, []byte("bivouac_keeper_")) || string(name) == "bivouac_jobs"
+	return bytes.HasPrefix(name, []byte("bivouac_daemon_"))
 }
 
 // acceptable reports whether a reader of the text format takes the sample m, with a label jobid.

@@ -2,7 +2,6 @@ package pitch
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,10 +45,6 @@ bivouac_b{x="1",} 1
 bivouac_b{,x="1"} 1
 bivouac_b{x="1",,y="2"} 1
 bivouac_b{x="` + "\x00" + `"} 1
-bivouac_keeper_up 0
-bivouac_keeper_x{x="1"} 0
-bivouac_jobs 9
-bivouac_jobs_x 5
 not a sample
 `
 	const want = `bivouac_a{jobid="7"} 1
@@ -58,7 +53,6 @@ bivouac_b{jobid="7",x="2",y="a\"b"} NaN
 bivouac_c_bucket{jobid="7",le="+Inf"} +Inf
 bivouac_b{jobid="7"} 3
 bivouac_a{jobid="7",w="jobid=\"8\""} 4
-bivouac_jobs_x{jobid="7"} 5
 `
 	long := `bivouac_a{x="` + strings.Repeat("x", maxSample) + "\"} 1\n"
 	var many strings.Builder
@@ -123,12 +117,12 @@ func TestDaemonMetrics(t *testing.T) {
 	if _, err := daemonMetrics(t.Context(), k.place, uid); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("too much: %v", err)
 	}
-	const sample = "bivouac_a{jobid=\"7\"} 1\n"
+	if got := string(k.metrics(t.Context())); got != "bivouac_daemon_up{jobid=\"7\"} 0\nbivouac_daemon_restarts_total{jobid=\"7\"} 0\n" {
+		t.Errorf("metrics with too much of a daemon's = %s", got)
+	}
 	body = "bivouac_a 1\n"
-	for limit, want := range map[int]string{len(sample): " 1\nbivouac_daemon_restarts_total{jobid=\"7\"} 0\n" + sample, len(sample) - 1: " 0\nbivouac_daemon_restarts_total{jobid=\"7\"} 0\n"} {
-		if got := string(k.metrics(t.Context(), limit)); got != "bivouac_daemon_up{jobid=\"7\"}"+want {
-			t.Errorf("metrics of at most %d bytes = %s", limit, got)
-		}
+	if got := string(k.metrics(t.Context())); got != "bivouac_daemon_up{jobid=\"7\"} 1\nbivouac_daemon_restarts_total{jobid=\"7\"} 0\nbivouac_a{jobid=\"7\"} 1\n" {
+		t.Errorf("metrics = %s", got)
 	}
 }
 
@@ -191,13 +185,6 @@ func TestTextfile(t *testing.T) {
 		b, err := os.ReadFile(n.place().textfile())
 		return err == nil && string(b) == want
 	})
-	if err := os.MkdirAll(filepath.Join(n.site.Run, "9"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	const all = "bivouac_jobs 2\nbivouac_keeper_up{jobid=\"9\"} 0\nbivouac_keeper_up{jobid=\"17\"} 1\n" // job 9 has lost its keeper
-	if got, err := Metrics(t.Context(), n.site); err != nil || string(got) != all+want {
-		t.Errorf("Metrics = %s, %v, want %s", got, err, all+want)
-	}
 	log, err := os.ReadFile(n.place().log())
 	if err != nil || !strings.Contains(string(log), `"msg":"job is ready on this node"`) {
 		t.Errorf("the log is %q, %v", log, err)
@@ -212,41 +199,6 @@ func TestTextfile(t *testing.T) {
 	}
 	if left, err := os.ReadDir(n.site.MetricsTextfile); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
-	}
-	if err := os.RemoveAll(n.site.Run); err != nil {
-		t.Error(err)
-	}
-	if got, err := Metrics(t.Context(), n.site); err != nil || string(got) != "bivouac_jobs 0\n" {
-		t.Errorf("Metrics without a job = %s, %v", got, err)
-	}
-}
-
-// TestSilentKeeper: a keeper that does not answer in time is down, and hides no other one.
-func TestSilentKeeper(t *testing.T) {
-	dir, err := os.MkdirTemp("", "silent") // short: a socket is below
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	p := place{Site{Run: dir}, "7"}
-	if err := os.Mkdir(p.run(), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", p.sock())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	const want = "bivouac_jobs 1\nbivouac_keeper_up{jobid=\"7\"} 0\n"
-	if got, err := Metrics(ctx, p.site); err != nil || string(got) != want {
-		t.Errorf("Metrics = %q, %v, want %q", got, err, want)
-	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := Metrics(gone, p.site); !errors.Is(err, context.Canceled) {
-		t.Errorf("Metrics of a client that went away = %v", err)
 	}
 }
 

@@ -105,7 +105,6 @@ func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, of *coverFS) (*Cover,
 		FsName:        fsName,
 		Name:          fsName,
 		Logger:        log.New(&logWriter{m.cfg.Log}, "", 0),
-		Debug:         m.cfg.Debug,
 		PanicHandler:  m.panicked,
 	})
 	if err != nil {

@@ -73,7 +73,6 @@ type Config struct {
 	// passthrough: 0 is 65,536, less than 0 is none.
 	MaxBackings int
 	Log         *logrus.Entry
-	Debug       bool // log every request
 }
 
 func (c *Config) validate() error {
@@ -145,7 +144,6 @@ func (m *Mount) options() *fuse.MountOptions {
 		// write to its pages, and flags the writes that drop setuid and setgid.
 		ExtraCapabilities: fuse.CAP_HANDLE_KILLPRIV_V2,
 		Logger:            log.New(&logWriter{m.cfg.Log}, "", 0),
-		Debug:             m.cfg.Debug,
 		PanicHandler:      m.panicked,
 	}
 }

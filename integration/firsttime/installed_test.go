@@ -115,7 +115,6 @@ func TestInstalled(t *testing.T) {
 	m.do("dpkg -i bivouac.deb")
 	m.checkInstalled()
 	m.doctor("/etc/bivouac/bivouac.yaml", "/var/lib/bivouac")
-	m.serveMetrics()
 	m.do("sed -i 's,^keep: .*,keep: 30m,' /etc/bivouac/bivouac.yaml")
 
 	m.enter = m.alice
@@ -154,23 +153,8 @@ func (m *machine) checkInstalled() {
 		PYTHONPATH=$(echo /usr/share/bivouac/*.whl) python3 -B -c 'import bivouac; assert ".whl" in bivouac.__file__'
 		logrotate -d /etc/logrotate.d/bivouac 2>&1 | (! grep -i error)
 		cd /usr/share/doc/bivouac; test -s copyright
-		for f in plugstack.conf train.sbatch alerts.yaml dashboard.json prometheus.yaml; do test -s examples/$f; done
+		for f in plugstack.conf train.sbatch alerts.yaml dashboard.json; do test -s examples/$f; done
 		for f in index admin-guide user-guide reference; do test -s html/$f.html; done`)
-}
-
-// serveMetrics runs what the unit runs: it answers a request with the token, also where no job runs.
-func (m *machine) serveMetrics() {
-	m.t.Helper()
-	out, status := m.root(`systemd-analyze verify bivouac-metrics.service; rm -r /run/systemd; $(sed -n s/^ExecStart=//p /usr/lib/systemd/system/bivouac-metrics.service)`)
-	if m.says(out, "token file: open /etc/bivouac/metrics.token: no such file"); status == 0 {
-		m.t.Error("metrics without a token")
-	}
-	m.says(m.do(`umask 077; echo 0123456789abcdef > /etc/bivouac/metrics.token
-		test "$(systemctl is-enabled bivouac-metrics)" = disabled; systemctl --quiet enable bivouac-metrics
-		$(sed -n s/^ExecStart=//p /usr/lib/systemd/system/bivouac-metrics.service) 2> /dev/null & until (: < /dev/tcp/localhost/18499) 2> /dev/null; do kill -0 $!; sleep 0.1; done
-		curl -s -w '%{http_code}\n' localhost:18499/metrics
-		curl -s -H "Authorization: Bearer $(cat /etc/bivouac/metrics.token)" localhost:18499/metrics
-		kill %1; wait %1 || true`), "401\n# TYPE bivouac_jobs gauge\nbivouac_jobs 0\n# EOF")
 }
 
 // TestRPM: the package has the same files as that of Debian, and what it installs it removes.

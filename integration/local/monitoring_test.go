@@ -24,7 +24,7 @@ func (c *camp) metricsOf(node int) monitored {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	all := monitored{"bivouac_daemon_up": nil, "bivouac_daemon_restarts_total": nil, "bivouac_keeper_up": nil, "node_textfile_mtime_seconds": {"file"}}
+	all := monitored{"bivouac_daemon_up": nil, "bivouac_daemon_restarts_total": nil, "node_textfile_mtime_seconds": {"file"}}
 	for _, m := range series.FindAllStringSubmatch(text, -1) {
 		for _, l := range regexp.MustCompile(`([a-z_]+)="`).FindAllStringSubmatch(m[2], -1) {
 			all[m[1]] = append(all[m[1]], l[1])
