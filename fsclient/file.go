@@ -320,11 +320,13 @@ func (f *File) Read(ctx context.Context, p []byte, off int64, o ReadOpts) (int, 
 		return 0, err
 	}
 	a, order := f.view()
-	if off == 0 && f.content.Load() == nil {
-		readAhead(ctx, f, &a, order)
-	}
-	if n, ok := f.fromAhead(p, off); ok {
-		return n, nil
+	if !o.Direct {
+		if off == 0 && f.content.Load() == nil {
+			readAhead(ctx, f, &a, order)
+		}
+		if n, ok := f.fromAhead(p, off); ok {
+			return n, nil
+		}
 	}
 	return f.c.data.Read(ctx, &a, order, p, off, o)
 }

@@ -230,7 +230,7 @@ func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res
 		if err != nil {
 			return stale(err)
 		}
-		res, err = c.s.read(ctx, closedFile{c.s.client, a}, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
+		res, err = c.s.read(ctx, closedFile{c.s.client, a}, buf[:min(len(buf), int(in.Size))], int64(in.Offset), fsclient.ReadOpts{})
 		return stale(err)
 	})
 	if code != fuse.OK {

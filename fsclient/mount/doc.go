@@ -63,7 +63,7 @@
 //	                    fsynced there                                         as on disks
 //	copy_file_range     within a mount, of what a read returns                after a change there: up to the size that
 //	                                                                          fstat returned here last
-//	O_DIRECT, O_SYNC    bypass the page cache and the buffer; with O_SYNC     metadata: see fsync; with O_DIRECT alone
+//	O_DIRECT, O_SYNC    bypass page cache, buffer, read-ahead; with O_SYNC    metadata: see fsync; with O_DIRECT alone
 //	                    data is durable when the write returns                data has arrived, and is durable after fsync
 //	st_blocks           the bytes on disk, if the file has a local layout     other files: as if they had no holes
 //	                    here

@@ -220,7 +220,7 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 		case h.file != nil && h.file.Ino().Sealed():
 			res, err = s.readSealed(ctx, h, in, buf)
 		case h.file != nil:
-			res, err = s.readFile(ctx, h, buf, int64(in.Offset))
+			res, err = s.readFile(ctx, h, in, buf)
 		case h.backing != nil:
 			err = fmt.Errorf("inode %v has passthrough: %w", h.backing.ino, syscall.EIO)
 		default:
@@ -236,11 +236,12 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 }
 
 // readFile reads from the file of h.
-func (s *fsys) readFile(ctx context.Context, h *handle, buf []byte, off int64) (fuse.ReadResult, error) {
+func (s *fsys) readFile(ctx context.Context, h *handle, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, error) {
+	off, o := int64(in.Offset), fsclient.ReadOpts{Direct: in.Flags&syscall.O_DIRECT != 0}
 	if h.kernelSize == nil || h.direct {
-		return s.read(ctx, h.file, buf, off)
+		return s.read(ctx, h.file, buf, off, o)
 	}
-	return s.readCached(ctx, h, buf, off)
+	return s.readCached(ctx, h, buf, off, o)
 }
 
 // Write writes to an open file.

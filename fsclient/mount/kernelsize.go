@@ -115,7 +115,8 @@ func (r *sizedRead) Read(ctx context.Context, p []byte, off int64, o fsclient.Re
 			r.size.cut(known, size)
 		}
 		var m int
-		m, err = r.File.Read(ctx, p[n:], off+int64(n), fsclient.ReadOpts{})
+		o.Pipe = nil
+		m, err = r.File.Read(ctx, p[n:], off+int64(n), o)
 		n += m
 	}
 	return n, err
@@ -130,7 +131,7 @@ func (r *sizedRead) done() {
 }
 
 // readCached reads a file of which the kernel caches pages.
-func (s *fsys) readCached(ctx context.Context, h *handle, buf []byte, off int64) (fuse.ReadResult, error) {
+func (s *fsys) readCached(ctx context.Context, h *handle, buf []byte, off int64, o fsclient.ReadOpts) (fuse.ReadResult, error) {
 	r := &sizedRead{File: h.file, size: h.kernelSize}
 	answered := false
 	defer func() {
@@ -138,7 +139,7 @@ func (s *fsys) readCached(ctx context.Context, h *handle, buf []byte, off int64)
 			r.done()
 		}
 	}()
-	res, err := s.read(ctx, r, buf, off)
+	res, err := s.read(ctx, r, buf, off, o)
 	if m, ok := res.(*memoryResult); ok && m.Size() > 0 { // the library does not call Done of others
 		m.sized, answered = r, true
 	}

@@ -110,11 +110,11 @@ type reader interface {
 }
 
 // read fills buf or a pipe, and returns what has the bytes.
-func (s *fsys) read(ctx context.Context, f reader, buf []byte, off int64) (fuse.ReadResult, error) {
+func (s *fsys) read(ctx context.Context, f reader, buf []byte, off int64, o fsclient.ReadOpts) (fuse.ReadResult, error) {
 	if err := s.reads.enter(ctx, len(buf)); err != nil {
 		return nil, err
 	}
-	p, n, err := s.fill(ctx, f, buf, off)
+	p, n, err := s.fill(ctx, f, buf, off, o)
 	if n == 0 && err == nil { // the library does not call Done of empty results
 		s.reads.leave(buf)
 		return memoryOf(nil), nil
@@ -130,15 +130,16 @@ func (s *fsys) read(ctx context.Context, f reader, buf []byte, off int64) (fuse.
 }
 
 // fill reads n bytes into buf, unless they are in the pipe that it returns.
-func (s *fsys) fill(ctx context.Context, f reader, buf []byte, off int64) (p *pipe, n int, err error) {
+func (s *fsys) fill(ctx context.Context, f reader, buf []byte, off int64, o fsclient.ReadOpts) (p *pipe, n int, err error) {
 	if len(buf) == pipedRead {
 		p = s.pipes.get()
 	}
 	if p == nil {
-		n, err = f.Read(ctx, buf, off, fsclient.ReadOpts{})
+		n, err = f.Read(ctx, buf, off, o)
 		return nil, n, err
 	}
-	n, err = f.Read(ctx, buf, off, fsclient.ReadOpts{Pipe: &p.Pipe})
+	o.Pipe = &p.Pipe
+	n, err = f.Read(ctx, buf, off, o)
 	if err == nil && p.N == pipedRead {
 		return p, n, nil
 	}

@@ -71,5 +71,5 @@ func (s *fsys) readSealed(ctx context.Context, h *handle, in *fuse.ReadIn, buf [
 			return res, nil
 		}
 	}
-	return s.readFile(ctx, h, buf, int64(in.Offset))
+	return s.readFile(ctx, h, in, buf)
 }

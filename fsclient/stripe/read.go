@@ -83,6 +83,8 @@ type ReadOpts struct {
 	// NoWait reads of a dataset only what the owners can give at once; EAGAIN if one
 	// cannot. For bytes that no reader waits for.
 	NoWait bool
+	// Direct reads nothing from what was read ahead.
+	Direct bool
 }
 
 // Read fills p from offset off of the file that a describes, which lies on the nodes

@@ -1,7 +1,9 @@
 package testcluster
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,7 +36,7 @@ var aheadChanges = []struct {
 }
 
 // TestFilesReadAheadAreTrue: small files of other nodes that are read in order cost less than half a call each, and what is
-// changed there after it was read ahead is seen here at the next open.
+// changed there after it was read ahead is seen here at the next open, and at once if both sides use O_DIRECT.
 func TestFilesReadAheadAreTrue(t *testing.T) {
 	t.Parallel()
 	const n, first = 96, 24 // files, and those that are read before the others change
@@ -56,9 +58,14 @@ func TestFilesReadAheadAreTrue(t *testing.T) {
 		}
 	}
 	name := func(i int) string { return fmt.Sprintf("f%d", i) }
-	read := func(i int, want string) {
+	read := func(i int, want string, flags int) {
 		t.Helper()
-		got, err := os.ReadFile(filepath.Join(seen, name(i)))
+		var got []byte
+		f, err := os.OpenFile(filepath.Join(seen, name(i)), flags, 0)
+		if err == nil {
+			got, err = io.ReadAll(f)
+			err = errors.Join(err, f.Close())
+		}
 		if err != nil && !os.IsNotExist(err) || string(got) != want {
 			t.Fatalf("file %d: %.20q of %d bytes, %v, want %.20q of %d", i, got, len(got), err, want, len(want))
 		}
@@ -74,15 +81,27 @@ func TestFilesReadAheadAreTrue(t *testing.T) {
 		}
 		before := c.calls(2)
 		for i := range first {
-			read(i, old)
+			read(i, old, 0)
 		}
 		return c.calls(2)-before < first/2
 	})
-	for i := first; i < n; i++ {
+	const direct = 4 // that were read ahead
+	for i := first; i < first+direct; i++ {
+		f, err := os.OpenFile(filepath.Join(there, name(i)), os.O_WRONLY|syscall.O_DIRECT, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString("new"); err != nil {
+			t.Fatal(err)
+		}
+		read(i, "new"+old[3:], syscall.O_DIRECT)
+	}
+	for i := first + direct; i < n; i++ {
 		ch := aheadChanges[i%len(aheadChanges)]
 		if err := ch.do(filepath.Join(there, name(i))); err != nil {
 			t.Fatalf("%s: %v", ch.name, err)
 		}
-		read(i, ch.want)
+		read(i, ch.want, 0)
 	}
 }
