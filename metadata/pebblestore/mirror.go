@@ -74,8 +74,11 @@ func (s *core) AllRecords(size int, fn func(changes []byte) error) error {
 // Copy is a copy of another node's records, on which Open opens a Store later.
 type Copy struct{ *core }
 
-// copyCache is enough for a store that is only written.
-const copyCache = 1 << 20
+const (
+	copyCache = 1 << 20 // enough for a store that is only written
+	// copyMemTable is small because Pebble preallocates each log to this size, and keeps some for reuse.
+	copyMemTable = 4 << 20
+)
 
 // OpenCopy opens the copy in cfg.Dir, or begins one.
 func OpenCopy(cfg Config) (*Copy, error) {
@@ -87,8 +90,10 @@ func OpenCopy(cfg Config) (*Copy, error) {
 	if err := cfg.FS.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("copy of a metadata store: %w", err)
 	}
+	o := c.options()
+	o.MemTableSize = copyMemTable
 	var err error
-	if c.db, err = pebble.Open(cfg.Dir, c.options()); err != nil {
+	if c.db, err = pebble.Open(cfg.Dir, o); err != nil {
 		return nil, fmt.Errorf("copy of a metadata store: %w", err)
 	}
 	return &Copy{c}, nil

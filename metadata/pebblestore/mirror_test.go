@@ -156,3 +156,33 @@ func TestDamaged(t *testing.T) {
 		}
 	}
 }
+
+// TestCopyIsSmall: a copy takes little more space than its records have, although each log is preallocated.
+func TestCopyIsSmall(t *testing.T) {
+	dir := t.TempDir()
+	c, err := OpenCopy(Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 64 {
+		if err := c.Apply(nil, make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := int64(0)
+	for _, f := range files {
+		var st syscall.Stat_t
+		if err := syscall.Stat(f, &st); err != nil {
+			t.Fatal(err)
+		}
+		taken += st.Blocks * 512
+	}
+	if taken > 20<<20 {
+		t.Errorf("%d logs take %d MiB", len(files), taken>>20)
+	}
+}
