@@ -107,7 +107,7 @@ func (c *Client) open(ctx context.Context, ino metadata.Ino, maps bool) (*File, 
 }
 
 // CreateOpen creates a regular file and opens it, in one call. With EEXIST the Attr
-// is that of the file which exists.
+// is that of the file which exists. With the name "" the file has none until Link.
 func (c *Client) CreateOpen(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (*File, metadata.Attr, error) {
 	return c.createOpen(ctx, dir, name, n, false)
 }
@@ -137,7 +137,9 @@ func (c *Client) createOpen(ctx context.Context, dir metadata.Ino, name string, 
 		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // it is not as the caller has found it
 		return nil, a, err
 	}
-	c.entryChanged(dir, &a)
+	if name != "" {
+		c.entryChanged(dir, &a)
+	}
 	f := c.files.created(c, a.Ino, o.Ticket)
 	f.mu.Lock()
 	f.atHome = true

@@ -111,7 +111,8 @@ type Opens interface {
 	// there is no such inode, ESTALE if it has no name and is being removed.
 	Open(ctx context.Context, by Holder, ino Ino, o Opening) (Holding, error)
 	// CreateOpen is Create of a file that by has open when it returns. With
-	// an error, such as EEXIST, nothing is open.
+	// an error, such as EEXIST, nothing is open. With the name "" the file has
+	// no name, and is removed by its last close, unless Link has named it.
 	CreateOpen(ctx context.Context, by Holder, o Opening, dir Ino, name string, n New) (Holding, error)
 	// Closed notes that by has closed files. A file opened again with a later ticket
 	// stays open.

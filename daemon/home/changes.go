@@ -28,7 +28,7 @@ func (l *leased) Create(ctx context.Context, dir metadata.Ino, name string, n me
 func (l *leased) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.Opening, dir metadata.Ino, name string, n metadata.New) (metadata.Holding, error) {
 	began := l.now()
 	h, err := l.store.CreateOpen(ctx, by, o, dir, name, n)
-	if mayHaveChanged(err) {
+	if name != "" && mayHaveChanged(err) {
 		l.revoke(ctx, began, attrKey(dir))
 	}
 	return h, err

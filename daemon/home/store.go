@@ -38,6 +38,7 @@ func (s *Server) openStore() (*store, error) {
 		Dir: s.cfg.Dir, Self: s.node.Self(), UID: s.cfg.UID, GID: s.cfg.GID, RootMode: 0o700,
 		Now: s.cfg.Now, ShardAt: s.cfg.SplitAt, Room: s.hasSpace, Log: log,
 		Orphaned: func(ino metadata.Ino, size int64) { st.files.Unnamed(ino, size) },
+		Named:    func(ino metadata.Ino) { st.files.Named(ino) },
 	})
 	if err != nil {
 		return nil, err

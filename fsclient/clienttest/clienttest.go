@@ -61,6 +61,7 @@ func New(t testing.TB, cfg Config) *Home {
 	s, err := pebblestore.Open(pebblestore.Config{
 		Dir: "meta", FS: vfs.NewMem(), Self: cfg.Self, UID: cfg.UID, GID: cfg.GID, CacheSize: 1 << 20,
 		Orphaned: func(ino metadata.Ino, size int64) { h.Files.Unnamed(ino, size) },
+		Named:    func(ino metadata.Ino) { h.Files.Named(ino) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -320,7 +320,12 @@ func (s *fsys) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 		if err != nil {
 			return err
 		}
-		a, err := s.set(ctx, ino, ch)
+		var a metadata.Attr
+		if ch.Set == 0 {
+			a, err = s.client.Getattr(ctx, ino)
+		} else {
+			a, err = s.client.Setattr(ctx, ino, ch)
+		}
 		if err != nil {
 			return stale(err)
 		}
@@ -341,14 +346,6 @@ func perturbMtime(out *fuse.Attr) {
 	if out.Mode&syscall.S_IFMT == syscall.S_IFREG {
 		out.Mtimensec ^= 1
 	}
-}
-
-// set applies ch; an empty one only asks.
-func (s *fsys) set(ctx context.Context, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
-	if ch.Set == 0 {
-		return s.client.Getattr(ctx, ino)
-	}
-	return s.client.Setattr(ctx, ino, ch)
 }
 
 // change translates a request.

@@ -10,7 +10,7 @@
 // What is not possible for the whole job is refused with EOPNOTSUPP: POSIX ACLs, trusted.
 // and security. attributes, the modes of fallocate that move bytes. ENOSYS, which the kernel
 // remembers, is returned only where the kernel then does the right thing by itself:
-// copy_file_range, poll, ioctl, O_TMPFILE. All other errors: errno.go.
+// copy_file_range, poll, ioctl. All other errors: errno.go.
 //
 // # Semantics
 //
@@ -43,6 +43,9 @@
 //	                    any write: visible there after half a second          this kernel knows
 //	O_EXCL, mkdir,      of many callers on all nodes one succeeds
 //	link, symlink
+//	O_TMPFILE           linkat names the file, with its content, on every     EOPNOTSUPP before Linux 6.1
+//	                    node at once; without a name it is gone with its
+//	                    last close, or the death of its node
 //	names               a change is seen everywhere when the call returns;
 //	                    the kernel caches no names, nor their absence
 //	attributes          a change is seen everywhere when the call returns,    of a directory in which both nodes work at

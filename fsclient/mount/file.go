@@ -135,7 +135,7 @@ func (s *fsys) confirmDrop(h *handle) {
 func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	return s.change(opCreate, cancel, &in.InHeader, name, func(ctx context.Context, dir metadata.Ino) error {
 		n := metadata.New{Mode: syscall.S_IFREG | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
-		if in.Unique&resent != 0 && in.Flags&syscall.O_EXCL != 0 {
+		if in.Unique&resent != 0 && in.Flags&syscall.O_EXCL != 0 && name != "" {
 			return errResent
 		}
 		create := s.client.CreateOpen
@@ -197,6 +197,11 @@ func ownerMay(h *fuse.InHeader, a *metadata.Attr, flags uint32) bool {
 		want |= 0o200
 	}
 	return h.Uid == a.UID && a.Mode&want == want
+}
+
+// Tmpfile creates a file without a name and opens it (O_TMPFILE).
+func (s *fsys) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
+	return s.Create(cancel, in, "", out)
 }
 
 // Read reads from an open file.

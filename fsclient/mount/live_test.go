@@ -69,6 +69,7 @@ func TestLive(t *testing.T) {
 		{"AppendMapped", testAppendMapped},
 		{"Exclusive", testExclusive},
 		{"CreateOrOpen", testCreateOrOpen},
+		{"Tmpfile", testTmpfile},
 		{"Names", testNames},
 		{"LongNames", testLongNames},
 		{"Attributes", testAttributes},
@@ -490,5 +491,23 @@ func testAppendMapped(t *testing.T, a, b string) {
 		check(t, err)
 		check(t, unix.Munmap(m))
 		check(t, r.Close())
+	}
+}
+
+// testTmpfile: many links of a file that was made without a name, while it is written.
+func testTmpfile(t *testing.T, a, b string) {
+	fd, err := unix.Open(a, unix.O_TMPFILE|unix.O_WRONLY, 0o600)
+	check(t, err)
+	f := os.NewFile(uintptr(fd), "tmp")
+	defer f.Close()
+	for i := range 4 {
+		_, err := f.Write(pattern(1000))
+		check(t, err)
+		dir := fmt.Sprint("/d", i)
+		check(t, os.Mkdir(a+dir, 0o755))
+		check(t, unix.Linkat(fd, "", unix.AT_FDCWD, a+dir+"/f", unix.AT_EMPTY_PATH))
+		if st := stat(t, b+dir+"/f"); int(st.Nlink) != i+1 || st.Size != int64(1000*(i+1)) {
+			t.Errorf("%+v after %d links", st, i+1)
+		}
 	}
 }

@@ -24,6 +24,7 @@ var rows = []row{
 	{"write", write},
 	{"O_APPEND", appends},
 	{"O_EXCL, mkdir, link, symlink", oneWins},
+	{"O_TMPFILE", tmpfile},
 	{"names", namesRow},
 	{"attributes", attributes},
 	{"xattr", xattrs},

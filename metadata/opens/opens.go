@@ -92,6 +92,9 @@ import (
 // Store is the part of the home's store that Files uses. Its Setattr must not be Files.Set, which waits for Files.
 type Store interface {
 	Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
+	// CreateUnnamed creates an orphan that may get a name, until Doom, which returns the attributes of an inode.
+	CreateUnnamed(ctx context.Context, dir metadata.Ino, n metadata.New) (metadata.Attr, error)
+	Doom(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
 	Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error)
 	Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error)
 	Reap(ctx context.Context, ino metadata.Ino) error
@@ -211,7 +214,13 @@ func (f *Files) createOpen(ctx context.Context, by metadata.Holder, t metadata.T
 	defer f.layouts.RUnlock()
 	seq := f.BeginCreate()
 	defer f.EndCreate(seq)
-	a, err := f.cfg.Store.Create(ctx, dir, name, n)
+	var a metadata.Attr
+	var err error
+	if name == "" {
+		a, err = f.cfg.Store.CreateUnnamed(ctx, dir, n)
+	} else {
+		a, err = f.cfg.Store.Create(ctx, dir, name, n)
+	}
 	if err != nil {
 		return a, err
 	}

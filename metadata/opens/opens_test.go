@@ -56,6 +56,14 @@ func (w *world) Create(_ context.Context, _ metadata.Ino, name string, n metadat
 	return a, nil
 }
 
+func (w *world) CreateUnnamed(ctx context.Context, dir metadata.Ino, n metadata.New) (metadata.Attr, error) {
+	return w.Create(ctx, dir, "", n)
+}
+
+func (w *world) Doom(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	return w.Getattr(ctx, ino)
+}
+
 func (w *world) Reap(_ context.Context, ino metadata.Ino) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

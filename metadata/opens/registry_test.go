@@ -265,3 +265,51 @@ func TestRegistryAgainstModel(t *testing.T) {
 		t.Errorf("%+v, want %d open and %d orphans", s, len(w.open), len(w.orphan))
 	}
 }
+
+// TestNamed: an orphan that gets a name stays, also if its removal has begun.
+func TestNamed(t *testing.T) {
+	r := NewRegistry(func() {}, nil)
+	r.Orphaned(100, false)
+	r.Named(100)
+	wantRemovable(t, r, "it has a name")
+	mustOpen(t, r, on(1), 100, 1)
+	r.Close(on(1), metadata.Opened{Ino: 100, Ticket: 1})
+	r.Rest(101)
+	r.Named(101)
+	r.Rested([]metadata.Ino{101})
+	wantRemovable(t, r, "both have names")
+	if len(r.files) > 0 {
+		t.Errorf("%d files in memory", len(r.files))
+	}
+	r.Orphaned(102, false)
+	wantRemovable(t, r, "unlinked", 102)
+	r.Named(102)
+	if err := r.Open(on(1), 102, 2); !errors.Is(err, syscall.ESTALE) {
+		t.Errorf("Open during its removal: %v, want ESTALE", err)
+	}
+	r.NotRemoved(102)
+	wantRemovable(t, r, "its removal has failed", 102)
+	r.NotRemoved(102)
+	r.Named(102)
+	mustOpen(t, r, on(1), 102, 2)
+}
+
+// TestTmpfile: a file that was made without a name is removed when its client has closed it or has died.
+func TestTmpfile(t *testing.T) {
+	for _, end := range []func(*Files, metadata.Ino){
+		func(f *Files, ino metadata.Ino) { f.Close(on(1), metadata.Opened{Ino: ino, Ticket: 1}) },
+		func(f *Files, _ metadata.Ino) { f.Lost(1) },
+		func(f *Files, _ metadata.Ino) { f.NoteRun(metadata.Holder{Node: 1, Run: 99}) },
+	} {
+		w := newWorld()
+		f := New(Config{Store: w})
+		w.made = func(ino metadata.Ino) { f.Unnamed(ino, 0) }
+		h, err := f.CreateOpen(t.Context(), on(1), metadata.Opening{Ticket: 1}, 1, "", metadata.New{Mode: syscall.S_IFREG})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantRemovable(t, f.Registry, "it is open")
+		end(f, h.Attr.Ino)
+		wantRemovable(t, f.Registry, "it is not", h.Attr.Ino)
+	}
+}

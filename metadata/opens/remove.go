@@ -58,6 +58,16 @@ func (r *Registry) NotRemoved(ino metadata.Ino) {
 	}
 }
 
+// Named notes that an orphan has got a name. It does not block. If its removal has begun, that ends when it finds the name.
+func (r *Registry) Named(ino metadata.Ino) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.files[ino]; f != nil && !f.removing {
+		f.orphan, f.dead = false, false
+		r.settle(ino, f)
+	}
+}
+
 // remove removes files: first their objects, with one call to each node that may store some,
 // then their inodes. Files that it could not remove wait for Retry.
 func (f *Files) remove(ctx context.Context, files []Removable) {
@@ -90,7 +100,7 @@ func (f *Files) remove(ctx context.Context, files []Removable) {
 
 // places returns the objects that a file may have.
 func (f *Files) places(ctx context.Context, l Removable) ([]Place, error) {
-	a, err := f.cfg.Store.Getattr(ctx, l.Ino)
+	a, err := f.cfg.Store.Doom(ctx, l.Ino)
 	switch {
 	case errors.Is(err, syscall.ENOENT):
 		return nil, nil

@@ -1,6 +1,7 @@
 package pebblestore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -122,15 +123,19 @@ func (s *Store) linkLocked(ino, dir metadata.Ino, name string) (metadata.Attr, e
 	return n.Attr, t.commit()
 }
 
-// relink adds delta to the links of a file and writes it. An orphan stays one: its data may be gone
-// already.
+// relink adds delta to the links of a file and writes it. Only an orphan that CreateUnnamed has made can get a link:
+// the data of others may be gone already.
 func (t *step) relink(n *inode, delta int) error {
 	links := int64(n.Nlink) + int64(delta)
 	switch {
 	case n.isDir():
 		return fmt.Errorf("links of directory %v: %w", n.Ino, syscall.EPERM)
 	case n.Nlink == 0:
-		return fmt.Errorf("links of orphan %v: %w", n.Ino, syscall.ENOENT)
+		if ok, err := t.s.nameable(n.Ino); err != nil || !ok || delta < 0 {
+			return fmt.Errorf("links of orphan %v: %w", n.Ino, cmp.Or(err, error(syscall.ENOENT)))
+		}
+		t.note(t.b.Delete(orphanKey(n.Ino), nil))
+		t.named = append(t.named, n.Ino)
 	case links < 0:
 		return fmt.Errorf("inode %v has %d links, not %d: %w", n.Ino, n.Nlink, -delta, syscall.EINVAL)
 	case links > math.MaxInt32:

@@ -18,7 +18,7 @@
 //	01 'm'              in a copy: how far it is        value: raw
 //	02 ino(8)           a live inode                    value: inode, below
 //	03 dir(8) name      an entry of a live directory    value: entry, below
-//	04 ino(8)           an orphan: a live inode without links, not yet reaped; value empty
+//	04 ino(8)           an orphan: a live inode without links, not yet reaped   value: 01 if it may get a name, else empty
 //	05 transaction(8)   an intent: the edits of a prepared transaction       value: intent, below
 //	06 transaction(8)   a decision of this node, until all have executed it  value: participants, 2 bytes each
 //	07 dir(8)           a sharded directory with a shard here                value: shards, below

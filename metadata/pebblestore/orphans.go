@@ -3,6 +3,7 @@ package pebblestore
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -55,6 +56,70 @@ func referencedBy(r Record, add func(metadata.Ino)) error {
 		}
 	}
 	return nil
+}
+
+// orphanMayBeNamed is the value of an orphan that Link can give a name.
+var orphanMayBeNamed = []byte{1}
+
+// nameable reports whether ino is an orphan that may get a name.
+func (s *core) nameable(ino metadata.Ino) (bool, error) {
+	v, err := s.get(orphanKey(ino))
+	if errors.Is(err, syscall.ENOENT) {
+		return false, nil
+	}
+	return len(v) > 0, err
+}
+
+// CreateUnnamed creates a regular file that inherits from dir but has no name. It is an orphan, which Link can give a
+// name until Doom.
+func (s *Store) CreateUnnamed(ctx context.Context, dir metadata.Ino, n metadata.New) (metadata.Attr, error) {
+	if err := checkFile(&n); err != nil {
+		return metadata.Attr{}, err
+	}
+	var a metadata.Attr
+	err := s.retry(ctx, func() error {
+		defer s.locks.lock(dir).unlock()
+		t := s.step()
+		defer t.close()
+		d, err := t.dirOf(dir, "")
+		if err != nil {
+			return err
+		}
+		c, err := t.make(d, n)
+		if err != nil {
+			return err
+		}
+		c.Nlink = 0
+		t.orphan(c)
+		t.note(t.b.Set(orphanKey(c.Ino), orphanMayBeNamed, nil))
+		t.put(c)
+		a = c.Attr
+		return t.commitQuiet()
+	})
+	return a, err
+}
+
+// Doom returns the attributes of an inode whose data is to be removed if it is an orphan. No orphan gets a name after that.
+func (s *Store) Doom(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	var may bool
+	err := s.once(func() (err error) {
+		may, err = s.nameable(ino)
+		return err
+	})
+	if err != nil || !may {
+		return s.Getattr(ctx, ino)
+	}
+	var a metadata.Attr
+	err = s.retry(ctx, func() (err error) {
+		a, err = s.onInode(ino, func(t *step, n *inode) error {
+			if n.Nlink == 0 {
+				t.note(t.b.Set(orphanKey(ino), nil, nil))
+			}
+			return s.txLocks.checkFree(ino, "")
+		})
+		return err
+	})
+	return a, err
 }
 
 // Links is the link count of an inode, and its ctime.

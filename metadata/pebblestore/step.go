@@ -176,6 +176,7 @@ type step struct {
 	now      metadata.Time
 	inodes   []*inode
 	orphaned []metadata.Attr // files without links now
+	named    []metadata.Ino  // orphans with a link now
 	dry      bool            // not to be committed
 	err      error           // the first of the batch
 }
@@ -344,6 +345,9 @@ func (t *step) commitQuiet() error {
 	}
 	for i := range t.orphaned {
 		t.s.cfg.Orphaned(t.orphaned[i].Ino, t.orphaned[i].Size)
+	}
+	for _, ino := range t.named {
+		t.s.cfg.Named(ino)
 	}
 	return nil
 }

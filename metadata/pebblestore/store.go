@@ -35,6 +35,8 @@ type Config struct {
 	// Orphaned is called with each file that has lost its last link, after the commit. It must not
 	// block, nor call the store. nil is none.
 	Orphaned func(ino metadata.Ino, size int64)
+	// Named is called with each orphan that has got a name, as Orphaned is. nil is none.
+	Named func(ino metadata.Ino)
 	// Room reports whether records may be added; without room that is ENOSPC, while removals go on.
 	// nil is always.
 	Room func() bool
@@ -66,6 +68,9 @@ func (c *Config) setDefaults() error {
 	c.CacheSize = cmp.Or(c.CacheSize, defaultCacheSize)
 	if c.Orphaned == nil {
 		c.Orphaned = func(metadata.Ino, int64) {}
+	}
+	if c.Named == nil {
+		c.Named = func(metadata.Ino) {}
 	}
 	c.Log = cmp.Or(c.Log, logrus.NewEntry(&logrus.Logger{Out: io.Discard}))
 	return nil
