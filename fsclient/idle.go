@@ -70,6 +70,6 @@ func (t *fileTable) closeIdle(ino metadata.Ino) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.idle[ino]; ok {
-		t.drop(t.open[ino], false)
+		t.drop(t.open[ino])
 	}
 }

@@ -31,16 +31,15 @@ func (c *Client) release(f *File) {
 	if f.ino.Sealed() {
 		return
 	}
-	f.mu.Lock()
-	unsure, changed := f.failed || f.dirty, f.gen > 0
-	f.mu.Unlock()
-	if !c.files.release(f, unsure, c.cfg.Now(), f.mayIdle) {
+	if !c.files.release(f) {
 		return
 	}
+	f.mu.Lock()
+	changed := f.gen > 0
+	f.mu.Unlock()
 	if changed { // it is not idle
 		f.buffer.Closed()
 	}
-	c.locks.FileClosed(f.ino)
 	if f.ino.Home() == c.cfg.Self {
 		closeReporter{c}.reportNow(c.ctx, c.cfg.Self)
 	}

@@ -129,25 +129,30 @@ func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	return f
 }
 
-// release ends a use of f. It reports whether it was the last: then f is idle from now on, if mayIdle, or the close must
-// be reported. A recall comes before mayIdle is asked, or closes the idle file.
-func (t *fileTable) release(f *File, unsure bool, now time.Time, mayIdle func() bool) (last bool) {
+// release ends a use of f. It reports whether it was the last: then f is idle from now on, if it may be, or the close must
+// be reported. A recall comes before mayIdle, or closes the idle file. An open comes before the locks are forgotten, or gets
+// new ones.
+func (t *fileTable) release(f *File) (last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.refs--
-	switch {
-	case f.refs > 0:
+	if f.refs > 0 {
 		return false
-	case !f.unsure && len(t.idle) < maxIdle && mayIdle():
-		t.idle[f.ino] = now
-	default:
-		t.drop(f, unsure)
+	}
+	f.c.locks.FileClosed(f.ino)
+	if !f.unsure && len(t.idle) < maxIdle && f.mayIdle() {
+		t.idle[f.ino] = f.c.cfg.Now()
+	} else {
+		t.drop(f)
 	}
 	return true
 }
 
 // drop closes f, which has no use; t.mu is held.
-func (t *fileTable) drop(f *File, unsure bool) {
+func (t *fileTable) drop(f *File) {
+	f.mu.Lock()
+	unsure := f.failed || f.dirty
+	f.mu.Unlock()
 	f.forgetContent()
 	delete(t.idle, f.ino)
 	delete(t.open, f.ino)
