@@ -9,7 +9,8 @@ import (
 func cancelCmd() *cobra.Command {
 	return ending("cancel", true, "End the stage-in of a dataset",
 		`Cancel ends the stage-in of the dataset NAME and removes the files staged so
-far from all nodes. A dataset that is ready stays: bivouac remove removes it.`)
+far from all nodes. The dataset leaves bivouac status, and commands that wait for
+it fail. A dataset that is ready stays: bivouac remove removes it.`)
 }
 
 func removeCmd() *cobra.Command {

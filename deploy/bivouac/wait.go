@@ -167,13 +167,16 @@ func unknown(s daemon.Status, names []string) error {
 	return nil
 }
 
-// ofInterest is the datasets that a wait is about: of each name the last one.
-func ofInterest(s daemon.Status, names []string) []daemon.DatasetStatus {
+// ofInterest is the datasets that a wait is about: of each name the last one. One that the job wants, or the caller has
+// named, counts also when it was removed.
+func ofInterest(s daemon.Status, names []string) (all []daemon.DatasetStatus) {
 	if len(names) == 0 {
-		return s.Current()
+		names, all = s.Wanted, s.Current()
 	}
-	all := make([]daemon.DatasetStatus, 0, len(names))
 	for _, n := range names {
+		if slices.ContainsFunc(all, func(ds daemon.DatasetStatus) bool { return ds.Name == n }) {
+			continue
+		}
 		for i, ds := range slices.Backward(s.Datasets) {
 			if ds.Name == n {
 				all = append(all, s.Datasets[i])

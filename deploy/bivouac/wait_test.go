@@ -59,6 +59,19 @@ func TestSettled(t *testing.T) {
 	}
 }
 
+// TestSettledWithoutNames: a wait for all datasets fails if one of the job's own was removed. Others are not waited for then.
+func TestSettledWithoutNames(t *testing.T) {
+	s := daemon.Status{Ready: true, Datasets: []daemon.DatasetStatus{{Dataset: cluster.Dataset{ID: 1, Name: "set", Phase: cluster.Removed, Error: "why"}}}}
+	for _, wanted := range [][]string{nil, {"set"}} {
+		s.Wanted = wanted
+		at := s
+		at.Datasets = ofInterest(s, nil)
+		if done, err := settled(at, nil, "all", 0); !done || (err == nil) != (wanted == nil) {
+			t.Errorf("wanted %q: done %v, %v", wanted, done, err)
+		}
+	}
+}
+
 // TestGaveUp: an interrupted wait says that stage-ins continue, and how to cancel the one that was waited for.
 func TestGaveUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -158,11 +159,14 @@ func (c *camp) failed(r result, want ...string) {
 		}
 	}
 	for _, l := range lines[:len(lines)-1] {
-		if !strings.Contains(l, ": scanning ") && !strings.Contains(l, "ETA") && !strings.Contains(l, "distributing") {
+		if !progressLine.MatchString(l) {
 			c.t.Errorf("beside the error there is %q", l)
 		}
 	}
 }
+
+// progressLine matches the lines that a wait may write before it ends.
+var progressLine = regexp.MustCompile(`^bivouac: [^:]+: (scanning |.*(ETA |finishing|distributing the manifest|; fetching the files|ready in ))`)
 
 // strike ends the job if one is left, after which nothing is.
 func (c *camp) strike() {

@@ -58,14 +58,20 @@ func TestCancel(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2", "--rate", "100K")
 	write(t, filepath.Join(mkdir(t, c.path("src")), "f"), make([]byte, 4<<20))
-	for _, end := range []string{"cancel", "remove"} {
-		r := c.start("stage-in", c.path("src")+":set", "--dir", c.dir)
+	for _, how := range [][]string{{"cancel"}, {"remove"}, {"cancel", "--background"}} {
+		end := how[0]
+		r := c.start(append([]string{"stage-in", c.path("src") + ":set", "--dir", c.dir}, how[1:]...)...)
 		eventually(t, "the dataset is being staged", func() bool {
 			all := c.status("1").Datasets
 			return len(all) > 0 && !all[len(all)-1].Phase.Ended() && all[len(all)-1].Phase != cluster.Sealed
 		})
 		c.ok(end, "set", "--dir", c.dir, "--node", "1")
-		c.failed(withoutProgress(c.finish(r)), "set: ", "by bivouac "+end)
+		if how[len(how)-1] == "--background" {
+			c.finish(r)
+			r = c.start("wait", "set", "--dir", c.dir)
+		}
+		c.failed(c.finish(r), "set: ", "by bivouac "+end)
+		c.ok("wait", "--dir", c.dir) // for all: the stage-in was not to be
 		for _, n := range []string{"0", "1"} {
 			eventually(t, "the dataset leaves nothing", func() bool {
 				s := c.status(n)
@@ -74,6 +80,6 @@ func TestCancel(t *testing.T) {
 		}
 	}
 	if s := c.ok("status", "--dir", c.dir); strings.Contains(s, "set ") {
-		t.Errorf("a failure that stage-in has reported is in the status:\n%s", s)
+		t.Errorf("a stage-in that was cancelled is in the status:\n%s", s)
 	}
 }

@@ -34,9 +34,8 @@ const (
 	// KindSetPlan sets the Plan of the dataset Dataset.ID; "": no plan. ENOENT if there is no such dataset,
 	// ESTALE if it has ended.
 	KindSetPlan = "plan-set"
-	// KindRemoveDataset ends the dataset Dataset.ID: Dataset.Phase is Removed, or Failed if it may
-	// end only while it is staged, else ESTALE. Error says why, if there is no other reason.
-	// ENOENT if there is none.
+	// KindRemoveDataset makes the dataset Dataset.ID Removed. If Dataset.Phase is Failed, it does so only while the
+	// dataset is being staged, else ESTALE. Error says why, if there is no other reason. ENOENT if there is none.
 	KindRemoveDataset = "dataset-remove"
 	// KindCopied says that each home needs a partner from now on.
 	KindCopied = "copied"
@@ -216,7 +215,7 @@ func removeDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	case d.Phase == cluster.Failed && n.Phase == cluster.Sealed:
 		return v, fmt.Errorf("dataset %s is ready: %w", n.Name, syscall.ESTALE)
 	}
-	n.Phase = d.Phase
+	n.Phase = cluster.Removed
 	n.Error = cmp.Or(n.Error, d.Error)
 	v.Datasets = slices.Clone(v.Datasets)
 	v.Datasets[i] = n
