@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -184,5 +185,44 @@ func TestCopyIsSmall(t *testing.T) {
 	}
 	if taken > 20<<20 {
 		t.Errorf("%d logs take %d MiB", len(files), taken>>20)
+	}
+}
+
+// TestAbortBesideIntent: an intent that waits for the partner when its transaction is aborted does not stay for ever.
+func TestAbortBesideIntent(t *testing.T) {
+	ctx, s := context.Background(), open(t, Config{})
+	tx := metadata.TxID(metadata.LiveIno(3, 2000))
+	begun, partner := make(chan struct{}), make(chan struct{})
+	var batches atomic.Int32
+	s.SetMirror(func([]byte) (func(), error) {
+		if batches.Add(1) == 1 {
+			close(begun)
+			<-partner
+		}
+		return func() {}, nil
+	})
+	voted := make(chan error, 1)
+	go func() {
+		_, err := s.Prepare(ctx, tx, []metadata.Edit{{Kind: metadata.EditEnter, Dir: metadata.RootIno, Name: "g", Ino: metadata.LiveIno(3, 2001), Mode: syscall.S_IFREG}})
+		voted <- err
+	}()
+	<-begun
+	if doubts := s.InDoubt(); len(doubts) > 0 {
+		t.Errorf("in doubt before it is prepared: %v", doubts)
+	}
+	if err := s.Abort(ctx, tx); err != nil {
+		t.Fatal(err)
+	}
+	close(partner)
+	if err := <-voted; err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range s.InDoubt() { // the coordinator says so when it is asked
+		if err := s.Abort(ctx, d.Tx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if is, err := s.Inventory(ctx); err != nil || len(is.Open) > 0 {
+		t.Errorf("transactions without an end: %v, %v", is.Open, err)
 	}
 }

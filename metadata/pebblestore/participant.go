@@ -29,8 +29,12 @@ func (s *transactions) Prepare(_ context.Context, tx metadata.TxID, edits []meta
 			}
 			if err = s.set(intentKey(tx), appendIntent(nil, p.edits, false)); err != nil {
 				s.txLocks.end(p)
+				return ioError("intent", err)
 			}
-			return ioError("intent", err)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.recorded = true
+			return nil
 		})
 	})
 	return v, err
@@ -96,7 +100,8 @@ func (s *transactions) GiveUp(tx metadata.TxID) error {
 	})
 }
 
-// finish ends a transaction of which this store is a participant, by do, once.
+// finish ends a transaction of which this store is a participant, by do, once. One whose intent is still on its way to
+// the disk is left alone: the intent could get there after its removal. It is in doubt later.
 func (s *transactions) finish(tx metadata.TxID, do func(*preparedTx) error) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
@@ -105,7 +110,7 @@ func (s *transactions) finish(tx metadata.TxID, do func(*preparedTx) error) erro
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.ended {
+		if p.ended || !p.recorded {
 			return nil
 		}
 		if err := do(p); err != nil {
@@ -148,7 +153,7 @@ func (s *transactions) InDoubt() []metadata.InDoubt {
 			continue
 		}
 		p.mu.Lock()
-		if !p.ended {
+		if p.recorded && !p.ended {
 			all = append(all, metadata.InDoubt{Tx: p.tx, Since: p.since, GaveUp: p.gaveUp})
 		}
 		p.mu.Unlock()
@@ -164,7 +169,7 @@ func (s *transactions) loadIntents() error {
 			return fmt.Errorf("transaction %v: %w", tx, err)
 		}
 		p := newPreparedTx(tx, time.Time{})
-		p.edits, p.gaveUp = edits, late
+		p.edits, p.gaveUp, p.recorded = edits, late, true
 		s.txLocks.add(p)
 		if late {
 			s.txLocks.release(p)

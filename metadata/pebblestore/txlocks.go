@@ -37,10 +37,11 @@ type preparedTx struct {
 	done  chan struct{} // closed when it holds no locks
 	held  []txLock      // guarded by txLocks.mu
 
-	mu     sync.Mutex
-	edits  []edit // under mu
-	gaveUp bool   // guarded by mu: locks released, intent kept
-	ended  bool   // guarded by mu: committed or aborted
+	mu       sync.Mutex
+	edits    []edit // under mu
+	recorded bool   // guarded by mu: its intent is on the disk; never on the coordinator
+	gaveUp   bool   // guarded by mu: locks released, intent kept
+	ended    bool   // guarded by mu: committed or aborted
 }
 
 func newPreparedTx(tx metadata.TxID, since time.Time) *preparedTx {
