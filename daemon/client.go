@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/node"
@@ -17,12 +18,15 @@ type Client interface {
 	// what the kernel has yet to write and to close for processes that have ended.
 	// It returns how many files are still open for writing.
 	Quiesce(ctx context.Context) (open int, err error)
+	// Idle is how long the node has not read datasets from other nodes.
+	Idle() time.Duration
 }
 
 // SetClient sets the client of this node.
 func (d *Daemon) SetClient(c Client) {
 	d.client.Store(&c)
 	d.home.SetClient(c)
+	d.datasets.Replicas.SetIdle(c.Idle)
 }
 
 // SetRevoke sets how this node's client and mount forget what they have cached.

@@ -2,6 +2,7 @@ package fsclient
 
 import (
 	"context"
+	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient/sources"
@@ -48,6 +49,9 @@ func (c *Client) DatasetReads() map[metadata.DatasetID]stripe.DatasetReads { ret
 
 // Sources returns the measurements of the places that datasets were read from.
 func (c *Client) Sources() []sources.Status { return c.places.Status() }
+
+// Idle is how long this node has not read datasets from other nodes.
+func (c *Client) Idle() time.Duration { return c.places.Idle() }
 
 // Where returns the nodes that have all of the file a of a dataset: its owner, or the owner's
 // stand-in, and the holders of replicas. There are none if the file is on several nodes, or

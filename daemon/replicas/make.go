@@ -253,32 +253,20 @@ func (r *Replicas) batch(s *set) (batch []file, room bool) {
 func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
-	for _, f := range batch {
+	for _, files := range lanes(batch, max(atOnce/max(len(s.m.Nodes)-1, 1), 1)) {
 		g.Go(func() error {
-			to := present
-			sum, err := r.copyFile(ctx, s, f)
-			if errors.Is(err, errKept) {
-				to, err = kept, nil
-			}
-			switch {
-			case errors.Is(err, syscall.ENOSPC):
-				return errNoRoom
-			case ctx.Err() != nil:
-				return ctx.Err()
-			case node.Unreachable(err):
-				return err
-			case err != nil:
-				r.cfg.Node.Log().WithError(err).WithField("inode", f.Ino.String()).Debug("replica not made")
-				r.mu.Lock()
-				s.missed++
-				r.mu.Unlock()
-				return nil
-			}
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if x := s.find(f.PieceID); x != nil && x.state == absent {
-				x.sum = sum
-				r.bytes.Add(s.put(x, to))
+			r.pace.makers.Add(1)
+			defer r.pace.makers.Add(-1)
+			for i, f := range files {
+				if err := r.makeOne(ctx, s, f); err != nil {
+					return err
+				}
+				if r.pace.slow(s.m.Holder(f.Ino, f.owner)) {
+					r.mu.Lock()
+					s.missed += len(files) - i - 1 // they are tried again later
+					r.mu.Unlock()
+					break
+				}
 			}
 			return nil
 		})
@@ -290,6 +278,56 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 		r.mu.Unlock()
 	}
 	return err
+}
+
+// lanes divides files among makers, so many for each owner: those of other owners do not wait for a slow one.
+func lanes(batch []file, each int) (all [][]file) {
+	type lane struct {
+		owner metadata.NodeID
+		n     int // of that owner's
+	}
+	at, n := make(map[lane]int), make(map[metadata.NodeID]int)
+	for _, f := range batch {
+		l := lane{f.owner, n[f.owner] % each}
+		n[f.owner]++
+		i, ok := at[l]
+		if !ok {
+			i, at[l] = len(all), len(all)
+			all = append(all, nil)
+		}
+		all[i] = append(all[i], f)
+	}
+	return all
+}
+
+// makeOne makes the replica of a file. It fails as makeBatch does.
+func (r *Replicas) makeOne(ctx context.Context, s *set, f file) error {
+	to := present
+	sum, err := r.copyFile(ctx, s, f)
+	if errors.Is(err, errKept) {
+		to, err = kept, nil
+	}
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return errNoRoom
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case node.Unreachable(err):
+		return err
+	case err != nil:
+		r.cfg.Node.Log().WithError(err).WithField("inode", f.Ino.String()).Debug("replica not made")
+		r.mu.Lock()
+		s.missed++
+		r.mu.Unlock()
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if x := s.find(f.PieceID); x != nil && x.state == absent {
+		x.sum = sum
+		r.bytes.Add(s.put(x, to))
+	}
+	return nil
 }
 
 // copyFile brings a file from the node that has it to this one, and returns its checksum.
@@ -373,7 +411,8 @@ func (r *Replicas) pull(ctx context.Context, s *set, from metadata.NodeID, p fil
 			return sum, err
 		}
 		off += int64(n)
-		if err := node.Pause(ctx, pace.pause(n, took)); err != nil {
+		pace.observe(from, n, took)
+		if err := pace.yield(ctx, took); err != nil {
 			return sum, err
 		}
 	}

@@ -1,49 +1,86 @@
 package replicas
 
 import (
-	"math/bits"
+	"context"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 const (
-	leastShare = 1.0 / 16 // of the time in which a maker of replicas transfers, however busy the path
-	shareStep  = 1.0 / 16
-	mostPause  = time.Second
-	measured   = 32 << 10 // bytes; smaller transfers take as long as the processors let them
-	agedBy     = 256      // transfers that are none faster raise the fastest time by one part in so many
+	quiet     = 20 * time.Millisecond // reads are over if none was outstanding for so long
+	look      = 10 * time.Millisecond // a pause ends so soon after they are
+	mostPause = time.Second
+
+	measured  = 32 << 10 // bytes; smaller transfers take as long as the processors let them
+	slowBy    = 4        // times the usual time
+	averageOf = 256      // transfers
 )
 
-// pacer makes replicas yield to readers, without asking them. Its method is that of LEDBAT (RFC 6817): a
-// transfer that takes twice as long as the fastest of its size waited behind the bytes of others,
-// so the makers halve the share of time in which they transfer; else they raise it by a step.
+// pacer makes replicas yield to readers. Beside reads of this node, all its makers together transfer one piece at a time,
+// so that a read shares the links with one transfer. Between reads they do not pause: a loader that has prefetched its
+// batches loses nothing. Readers of other nodes have the whole of a slow path: an owner whose transfers take
+// slowBy times as long as usual is left alone for a while.
 type pacer struct {
-	mu      sync.Mutex
-	fastest [65]time.Duration // guarded by mu; by the bits of the size
-	share   float64           // guarded by mu; 0 until the first transfer
+	idle   atomic.Pointer[func() time.Duration] // since the last read; nil: nothing reads
+	makers atomic.Int64                         // at work
+
+	mu    sync.Mutex
+	usual map[metadata.NodeID]*usual // guarded by mu; by owner
 }
 
-// pause returns how long to wait after a transfer of n bytes that took so long; of nil, 0.
-func (p *pacer) pause(n int, took time.Duration) time.Duration {
-	if p == nil {
-		return 0
+// usual is the mean time of transfers of an owner. A slow one counts as slowBy times the mean, so that a path that has become
+// slower for good is learnt, after a few hundred transfers.
+type usual struct {
+	perByte float64
+	n       int
+	slow    bool // the last one
+}
+
+// observe records that a transfer of n bytes of an owner took so long; in a nil p, nothing.
+func (p *pacer) observe(owner metadata.NodeID, n int, took time.Duration) {
+	if p == nil || n < measured {
+		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.share == 0 {
-		p.share = 1
+	if p.usual == nil {
+		p.usual = make(map[metadata.NodeID]*usual)
 	}
-	if n >= measured {
-		best := &p.fastest[bits.Len(uint(n))]
-		*best += *best / agedBy
-		if *best == 0 || took < *best {
-			*best = took
-		}
-		if took > 2**best {
-			p.share = max(p.share/2, leastShare)
-		} else {
-			p.share = min(p.share+shareStep, 1)
+	u, x := p.usual[owner], float64(took)/float64(n)
+	if u == nil {
+		u = &usual{perByte: x}
+		p.usual[owner] = u
+	}
+	u.slow = x > slowBy*u.perByte
+	u.n = min(u.n+1, averageOf)
+	u.perByte += (min(x, slowBy*u.perByte) - u.perByte) / float64(u.n)
+}
+
+// slow reports whether the last transfer of an owner took much longer than usual.
+func (p *pacer) slow(owner metadata.NodeID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	u := p.usual[owner]
+	return u != nil && u.slow
+}
+
+// yield pauses after a transfer that took so long; a nil p does not.
+func (p *pacer) yield(ctx context.Context, took time.Duration) error {
+	if p == nil {
+		return nil
+	}
+	idle := p.idle.Load()
+	if idle == nil {
+		return nil
+	}
+	for left := min(took*time.Duration(p.makers.Load()-1), mostPause); left > 0 && (*idle)() < quiet; left -= look {
+		if err := node.Pause(ctx, min(left, look)); err != nil {
+			return err
 		}
 	}
-	return min(time.Duration(float64(took)*(1/p.share-1)), mostPause)
+	return nil
 }

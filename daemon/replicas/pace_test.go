@@ -1,43 +1,205 @@
 package replicas
 
 import (
-	"math/rand/v2"
+	"context"
+	"math"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/fsclient/sources"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// TestPace: while readers use the path, replicas take a small part of it; without them nearly all.
+const sample = 110 << 10 // bytes
+
+// link is a path that its transfers share fairly.
+type link chan struct{}
+
+const linkRate = 12_500_000 // bytes per second
+
+func (l link) transfer(n int) time.Duration {
+	begun := time.Now()
+	for ; n > 0; n -= 8 << 10 {
+		l <- struct{}{}
+		time.Sleep(time.Second * (8 << 10) / linkRate)
+		<-l
+	}
+	return time.Since(begun)
+}
+
+// train reads in bursts, as a loader does whose batches are prefetched, and returns the mean time of a read and the share of
+// time in which reads are outstanding. Meanwhile makers copy what they can: made is their part of the link.
+func train(t *testing.T, makers int64) (read time.Duration, made float64) {
+	synctest.Test(t, func(t *testing.T) {
+		l, table, p := make(link, 1), sources.New(1, time.Now, nil), new(pacer)
+		idle := table.Idle
+		p.idle.Store(&idle)
+		p.makers.Store(makers)
+		ctx, cancel := context.WithCancel(t.Context())
+		bytes := make(chan int, makers)
+		for range makers {
+			go func() {
+				n := 0
+				for ctx.Err() == nil {
+					took := l.transfer(sample)
+					n += sample
+					p.observe(0, sample, took)
+					_ = p.yield(ctx, took) // it fails at the end
+				}
+				bytes <- n
+			}()
+		}
+		begun, reads := time.Now(), 0
+		for range 20 {
+			for range 16 {
+				r := table.Begin(sample, []metadata.NodeID{0})
+				read += l.transfer(sample)
+				r.End(sample, false)
+				reads++
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(400 * time.Millisecond)
+		}
+		capacity := time.Since(begun).Seconds()*linkRate - float64(reads*sample)
+		cancel()
+		sum := 0
+		for range makers {
+			sum += <-bytes
+		}
+		read, made = read/time.Duration(reads), float64(sum)/capacity
+	})
+	return read, made
+}
+
+// TestPace: a read shares the link with one of the transfers of replicas, and what readers leave of the link is theirs.
 func TestPace(t *testing.T) {
-	var p pacer
-	r := rand.New(rand.NewPCG(1, 2))
-	run := func(times int, slower float64) float64 { // the share of time in which it transfers
-		var busy, all time.Duration
+	alone, _ := train(t, 0)
+	for makers := range int64(4) {
+		beside, made := train(t, makers+1)
+		if beside > alone*5/2 {
+			t.Errorf("%d makers: a read takes %v, alone %v", makers+1, beside, alone)
+		}
+		if made < 0.85 {
+			t.Errorf("%d makers take %.2f of what readers leave", makers+1, made)
+		}
+	}
+}
+
+// TestSlowOwner: transfers that readers delay are usual ones; those over a path that has been cut are slow, until it recovers or
+// was slow for long.
+func TestSlowOwner(t *testing.T) {
+	p := new(pacer)
+	slow := func(times int, factor time.Duration) (n int) {
 		for range times {
-			n := measured << r.IntN(6)
-			took := time.Duration(float64(n) * (0.9 + 0.2*r.Float64()) * slower * float64(80*time.Nanosecond))
-			busy += took
-			all += took + p.pause(n, took)
+			p.observe(1, sample, factor*time.Millisecond)
+			if p.slow(1) {
+				n++
+			}
 		}
-		return float64(busy) / float64(all)
+		return n
 	}
-	for range 3 {
-		if got := run(200, 1); got < 0.7 {
-			t.Errorf("alone, replicas transfer %.2f of the time", got)
+	if slow(100, 10)+slow(100, 30) > 0 {
+		t.Error("a transfer that readers delay is slow")
+	}
+	if got := slow(50, 300); got < 50 {
+		t.Errorf("%d of 50 transfers are slow over a path that was cut", got)
+	}
+	if p.observe(2, sample, 300*time.Millisecond); p.slow(2) {
+		t.Error("the first transfer is slow")
+	}
+	p.observe(1, 1000, time.Millisecond)
+	if !p.slow(1) {
+		t.Error("a small transfer has said that the path recovered")
+	}
+	if slow(1, 10) > 0 {
+		t.Error("a path that has recovered is slow")
+	}
+	if slow(1000, 300); slow(10, 300) > 0 {
+		t.Error("a path that is slow for good is not learnt")
+	}
+}
+
+// owner is a node that has all files; each takes a while.
+type owner struct {
+	holder
+	took *time.Duration
+}
+
+func (o owner) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	time.Sleep(*o.took)
+	return o.holder.ReadIfPresent(ctx, ino, p, off)
+}
+
+// TestSlowOwnerIsLeftAlone: when the link of an owner is cut, replicas of others are made without it. Those of the slow one
+// follow when it has recovered.
+func TestSlowOwnerIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if got := run(200, 3); got > 0.2 {
-			t.Errorf("beside readers, replicas transfer %.2f of the time", got)
+		defer store.Close() // of a test
+		body, took, here := make([]byte, measured), map[metadata.NodeID]*time.Duration{}, nodetest.New(t, 1, 4)
+		for _, id := range []metadata.NodeID{0, 2, 3} {
+			took[id] = new(time.Millisecond)
 		}
-		if got := run(20, 3); got < leastShare/2 {
-			t.Errorf("beside readers, replicas transfer only %.2f of the time", got)
+		r := New(Config{
+			Node: here, Store: store, Write: store.WriteAt, Stored: nothing, Coming: nothing,
+			Of: func(id metadata.NodeID) datapath.Store { return owner{holder{body: body}, took[id]} },
+		})
+		s := &set{id: 1, m: here.View().Map, n: 3, ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes), self: 1}
+		sum := stagein.NewSummer()
+		_, _ = sum.Write(body) // never fails
+		const n = 300
+		var files fakeTable
+		for i := range n {
+			a := metadata.Attr{Ino: metadata.SealedIno(1, 0, uint32(i+1)), Size: measured, Layout: metadata.Layout{Kind: metadata.Local, Node: []metadata.NodeID{0, 2, 3}[i%3]}}
+			files = append(files, a)
+			s.add(fill.PieceID{Ino: a.Ino}, a.Size, a.Layout.Node)
 		}
-	}
-	// A path that has become slower for good is learnt.
-	if run(6000, 3); run(500, 3) < 0.7 {
-		t.Error("replicas yield for ever to a path that has become slower")
-	}
-	// Small files tell nothing of the path.
-	before := p.share
-	if p.pause(1000, time.Second); p.share != before {
-		t.Error("a small file changed the share")
-	}
+		s.sort()
+		for i := range s.files {
+			s.files[i].sum = sum.Sum()
+		}
+		s.table, r.sets[1] = files, s
+		have := func() (all map[metadata.NodeID]int) {
+			all = make(map[metadata.NodeID]int)
+			for _, f := range s.files {
+				if f.state == present {
+					all[f.owner]++
+				}
+			}
+			return all
+		}
+		batch, _ := r.batch(s)
+		if err := r.makeBatch(t.Context(), s, batch); err != nil {
+			t.Fatal(err)
+		}
+		before := have()
+		if s.missed > 0 || before[0]+before[2]+before[3] != batchFiles {
+			t.Fatalf("made %v, %d missed", before, s.missed)
+		}
+		*took[3] = 100 * time.Millisecond
+		begun := time.Now()
+		if err := r.makeAll(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		got := have()
+		if got[0]+got[2] != n*2/3 || s.missed != n/3-got[3] {
+			t.Errorf("made %v, %d missed, while the link of node 3 is cut", got, s.missed)
+		}
+		if slow := got[3] - before[3]; slow > 4 || time.Since(begun) > time.Second {
+			t.Errorf("made %d from the slow owner, in %v", slow, time.Since(begun))
+		}
+		*took[3], s.made, s.missed = time.Millisecond, 0, 0
+		if err := r.makeAll(t.Context(), s); err != nil || have()[3] != n/3 || s.missed > 0 {
+			t.Errorf("made %v, %d missed, %v, after the link has recovered", have(), s.missed, err)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
@@ -82,6 +83,9 @@ type Replicas struct {
 func New(cfg Config) *Replicas {
 	return &Replicas{cfg: cfg, sets: make(map[metadata.DatasetID]*set), marks: make(map[metadata.DatasetID]map[metadata.NodeID]Mark)}
 }
+
+// SetIdle sets idle: since when this node has not read datasets from other nodes.
+func (r *Replicas) SetIdle(idle func() time.Duration) { r.pace.idle.Store(&idle) }
 
 // SetNotify sets f, which is called when the replicas of a dataset are complete on this node, or
 // with those that are gone.

@@ -301,9 +301,11 @@ func (s *set) mark(self metadata.NodeID) Mark {
 		m.Below = s.files[s.made].pos
 		if !s.full { // still growing: round down, so that the mark changes seldom
 			m.Below -= m.Below % progressStep
-			m.Files, m.Bytes = s.upTo(m.Below)
 		}
 		m.Below = min(max(m.Below, s.claim), s.ceiling)
+		if !s.full {
+			m.Files, m.Bytes = s.upTo(m.Below)
+		}
 	}
 	return m
 }

@@ -132,6 +132,11 @@ func TestClaim(t *testing.T) {
 		was.put(&was.files[i], present)
 	}
 	was.made = len(was.files)
+	was.claim = was.mark(0).Below
+	if was.made = 0; was.mark(0).Files != 300 { // missing ones are tried again
+		t.Errorf("mark %+v, with 300 replicas", was.mark(0))
+	}
+	was.made = len(was.files)
 	s := testSet(400)
 	s.inherit(was)
 	if m := s.mark(0); m.Below != math.MaxUint64 {

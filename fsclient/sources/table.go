@@ -34,6 +34,7 @@ const (
 // place is the state and the measurements of one place.
 type place struct {
 	speed
+	remote      bool // another node
 	outstanding int
 	moved       time.Time // last answer, or first read of those outstanding
 	failed      bool
@@ -53,6 +54,8 @@ type Table struct {
 
 	mu     sync.Mutex
 	places map[metadata.NodeID]*place // guarded by mu
+	remote int                        // guarded by mu; reads outstanding at other nodes
+	quiet  time.Time                  // guarded by mu; when the last of them ended
 }
 
 // New makes a table of the node self. A nil rand is the process's own.
@@ -88,6 +91,9 @@ func (t *Table) Begin(n int64, among []metadata.NodeID) Read {
 	if p.outstanding++; p.outstanding == 1 {
 		p.moved = now
 	}
+	if p.remote {
+		t.remote++
+	}
 	if i > 0 {
 		p.replicas++
 	}
@@ -104,7 +110,7 @@ func (r Read) End(n int64, failed bool) {
 	defer r.t.mu.Unlock()
 	now, p := r.t.now(), r.p
 	took := now.Sub(r.began).Seconds()
-	p.outstanding--
+	r.ended(now)
 	if failed {
 		p.failures++
 		p.failed = true
@@ -127,13 +133,32 @@ func (r Read) End(n int64, failed bool) {
 func (r Read) Drop() {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
+	r.ended(r.t.now())
+}
+
+// ended counts a read as outstanding no more. The caller holds mu.
+func (r Read) ended(now time.Time) {
 	r.p.outstanding--
+	if r.p.remote {
+		r.t.remote--
+		r.t.quiet = now
+	}
+}
+
+// Idle is how long no read of another node has been outstanding: 0 while one is.
+func (t *Table) Idle() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.remote > 0 {
+		return 0
+	}
+	return t.now().Sub(t.quiet)
 }
 
 func (t *Table) place(id metadata.NodeID) *place {
 	p := t.places[id]
 	if p == nil {
-		p = new(place)
+		p = &place{remote: id != t.self && id != Source}
 		t.places[id] = p
 	}
 	return p

@@ -233,6 +233,32 @@ func TestOutstanding(t *testing.T) {
 	}
 }
 
+// TestIdle: a node reads from others from the beginning of such a read until none is outstanding any more.
+func TestIdle(t *testing.T) {
+	now := start
+	table := New(1, func() time.Time { return now }, nil)
+	pass := func(d time.Duration, want time.Duration, when string) {
+		t.Helper()
+		if now = now.Add(d); table.Idle() != want {
+			t.Errorf("idle for %v %s, want %v", table.Idle(), when, want)
+		}
+	}
+	a, b := table.Begin(100, []metadata.NodeID{2}), table.Begin(100, []metadata.NodeID{3})
+	pass(time.Second, 0, "during two reads")
+	a.End(100, false)
+	pass(time.Second, 0, "during a read")
+	b.Drop()
+	pass(time.Second, time.Second, "after the reads")
+	own, source := table.Begin(100, []metadata.NodeID{1}), table.Begin(100, []metadata.NodeID{Source})
+	pass(time.Second, 2*time.Second, "during reads of the own drive and the source")
+	own.End(100, false)
+	source.End(100, true)
+	pass(time.Second, 3*time.Second, "after these")
+	c := table.Begin(100, []metadata.NodeID{2})
+	c.End(0, true)
+	pass(time.Second, time.Second, "after a failed read")
+}
+
 // TestOwnDrive: this node's drive is used unless it is more than twice as slow as another.
 func TestOwnDrive(t *testing.T) {
 	for _, c := range []struct {
