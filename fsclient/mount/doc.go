@@ -7,10 +7,9 @@
 //	  scratch/   the live realm
 //	  .bivouac/  files made at every open: status, stats, map, control
 //
-// What is not possible for the whole job is refused with EOPNOTSUPP: POSIX ACLs, trusted.
-// and security. attributes, the modes of fallocate that move bytes. ENOSYS, which the kernel
-// remembers, is returned only where the kernel then does the right thing by itself:
-// copy_file_range, poll, ioctl. All other errors: errno.go.
+// What is not possible for the whole job is refused with EOPNOTSUPP: POSIX ACLs, immutable files,
+// the modes of fallocate that move bytes. ENOSYS, which the kernel remembers, is returned only
+// where the kernel then does the right thing by itself: copy_file_range, poll. All other errors: errno.go.
 //
 // # Semantics
 //
@@ -53,6 +52,15 @@
 //	xattr               user.* of files and directories: seen everywhere      not on symbolic links, fifos and devices,
 //	                    when the call returns; 64 KiB a value, 64 KiB of      as everywhere in Linux
 //	                    names
+//	trusted., security. kept as user.*, of all types of files; set by         EOPNOTSUPP for security.capability, ima, evm
+//	xattr               root only, who alone reads and lists trusted.*        and labels: the mount is nosuid and has no
+//	                                                                          labels, so they would have no effect
+//	POSIX ACL           EOPNOTSUPP: the root is 0700, so only the job's
+//	                    user and root get in; an ACL could let in no other
+//	                    user, and would cost the kernel a request per file
+//	chattr, lsattr      nodump and noatime are kept, also by xfs_io           EOPNOTSUPP for others: immutable and append
+//	                                                                          would cost a check at every change; ENOTTY
+//	                                                                          in covers and kernel views
 //	user.bivouac.layout of a directory: inherited by what is created in it;   of a file: only while it is empty and open
 //	and .chunk          local means the node that creates the file            nowhere, else EBUSY
 //	user.bivouac.copies 2: data is on two nodes at close and fsync, names     calls under way when a home is lost may fail,
@@ -64,6 +72,8 @@
 //	                    later writes there do not fail for want of space      zeroing is not atomic
 //	SEEK_DATA, HOLE     exact for what was written here, or was closed or     allocated but unwritten space is a hole,
 //	                    fsynced there                                         as on disks
+//	FIEMAP              EOPNOTSUPP: FUSE has no such request; SEEK_DATA and
+//	                    SEEK_HOLE find the data
 //	copy_file_range     within a mount, of what a read returns                after a change there: up to the size that
 //	                                                                          fstat returned here last
 //	O_DIRECT, O_SYNC    bypass page cache, buffer, read-ahead; with O_SYNC    metadata: see fsync; with O_DIRECT alone

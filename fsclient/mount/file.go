@@ -121,12 +121,12 @@ func (s *fsys) keepPages(h *handle, out *fuse.OpenOut) {
 }
 
 // confirmDrop notes that the kernel uses h: the open that has dropped pages is over.
-func (s *fsys) confirmDrop(h *handle) {
+func (h *handle) confirmDrop(cached *pagecache.Table) {
 	if h.drops.Load() == nil {
 		return
 	}
 	if v := h.drops.Swap(nil); v != nil {
-		s.cached.Dropped(h.file.Ino(), *v)
+		cached.Dropped(h.file.Ino(), *v)
 	}
 }
 
@@ -215,7 +215,7 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 			return err
 		}
 		buf = buf[:min(len(buf), int(in.Size))]
-		s.confirmDrop(h)
+		h.confirmDrop(&s.cached)
 		if h.direct {
 			if err := h.file.Refresh(ctx); err != nil {
 				return stale(err)
@@ -362,7 +362,7 @@ func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		if err != nil || h.file == nil {
 			return err
 		}
-		s.confirmDrop(h)
+		h.confirmDrop(&s.cached)
 		if h.writer != nil { // the next holder of a lock must see it
 			err = h.writer.Flush(ctx)
 			h.settle()

@@ -1,14 +1,19 @@
 package mount_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const user = 4242 // the job's user, where it is not root
@@ -125,4 +130,32 @@ func TestInterrupted(t *testing.T) {
 	}
 	goOn() // the kernel's read-ahead cannot be interrupted; a deadline ends it
 	wantFile(t, j.scratch(1, "f"), pattern(100))
+}
+
+// TestTrustedXattrs: only root lists and reads trusted attributes.
+func TestTrustedXattrs(t *testing.T) {
+	j := newJobOf(t, user)
+	for p := filepath.Dir(j.dirs[0]); p != os.TempDir() && p != "/"; p = filepath.Dir(p) {
+		check(t, os.Chmod(p, 0o755))
+	}
+	file := j.scratch(0, "f")
+	check(t, os.WriteFile(file, nil, 0o644))
+	check(t, os.Chown(file, user, user))
+	for _, name := range []string{"trusted.a", "security.b", "user.c"} {
+		check(t, unix.Setxattr(file, name, []byte("x"), 0))
+	}
+	if got := strings.Join(listXattrs(t, file), " "); got != "security.b trusted.a user.c" {
+		t.Errorf("root lists %q", got)
+	}
+	listed := make(chan string)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		_, err := unix.SetfsuidRetUid(user)
+		b := make([]byte, 100)
+		n, lerr := unix.Llistxattr(file, b)
+		listed <- fmt.Sprintf("%q %v", b[:max(n, 0)], errors.Join(err, lerr))
+	}()
+	if got := <-listed; got != `"security.b\x00user.c\x00" <nil>` {
+		t.Errorf("the user lists %s", got)
+	}
 }

@@ -2,11 +2,14 @@ package mount
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -16,11 +19,22 @@ import (
 type xattrKind uint8
 
 const (
-	xattrRefused  xattrKind = iota // this kind of attribute is not supported
-	xattrSecurity                  // no file has one, and none can be set
-	xattrUser                      // kept by the store
-	xattrBare                      // a prefix without a name
+	xattrRefused xattrKind = iota // this kind of attribute is not supported
+	xattrAbsent                   // no file has one, and none can be set
+	xattrKept                     // kept by the store
+	xattrBare                     // a prefix without a name
 )
+
+// The prefixes of attributes that the store keeps. The kernel lets only CAP_SYS_ADMIN read trusted., and set both.
+const (
+	userXattr     = "user."
+	trustedXattr  = "trusted."
+	securityXattr = "security."
+)
+
+// kernelXattrs is what follows security. in attributes by which the kernel decides. None would have an effect here:
+// the mount is nosuid, and has no labels.
+var kernelXattrs = []string{"capability", "selinux", "ima", "evm", "apparmor", "SMACK64"}
 
 // labelXattr is what ls -l asks for at every file, until a file system has answered once
 // that it does not support it.
@@ -30,14 +44,18 @@ const labelXattr = "security.selinux"
 // before Linux 5.11 at each) and of ls at every file cost none.
 func kindOf(name string) xattrKind {
 	switch {
-	case name == "user.", name == "security.":
+	case name == userXattr, name == trustedXattr, name == securityXattr:
 		return xattrBare
-	case strings.HasPrefix(name, "user."):
-		return xattrUser
-	case strings.HasPrefix(name, "security."):
-		return xattrSecurity
+	case strings.HasPrefix(name, userXattr), strings.HasPrefix(name, trustedXattr):
+		return xattrKept
 	}
-	return xattrRefused // trusted., POSIX ACLs, and unknown ones
+	if of, ok := strings.CutPrefix(name, securityXattr); ok {
+		if slices.ContainsFunc(kernelXattrs, func(k string) bool { return strings.HasPrefix(of, k) }) {
+			return xattrAbsent
+		}
+		return xattrKept
+	}
+	return xattrRefused // POSIX ACLs, and unknown ones
 }
 
 // GetXAttr reads an extended attribute.
@@ -50,7 +68,7 @@ func (s *fsys) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, d
 	case kind == xattrBare:
 		s.stats.calls[opGetxattr].Add(1)
 		return 0, fuse.EINVAL
-	case kind == xattrSecurity, virtual(metadata.Ino(h.NodeId)):
+	case kind == xattrAbsent, virtual(metadata.Ino(h.NodeId)):
 		s.stats.calls[opGetxattr].Add(1)
 		return 0, fuse.ENODATA
 	}
@@ -86,7 +104,9 @@ func (s *fsys) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) 
 		}
 		var list []byte
 		for _, name := range names {
-			list = append(append(list, name...), 0)
+			if kindOf(name) == xattrKept && (h.Uid == 0 || !strings.HasPrefix(name, trustedXattr)) {
+				list = append(append(list, name...), 0)
+			}
 		}
 		n, err = put(dest, list)
 		return err
@@ -96,7 +116,7 @@ func (s *fsys) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) 
 
 // SetXAttr sets an extended attribute.
 func (s *fsys) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
-	if kind := kindOf(name); kind != xattrUser && writable(metadata.Ino(in.NodeId)) == nil {
+	if kind := kindOf(name); kind != xattrKept && writable(metadata.Ino(in.NodeId)) == nil {
 		s.stats.calls[opSetxattr].Add(1)
 		if kind == xattrBare {
 			return fuse.EINVAL
@@ -126,12 +146,12 @@ func (s *fsys) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string
 
 // RemoveXAttr removes an extended attribute.
 func (s *fsys) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
-	if kind := kindOf(name); kind != xattrUser && writable(metadata.Ino(h.NodeId)) == nil {
+	if kind := kindOf(name); kind != xattrKept && writable(metadata.Ino(h.NodeId)) == nil {
 		s.stats.calls[opRemovexattr].Add(1)
 		switch kind {
 		case xattrBare:
 			return fuse.EINVAL
-		case xattrSecurity:
+		case xattrAbsent:
 			return fuse.ENODATA
 		}
 		return notSupported
@@ -143,4 +163,89 @@ func (s *fsys) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string
 		}
 		return stale(s.client.Removexattr(ctx, ino, name))
 	})
+}
+
+// The flags of inodes (chattr, xfs_io) that a file can have. Immutable and append-only files would cost a check at every
+// change, by every node that has them open.
+const (
+	flagNodump  = 0x40 // FS_NODUMP_FL
+	flagNoatime = 0x80 // FS_NOATIME_FL
+	// flagsXattr has the flags of a file, unless there are none. Programs can neither name nor list it.
+	flagsXattr = "bivouac.flags"
+)
+
+// The requests for flags that golang.org/x/sys lacks, with struct fsxattr.
+const (
+	fsGetXattr  = 0x801c581f // FS_IOC_FSGETXATTR
+	fsSetXattr  = 0x401c5820 // FS_IOC_FSSETXATTR
+	fsXattrSize = 28
+)
+
+// Ioctl reads and sets the flags of an inode. The kernel has checked that the caller may set them.
+func (s *fsys) Ioctl(cancel <-chan struct{}, in *fuse.IoctlIn, arg []byte, _ *fuse.IoctlOut, out []byte) fuse.Status {
+	ino := metadata.Ino(in.NodeId)
+	get := func(convert func(uint32) uint32) fuse.Status {
+		return s.call(opGetxattr, cancel, &in.InHeader, func(ctx context.Context) error {
+			flags, err := inodeFlags(ctx, s.client, ino)
+			clear(out)
+			binary.NativeEndian.PutUint32(out, convert(flags))
+			return stale(err)
+		})
+	}
+	set := func(flags uint32) fuse.Status {
+		if flags&^(flagNodump|flagNoatime) != 0 {
+			return notSupported
+		}
+		return s.call(opSetxattr, cancel, &in.InHeader, func(ctx context.Context) error {
+			return stale(setInodeFlags(ctx, s.client, ino, flags))
+		})
+	}
+	switch {
+	case in.Cmd == unix.FS_IOC_GETFLAGS && len(out) >= 4:
+		return get(func(flags uint32) uint32 { return flags })
+	case in.Cmd == fsGetXattr && len(out) >= fsXattrSize:
+		return get(swapFlags)
+	case in.Cmd == unix.FS_IOC_SETFLAGS && len(arg) >= 4:
+		return set(binary.NativeEndian.Uint32(arg))
+	case in.Cmd == fsSetXattr && len(arg) >= fsXattrSize:
+		if slices.ContainsFunc(arg[4:fsXattrSize], func(b byte) bool { return b != 0 }) { // extent size, project
+			return notSupported
+		}
+		return set(swapFlags(binary.NativeEndian.Uint32(arg)))
+	}
+	return fuse.Status(syscall.ENOTTY)
+}
+
+// swapFlags converts flags from and to those of struct fsxattr, in which the two bits are exchanged.
+func swapFlags(f uint32) uint32 {
+	return f&^(flagNodump|flagNoatime) | f&flagNodump<<1 | f&flagNoatime>>1
+}
+
+func inodeFlags(ctx context.Context, c *fsclient.Client, ino metadata.Ino) (uint32, error) {
+	if virtual(ino) {
+		return 0, nil
+	}
+	v, err := c.Getxattr(ctx, ino, flagsXattr)
+	if err != nil || len(v) != 4 {
+		return 0, ignore(err, syscall.ENODATA)
+	}
+	return binary.LittleEndian.Uint32(v), nil
+}
+
+func setInodeFlags(ctx context.Context, c *fsclient.Client, ino metadata.Ino, flags uint32) error {
+	if err := writable(ino); err != nil {
+		return err
+	}
+	if flags == 0 {
+		return ignore(c.Removexattr(ctx, ino, flagsXattr), syscall.ENODATA)
+	}
+	return c.Setxattr(ctx, ino, metadata.Xattr{Name: flagsXattr, Value: binary.LittleEndian.AppendUint32(nil, flags)})
+}
+
+// ignore returns err, unless that is e.
+func ignore(err error, e syscall.Errno) error {
+	if errors.Is(err, e) {
+		return nil
+	}
+	return err
 }

@@ -94,7 +94,7 @@ func testXattrs(t *testing.T, a, b string) {
 		wantErr(t, "replace of nothing", unix.Setxattr(b+name, "user.none", nil, unix.XATTR_REPLACE), syscall.ENODATA)
 		wantErr(t, "a value too long", unix.Setxattr(b+name, "user.x", make([]byte, metadata.MaxXattrValue+1), 0), syscall.E2BIG)
 		wantErr(t, "a name too long", unix.Setxattr(b+name, "user."+strings.Repeat("n", 251), nil, 0), syscall.ERANGE)
-		for _, bare := range []string{"user.", "security."} {
+		for _, bare := range []string{"user.", "trusted.", "security."} {
 			_, get := xattr(b+name, bare)
 			wantErr(t, "get of "+bare, get, syscall.EINVAL)
 			wantErr(t, "set of "+bare, unix.Setxattr(b+name, bare, []byte("x"), 0), syscall.EINVAL)
@@ -128,8 +128,11 @@ func testXattrKinds(t *testing.T, a, b string) {
 		path, name    string
 		set, get, del error
 	}{
-		{"/f", "trusted.x", syscall.EOPNOTSUPP, syscall.EOPNOTSUPP, syscall.EOPNOTSUPP},
-		{"/f", "security.x", syscall.EOPNOTSUPP, syscall.ENODATA, syscall.ENODATA},
+		{"/f", "trusted.x", nil, syscall.ENODATA, nil},
+		{"/f", "security.x", nil, syscall.ENODATA, nil},
+		{"/s", "trusted.x", nil, syscall.ENODATA, nil},
+		{"/f", "security.ima", syscall.EOPNOTSUPP, syscall.ENODATA, syscall.ENODATA},
+		{"/f", "bivouac.flags", syscall.EOPNOTSUPP, syscall.EOPNOTSUPP, syscall.EOPNOTSUPP},
 		{"/f", "system.posix_acl_access", syscall.EOPNOTSUPP, syscall.EOPNOTSUPP, syscall.EOPNOTSUPP},
 		{"", "system.posix_acl_default", syscall.EOPNOTSUPP, syscall.EOPNOTSUPP, syscall.EOPNOTSUPP},
 		{"/f", "system.x", syscall.EOPNOTSUPP, syscall.EOPNOTSUPP, syscall.EOPNOTSUPP},
@@ -159,7 +162,7 @@ func TestXattrCosts(t *testing.T) {
 	}
 	before, asked := calls(), j.mounts[1].Stats()
 	for name, want := range map[string]error{
-		"security.capability": syscall.ENODATA, "security.selinux": syscall.EOPNOTSUPP, "trusted.x": syscall.EOPNOTSUPP,
+		"security.capability": syscall.ENODATA, "security.selinux": syscall.EOPNOTSUPP, "system.posix_acl_access": syscall.EOPNOTSUPP,
 	} {
 		_, err := unix.Fgetxattr(int(f.Fd()), name, make([]byte, 100))
 		wantErr(t, name, err, want)

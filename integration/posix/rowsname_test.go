@@ -103,7 +103,6 @@ func xattrs(t *testing.T, _ *camp, here, there string) {
 	for _, name := range []string{"/l", "/p"} {
 		wantErr(t, "set on "+name, unix.Lsetxattr(there+name, "user.a", nil, 0), syscall.EPERM)
 	}
-	wantErr(t, "an ACL", unix.Setxattr(here+"/f", "system.posix_acl_access", []byte{2, 0, 0, 0}, 0), syscall.EOPNOTSUPP)
 }
 
 // copies: what is closed here is on two nodes, and read there; a file with data keeps the number of its copies.
