@@ -234,8 +234,10 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 	f.mu.Unlock()
 	o, err := opensOf(s)
 	if err == nil {
-		pl, err = o.Append(ctx, f.c.holder(), q)
-		f.c.changedHere(err, attrKey(f.ino))
+		err = changing(f.c, f.ino, func() (_ metadata.Attr, err error) {
+			pl, err = o.Append(ctx, f.c.holder(), q)
+			return pl.Attr, err
+		})
 	}
 	if err == nil {
 		f.mu.Lock()

@@ -26,19 +26,21 @@ func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 		return metadata.Attr{}, err
 	}
 	f := c.files.get(ino)
-	var a metadata.Attr
-	switch {
-	case ch.Set&metadata.SetSize != 0:
-		a, err = resize(ctx, c, s, f, ino, ch)
-	case f != nil:
-		a, err = f.change(ctx, s, ch)
-	default:
-		a, err = s.Setattr(ctx, ino, ch)
+	if f != nil && ch.Set&metadata.SetSize == 0 {
+		return f.change(ctx, s, ch)
 	}
+	var a metadata.Attr
+	err = changing(c, ino, func() (metadata.Attr, error) {
+		if ch.Set&metadata.SetSize != 0 {
+			a, err = resize(ctx, c, s, f, ino, ch)
+		} else {
+			a, err = s.Setattr(ctx, ino, ch)
+		}
+		return a, err
+	})
 	if err == nil && isDir(a.Mode) {
 		c.leases.See(a)
 	}
-	c.changedHere(err, attrKey(ino))
 	return a, err
 }
 

@@ -54,6 +54,18 @@ func (c *Client) changedHere(err error, keys ...metadata.LeaseKey) {
 	}
 }
 
+// changing calls do, which changes the attributes of a file or directory at its home and returns them. If they are
+// leased and no other node changes them meanwhile, the lease goes on: to look at the file again costs no call.
+func changing(c *Client, ino metadata.Ino, do func() (metadata.Attr, error)) error {
+	change := c.leases.Change(ino)
+	defer change.End()
+	a, err := do()
+	if err != nil || !change.Changed(a) {
+		c.changedHere(err, attrKey(ino))
+	}
+	return err
+}
+
 // mayHappen reports whether a change whose call failed with err may take effect later.
 func mayHappen(err error) bool {
 	return err != nil && (rpc.Unanswered(err) || errors.Is(err, syscall.EINTR) || errors.Is(err, syscall.EIO) ||

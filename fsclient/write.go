@@ -220,8 +220,10 @@ func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Cha
 	if ch.Set == 0 {
 		return a, nil // another call has published meanwhile
 	}
-	a, err := inCrowd(ctx, func() (metadata.Attr, error) { return s.Setattr(ctx, f.ino, ch) })
-	f.c.changedHere(err, attrKey(f.ino))
+	err := changing(f.c, f.ino, func() (_ metadata.Attr, err error) {
+		a, err = inCrowd(ctx, func() (metadata.Attr, error) { return s.Setattr(ctx, f.ino, ch) })
+		return a, err
+	})
 	if err != nil {
 		return metadata.Attr{}, f.missed(err)
 	}

@@ -109,6 +109,49 @@ func TestCallsOfOperations(t *testing.T) {
 	}
 }
 
+// A node that looks at a file of another home after its own changes of it pays for the changes alone.
+func TestCallsAfterOwnChanges(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	const user, n = 1, 50
+	cl := c.Nodes[user].Client
+	dir := c.away(ctx, t, user)
+	ino, err := cl.Create(ctx, dir, "f", metadata.New{Mode: 0o100644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	looked := func(mode uint32) {
+		t.Helper()
+		if e, _, err := cl.LookupLeased(ctx, dir, "f"); err != nil || e.Mode&0o777 != mode {
+			t.Fatalf("lookup: mode %o, %v, want %o", e.Mode, err, mode)
+		}
+	}
+	looked(0o644)
+	looked(0o644)
+	before := c.calls(user)
+	for i := range uint32(n) {
+		if _, err := cl.Setattr(ctx, ino.Ino, metadata.Change{Set: metadata.SetMode, Mode: 0o600 + i%8}); err != nil {
+			t.Fatal(err)
+		}
+		looked(0o600 + i%8)
+	}
+	if got := c.calls(user) - before; got > n*3/2 { // a lease ends
+		t.Errorf("%d changes and lookups: %d calls", n, got)
+	}
+	for i := range uint32(n) { // what another node changes in between is seen
+		if _, err := c.Nodes[2].Client.Setattr(ctx, ino.Ino, metadata.Change{Set: metadata.SetMode, Mode: 0o640 + i%8}); err != nil {
+			t.Fatal(err)
+		}
+		looked(0o640 + i%8)
+		if _, err := cl.Setattr(ctx, ino.Ino, metadata.Change{Set: metadata.MtimeNow}); err != nil {
+			t.Fatal(err)
+		}
+		looked(0o640 + i%8)
+	}
+}
+
 // A listing with attributes costs a call for each thousand entries.
 func TestCallsOfListings(t *testing.T) {
 	t.Parallel()
