@@ -81,6 +81,17 @@ func (t *twister) turn() {
 	t.at = 0
 }
 
+// skip advances a generator that has drawn nothing by k numbers. To epoch 90 of ImageNet it takes half a second.
+func (t *twister) skip(k uint64) {
+	for ; k > twisterSize; k -= twisterSize {
+		t.turn()
+	}
+	if k > 0 {
+		t.turn()
+		t.at = int(k)
+	}
+}
+
 // next is the next 32 bits.
 func (t *twister) next() uint32 {
 	if t.at == twisterSize {
