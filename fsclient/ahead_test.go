@@ -131,6 +131,32 @@ func TestSmallFilesInOrder(t *testing.T) {
 	}
 }
 
+// TestSmallFilesOfALargeDirectory: likewise in one of more entries than a home lists at once, whether it was listed or not.
+func TestSmallFilesOfALargeDirectory(t *testing.T) {
+	const n, most = 2500, 600
+	for name, list := range map[string]bool{"after lookups": false, "after a listing": true} {
+		_, _, c, dir, calls := smallFiles(t, n)
+		if list {
+			for l, after, end := c.List(dir), "", false; !end; {
+				es, last, err := l.Read(ctx, after, 1024)
+				if err != nil {
+					t.Fatal(err)
+				}
+				after, end = es[len(es)-1].Name, last
+			}
+		}
+		before := calls.Load()
+		for i := range most {
+			if got := openRead(t, c, dir, i); !bytes.Equal(got, pattern(3000+i)) {
+				t.Fatalf("%s: file %d: %d bytes, not those that were written", name, i, len(got))
+			}
+		}
+		if took := calls.Load() - before; took > most/2 {
+			t.Errorf("%s: %d files took %d calls to other nodes", name, most, took)
+		}
+	}
+}
+
 // TestReadAheadAndChanged: what is changed elsewhere after it was read ahead, and before it is opened, is read anew.
 func TestReadAheadAndChanged(t *testing.T) {
 	const n = 60

@@ -14,13 +14,6 @@ import (
 
 // Names and attributes are cached for as long as their homes have leased them.
 
-// maxMissed and maxAsked are more than the entries of a directory that is listed as a whole because of missing names, or of
-// others.
-const (
-	maxMissed = 256
-	maxAsked  = 1024
-)
-
 // Revoke drops cached attributes and entries, because another node is changing them,
 // here and in the kernel.
 func (c *Client) Revoke(keys []metadata.LeaseKey) {
@@ -101,19 +94,25 @@ func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string
 	return e, left, nil
 }
 
-// listIfAsked lists dir, whose home was asked for a name with the result err, if that will probably save calls.
+// listIfAsked lists the beginning of dir, whose home was asked for a name with the result err, if that will probably save calls.
 func listIfAsked(ctx context.Context, c *Client, dir metadata.Ino, err error) {
 	missing := errors.Is(err, syscall.ENOENT)
 	far := dir.Home() != c.cfg.Self && c.nodes.Split(dir) == 0 // only such a listing leases
-	if err != nil && !missing || !far || !c.leases.Asked(dir, !missing) {
+	if err != nil && !missing || !far {
 		return
 	}
-	limit := maxAsked
-	if missing {
-		limit = maxMissed
+	l, after := c.List(dir), ""
+	for left := c.leases.Asked(dir, !missing); left > 0; { // only for the leases
+		es, end, err := l.Read(ctx, after, min(left, maxListed))
+		if err != nil || end || len(es) == 0 {
+			return
+		}
+		left, after = left-len(es), es[len(es)-1].Name
 	}
-	_, _, _ = c.List(dir).Read(ctx, "", limit) // only for its leases
 }
+
+// maxListed is the most entries that are listed by one call.
+const maxListed = 1024
 
 // lookupNow asks the node that keeps the entry, and again if the inode is gone by the
 // time it is asked for: the name was given to another inode, or removed.

@@ -134,9 +134,7 @@ func (l *Listing) readLeased(ctx context.Context, s metadata.Leaser, after strin
 		es[i] = metadata.Entry{Name: e.Name, Ino: e.Ino, Mode: e.Mode}
 	}
 	f.Attr(all.Dir, all.Lease.Attr)
-	if after == "" && len(es) < limit {
-		f.Listing(l.dir, es, all.Lease.Entry)
-	}
+	f.Listing(l.dir, after, es, len(es) < limit, all.Lease.Entry)
 	return es, nil
 }
 

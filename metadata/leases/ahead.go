@@ -16,8 +16,8 @@ const (
 	mostAhead  = 64
 	// aheadGap is how many files a sequence of reads may skip, because several processes read in turn.
 	aheadGap = 8
-	// mostOrdered is the largest directory in which the order of reads is looked for.
-	mostOrdered = 4096
+	// mostOrdered is how many entries are looked through for the order of reads.
+	mostOrdered = 1 << 14
 )
 
 // order is how the files of a directory are read.
@@ -38,7 +38,7 @@ func (c *Cache) Ahead(ino metadata.Ino) (files []metadata.Attr) {
 	now := c.now()
 	in := c.attrs[ino].in
 	dir, ok := c.attrs[in]
-	if !ok || !dir.whole || len(dir.entries) > mostOrdered || dir.left(c, now) == 0 {
+	if !ok || len(dir.entries) > mostOrdered || dir.left(c, now) == 0 {
 		return nil
 	}
 	if dir.order == nil {

@@ -20,10 +20,11 @@ const maxKept = 1 << 16
 const maxSeen = 8192
 
 // listedMisses and listedAsked are how many names the home of a directory is asked for until it is listed: ones that it does
-// not have, and others.
+// not have, and others. After listedLong of those more of it is listed.
 const (
 	listedMisses = 2
 	listedAsked  = 8
+	listedLong   = 64
 )
 
 // idle is how long an unused session is renewed.
@@ -65,7 +66,7 @@ type kept[T any] struct {
 	session metadata.LeaseSession
 }
 
-// keptAttr is attributes. Those of a directory may have all its entries, by name, which are valid as long.
+// keptAttr is attributes. Those of a directory may have its first entries, by name, which are valid as long.
 type keptAttr struct {
 	kept[metadata.Attr]
 	entries []metadata.Entry
@@ -150,22 +151,30 @@ func (c *Cache) Absent(dir metadata.Ino, name string) bool {
 	return !found
 }
 
-// Asked notes that the home of dir was asked for a name, which dir has or not. It reports whether it is worthwhile to list
-// dir, once, because more names may follow.
-func (c *Cache) Asked(dir metadata.Ino, has bool) bool {
+// Asked notes that the home of dir was asked for a name, which dir has or not. It returns how many entries of dir are worth
+// to be listed now, because more names may follow; mostly 0.
+func (c *Cache) Asked(dir metadata.Ino, has bool) (entries int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, ok := c.attrs[dir]
 	if !ok || a.whole || a.left(c, c.now()) == 0 {
-		return false
+		return 0
 	}
-	count, enough := &a.misses, listedMisses
 	if has {
-		count, enough = &a.asked, listedAsked
+		a.asked++
+	} else {
+		a.misses++
 	}
-	*count++
 	c.attrs[dir] = a
-	return *count == enough
+	switch {
+	case !has && a.misses == listedMisses:
+		return 256
+	case has && a.asked == listedAsked:
+		return 1024
+	case has && a.asked == listedLong:
+		return 4096
+	}
+	return 0
 }
 
 func byName(e metadata.Entry, name string) int { return cmp.Compare(e.Name, name) }
@@ -203,11 +212,7 @@ func (c *Cache) Renewed(id metadata.LeaseSession, asked time.Time, term time.Dur
 }
 
 // unlist is called for attributes whose listing is dropped; c.mu is held.
-func (c *Cache) unlist(a keptAttr) {
-	if a.whole {
-		c.listed -= len(a.entries)
-	}
-}
+func (c *Cache) unlist(a keptAttr) { c.listed -= len(a.entries) }
 
 // See records the current attributes of a directory.
 func (c *Cache) See(a metadata.Attr) {

@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"slices"
 	"syscall"
 	"time"
 
@@ -109,30 +110,37 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	next := keptAttr{kept: kept[metadata.Attr]{a, f.began.Add(term), f.session}, in: have.in, order: have.order}
 	if ok && have.left(c, now) > 0 && have.value.Ctime == a.Ctime {
 		next.entries, next.whole, next.misses, next.asked = have.entries, have.whole, have.misses, have.asked
-		have.whole = false
+		have.entries = nil
 	}
 	c.unlist(have)
 	c.attrs[a.Ino] = next
 	return a
 }
 
-// Listing caches all entries of dir, by name and without Attr, for as long as its attributes are leased. Those
-// came with the entries, for the same term.
-func (f Fetch) Listing(dir metadata.Ino, es []metadata.Entry, term time.Duration) {
+// Listing caches the entries of dir behind the name after, by name and without Attr, for as long as its attributes are leased.
+// Those came with the entries, for the same term. end: dir has no more. What follows no entries that are cached is not cached.
+func (f Fetch) Listing(dir metadata.Ino, after string, es []metadata.Entry, end bool, term time.Duration) {
 	c := f.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
 	a, ok := c.attrs[dir]
 	own := kept[struct{}]{until: f.began.Add(term), session: f.session}
+	n := len(a.entries)
 	switch {
 	case !ok || a.left(c, now) == 0 || own.left(c, now) == 0, len(es)+c.listed > maxKept:
 		return
 	case f.overtaken(metadata.LeaseKey{Ino: dir}) || c.floors[dir].seq > f.seq:
 		return
+	case after == "":
+		c.unlist(a)
+		a.entries = slices.Clip(es)
+	case !a.whole && n > 0 && a.entries[n-1].Name == after:
+		a.entries = append(a.entries, es...)
+	default:
+		return
 	}
-	c.unlist(a)
-	a.entries, a.whole = es, true
+	a.whole = end
 	c.listed += len(es)
 	c.attrs[dir] = a
 	for _, e := range es {

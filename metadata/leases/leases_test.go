@@ -450,7 +450,7 @@ func TestListings(t *testing.T) {
 		f := fetch(h)
 		do(c.during)
 		f.Attr(dir(20, 5), KeyTerm)
-		f.Listing(20, es, KeyTerm)
+		f.Listing(20, "", es, true, KeyTerm)
 		f.End()
 		do(c.after)
 		got, ok := h.Listing(20, "")
@@ -467,13 +467,51 @@ func TestListings(t *testing.T) {
 	}
 }
 
+// A listing in pages is known with the last one, if nothing has changed since the first. A page that follows no other is not kept.
+func TestListingInPages(t *testing.T) {
+	first, second := []metadata.Entry{{Name: "a", Ino: 31}}, []metadata.Entry{{Name: "c", Ino: 32}}
+	for name, c := range map[string]struct {
+		between func(*Cache)
+		mtime   metadata.Time // of the directory at the second page
+		after   string
+		want    bool
+	}{
+		"undisturbed":   {mtime: 5, after: "a", want: true},
+		"changed here":  {mtime: 5, after: "a", between: func(h *Cache) { h.Touch(20, 9) }},
+		"recalled":      {mtime: 5, after: "a", between: func(h *Cache) { h.Revoke(attr(20)) }},
+		"changed there": {mtime: 6, after: "a"},
+		"another page":  {mtime: 5, after: "b"},
+	} {
+		h := NewCache(newClock().now)
+		f := fetch(h)
+		f.Attr(dir(20, 5), KeyTerm)
+		f.Listing(20, "", first, false, KeyTerm)
+		if _, ok := h.Listing(20, ""); ok || h.Absent(20, "b") {
+			t.Errorf("%s: the first page counts as all", name)
+		}
+		if c.between != nil {
+			c.between(h)
+		}
+		f = fetch(h)
+		f.Attr(dir(20, c.mtime), KeyTerm)
+		f.Listing(20, c.after, second, true, KeyTerm)
+		if es, ok := h.Listing(20, ""); ok != c.want || ok && len(es) != 2 {
+			t.Errorf("%s: Listing = %v, %v, want %v", name, es, ok, c.want)
+		}
+		h.Revoke(attr(20))
+		if h.listed != 0 {
+			t.Errorf("%s: %d entries are counted after all was dropped", name, h.listed)
+		}
+	}
+}
+
 // A directory is worth a listing at the second missing name, if what that brings is leased.
 func TestMisses(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)
 	miss := func() (at []int) {
 		for i := range 5 {
-			if h.Asked(20, false) {
+			if h.Asked(20, false) > 0 {
 				at = append(at, i)
 			}
 		}
@@ -484,9 +522,10 @@ func TestMisses(t *testing.T) {
 	}
 	f := fetch(h)
 	f.Attr(dir(20, 5), KeyTerm)
-	for i := range 3 * listedAsked {
-		if h.Asked(20, true) != (i == listedAsked-1) {
-			t.Errorf("listed after %d names that it has: %v", i+1, i != listedAsked-1)
+	for i := range 3 * listedLong {
+		want := map[int]int{listedAsked: 1024, listedLong: 4096}[i+1]
+		if got := h.Asked(20, true); got != want {
+			t.Errorf("%d entries listed after %d names that it has, want %d", got, i+1, want)
 		}
 	}
 	if at := miss(); !slices.Equal(at, []int{1}) {
@@ -497,7 +536,7 @@ func TestMisses(t *testing.T) {
 		t.Errorf("unchanged, it is listed again at misses %v", at)
 	}
 	fetch(h).Attr(dir(20, 6), KeyTerm)
-	f.Listing(20, nil, KeyTerm)
+	f.Listing(20, "", nil, true, KeyTerm)
 	if at := miss(); at != nil {
 		t.Errorf("with a listing it is listed at misses %v", at)
 	}

@@ -225,7 +225,7 @@ func (s *schedule) ask(c *client, k metadata.LeaseKey) {
 					fetch.Entry(k.Ino, metadata.Entry{Name: k.Name, Ino: metadata.Ino(1000 + value)}, term)
 				}
 				if list {
-					fetch.Listing(k.Ino, []metadata.Entry{{Name: "f", Ino: metadata.Ino(1000 + value)}}, term)
+					fetch.Listing(k.Ino, "", []metadata.Entry{{Name: "f", Ino: metadata.Ino(1000 + value)}}, true, term)
 				}
 				fetch.End()
 			})
