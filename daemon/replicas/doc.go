@@ -6,7 +6,8 @@
 //
 // With replicas=spare and an access plan, a node makes replicas of the files first that it reads most often (preference). All
 // nodes compute how often each node reads each file, so a mark is enough here, too. If the plan comes when the node is full,
-// replicas of files that it reads less often leave (trade). The order then stays once scratch has taken room back.
+// replicas of files that it reads less often leave (trade); another plan can
+// bring them back. The order then stays once scratch has taken room back.
 //
 //	Run       makes replicas in the background, from their owners, never from the source
 //	Has, Find a replica is read as a local file
@@ -24,7 +25,7 @@
 //   - Replicas take only free room, and leave 1/keepFree of the node's room free.
 //   - A whole replica's object is also that of the node's own file. A removal is over before the node stores its own there,
 //     and nothing removes that: where a replica is, Adopt takes it over, and others do not store the file (Claim).
-//   - A replica that was given back is not made again: a reader may still have the old copy
+//   - A replica that was given back to scratch is not made again: a reader may still have the old copy
 //     open, and scratch that grew once grows again.
 //
 // A file that is whole on one node has one replica, under its inode number. Of a striped file each chunk

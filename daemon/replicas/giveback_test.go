@@ -216,20 +216,20 @@ func TestOwnIsNotRemoved(t *testing.T) {
 // TestPieceIsClaimed: where a replica is, or is being removed, a piece is not stored by others than Adopt; elsewhere none is
 // made any more.
 func TestPieceIsClaimed(t *testing.T) {
-	s := testSet(5)
+	s := testSet(6)
 	x := New(Config{Stored: nothing})
 	x.sets[1] = s
 	for i, c := range []struct {
 		was, is state
 		ok      bool
-	}{{absent, gone, true}, {present, present, false}, {leaving, leaving, false}, {gone, gone, true}, {kept, kept, true}} {
+	}{{absent, gone, true}, {present, present, false}, {leaving, leaving, false}, {gone, gone, true}, {traded, gone, true}, {kept, kept, true}} {
 		f := &s.files[i]
 		x.bytes.Add(s.put(f, c.was))
 		if ok := x.Claim(f.PieceID); ok != c.ok || f.state != c.is {
 			t.Errorf("Claim in state %d = %v, state %d, want %v, %d", c.was, ok, f.state, c.ok, c.is)
 		}
 	}
-	if p := (fill.PieceID{Ino: metadata.SealedIno(1, 0, 6)}); !x.Claim(p) {
+	if p := (fill.PieceID{Ino: metadata.SealedIno(1, 0, 7)}); !x.Claim(p) {
 		t.Errorf("%v, of which no replica is asked for, is not claimed", p)
 	}
 }

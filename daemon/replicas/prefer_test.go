@@ -39,7 +39,6 @@ func newPlanned(t *testing.T, seed uint64) *planned {
 	x := &planned{m: cluster.NewMap(seed, []string{"a", "b", "c", "d", "e", "f"}[:nodes]), ds: cluster.Dataset{ID: 1, Replicas: cluster.ReplicasSpare}}
 	for i := range nodes {
 		x.m = x.m.WithState(metadata.NodeID(i), cluster.Up, "")
-		x.reads = append(x.reads, make(map[metadata.Ino]int))
 	}
 	for i := range 100 + r.IntN(200) {
 		x.files = append(x.files, metadata.Attr{
@@ -47,6 +46,18 @@ func newPlanned(t *testing.T, seed uint64) *planned {
 		})
 	}
 	x.plan = &accessplan.Plan{Dataset: "set", Kind: accessplan.Torch, Seed: seed, Ranks: nodes * (1 + r.IntN(3)), Shuffle: r.IntN(3) > 0, DropLast: true, Epochs: r.IntN(12)}
+	x.count(t)
+	return x
+}
+
+// count counts the reads by the plan.
+func (x *planned) count(t *testing.T) {
+	t.Helper()
+	nodes := len(x.m.Nodes)
+	x.reads = nil
+	for range nodes {
+		x.reads = append(x.reads, make(map[metadata.Ino]int))
+	}
 	from, to := 1, 1+mostEpochs
 	switch {
 	case !x.plan.Shuffle || x.plan.Epochs == 1:
@@ -65,7 +76,6 @@ func newPlanned(t *testing.T, seed uint64) *planned {
 			}
 		}
 	}
-	return x
 }
 
 // set is that of a node.
@@ -121,62 +131,76 @@ func TestPreference(t *testing.T) {
 	}
 }
 
-// TestTrade: replicas were made in the order of all nodes until the node was full; then the plan is known. Those that are
-// read less often leave for those that are read more often, until no trade gains anything. None is made twice.
+// TestTrade: replicas were made in the order of all nodes until the node was full; then a plan is known. Those that are
+// read less often leave for those that are read more often, until no trade gains anything. None is made twice. Under
+// another plan, those that have left are made again where that plan reads them more often.
 func TestTrade(t *testing.T) {
 	for seed := range uint64(100) {
 		x := newPlanned(t, seed)
 		r := rand.New(rand.NewPCG(seed, 5))
 		self := metadata.NodeID(r.IntN(len(x.m.Nodes)))
-		was := x.set(t, self, nil)
-		for was.made = range r.IntN(len(was.files)) {
-			was.put(&was.files[was.made], present)
+		s := x.set(t, self, nil)
+		for s.made = range r.IntN(len(s.files)) {
+			s.put(&s.files[s.made], present)
 		}
-		room := was.have.bytes
-		s := x.set(t, self, newPreference(x.plan, x.files, len(x.m.Nodes)))
-		s.inherit(was)
-		if m := s.mark(self); m.Below > s.files[0].pos && s.files[0].state != present {
-			t.Fatalf("seed %d: mark %+v in another order covers files without a replica", seed, m)
-		}
+		room := s.have.bytes
 		p := New(Config{Stored: nothing})
-		p.sets[1] = s
 		p.bytes.Store(s.spare)
-		left := make(map[metadata.Ino]bool)
-		for {
-			for ; s.made < len(s.files); s.made++ { // as batch and makeBatch do it
-				if f := &s.files[s.made]; f.state == absent {
-					if s.have.bytes+f.size > room {
-						break
-					}
-					if left[f.Ino] {
-						t.Fatalf("seed %d: %v is made again", seed, f.Ino)
-					}
-					p.bytes.Add(s.put(f, present))
+		first := x.plan
+		other := *first
+		other.Seed++
+		for i, plan := range []*accessplan.Plan{first, &other, first} {
+			x.plan = plan
+			x.count(t)
+			was := s
+			s = x.set(t, self, newPreference(plan, x.files, len(x.m.Nodes)))
+			s.inherit(was)
+			p.sets[1] = s
+			if m := s.mark(self); m.Below > s.files[0].pos && s.files[0].state != present {
+				t.Fatalf("seed %d: mark %+v in another order covers files without a replica", seed, m)
+			}
+			tradeAll(t, p, s, room)
+			least, most := math.MaxInt, 0
+			for _, f := range s.files {
+				if n := x.reads[self][f.Ino]; f.state == present {
+					least = min(least, n)
+				} else {
+					most = max(most, n)
 				}
 			}
-			ps := p.pickWorse(s, 100_000)
-			if len(ps) == 0 {
-				break
+			if least < most {
+				t.Errorf("seed %d, plan %d: a replica that is read %d times is there, and none of a file that is read %d times", seed, i, least, most)
 			}
-			for _, id := range ps {
-				left[id.Ino] = true
-				p.move(id, gone, leaving)
+			if p.Bytes() != s.have.bytes || s.have != s.counted() {
+				t.Errorf("seed %d: %d bytes can be given back, %+v counted %+v", seed, p.Bytes(), s.have, s.counted())
 			}
 		}
-		least, most := math.MaxInt, 0
-		for _, f := range s.files {
-			switch n := x.reads[self][f.Ino]; f.state {
-			case present:
-				least = min(least, n)
-			case absent:
-				most = max(most, n)
+	}
+}
+
+// tradeAll makes replicas as batch and makeBatch do, and trades until that gains nothing.
+func tradeAll(t *testing.T, p *Replicas, s *set, room int64) {
+	t.Helper()
+	left := make(map[metadata.Ino]bool)
+	for {
+		for ; s.made < len(s.files); s.made++ {
+			if f := &s.files[s.made]; f.state == absent {
+				if s.have.bytes+f.size > room {
+					break
+				}
+				if left[f.Ino] {
+					t.Fatalf("%v is made again", f.Ino)
+				}
+				p.bytes.Add(s.put(f, present))
 			}
 		}
-		if least < most {
-			t.Errorf("seed %d: a replica that is read %d times is there, and none of a file that is read %d times", seed, least, most)
+		ps := p.pickWorse(s, 100_000)
+		if len(ps) == 0 {
+			break
 		}
-		if p.Bytes() != s.have.bytes || s.have != s.counted() {
-			t.Errorf("seed %d: %d bytes can be given back, %+v counted %+v", seed, p.Bytes(), s.have, s.counted())
+		for _, id := range ps {
+			left[id.Ino] = true
+			p.move(id, traded, leaving)
 		}
 	}
 }

@@ -24,6 +24,7 @@ const (
 	present              // a replica is here
 	leaving              // its object is being removed: nothing may be stored there meanwhile
 	gone                 // given back, or taken over by this node: not made again
+	traded               // given up for a file that this node reads more often: made again only in another order
 	kept                 // this node has the file as its own, from a time when the owner was away
 )
 
@@ -249,6 +250,9 @@ func (s *set) inherit(was *set) {
 		switch x := s.find(f.PieceID); {
 		case x != nil:
 			x.sum, x.state, x.verified = f.sum, f.state, f.verified
+			if f.state == traded && s.order != was.order {
+				x.state = absent
+			}
 		case f.state == present || f.state == leaving:
 			f.pos = s.position(f.PieceID)
 			more = append(more, f)

@@ -30,7 +30,7 @@ func (r *Replicas) Verify(ctx context.Context, p fill.PieceID) error {
 	r.removing.Lock()
 	defer r.removing.Unlock()
 	if s := r.pick(p); s != nil {
-		r.discard(s, p)
+		r.discard(s, gone, p)
 	}
 	return fmt.Errorf("%v: %w", bad, ErrNotHere)
 }
@@ -70,7 +70,7 @@ func (r *Replicas) remove(object metadata.Ino) {
 // Claim reports whether a piece that falls to this node may be stored without Adopt, and then no replica of it will be made
 // here. False: there is a replica, which Adopt takes over, or which is being removed.
 func (r *Replicas) Claim(p fill.PieceID) bool {
-	was := r.move(p, gone, absent)
+	was := r.move(p, gone, absent, traded)
 	return was != present && was != leaving
 }
 
@@ -111,11 +111,11 @@ func (r *Replicas) leave(s *set, f *file) bool {
 	return to == leaving
 }
 
-// discard removes the objects of replicas that are leaving. The caller holds removing.
-func (r *Replicas) discard(s *set, ps ...fill.PieceID) {
+// discard removes the objects of replicas that are leaving; then their state is to. The caller holds removing.
+func (r *Replicas) discard(s *set, to state, ps ...fill.PieceID) {
 	for _, p := range ps {
 		r.remove(s.object(p))
-		r.move(p, gone, leaving)
+		r.move(p, to, leaving)
 	}
 	r.changed(s.id, s.wholes(ps...))
 }
@@ -157,7 +157,7 @@ func (r *Replicas) Adopt(ctx context.Context, p fill.PieceID, want [16]byte) (su
 			return sum, true, false
 		}
 	}
-	for s.object(p) == p.Ino && r.move(p, gone, absent, present) == leaving {
+	for s.object(p) == p.Ino && r.move(p, gone, absent, traded, present) == leaving {
 		r.awaitRemoval() // it would hit the bytes that are stored here next
 	}
 	puts := []func([]byte, int64) error{put}
@@ -234,7 +234,7 @@ func (r *Replicas) GiveBack(n int64) bool {
 	if len(ps) == 0 {
 		return false
 	}
-	r.discard(s, ps...)
+	r.discard(s, gone, ps...)
 	r.cfg.Node.Log().WithField("dataset", s.id).WithField("pieces", len(ps)).Info("replicas given back: other files need the room")
 	return true
 }
@@ -274,7 +274,7 @@ func (r *Replicas) trade(s *set) bool {
 	sp, _ := r.cfg.Store.Space(context.Background()) // local; on an error the zero space gives room to one file
 	ps := r.pickWorse(s, min(sp.Capacity/giveUnit, mostGiven))
 	if len(ps) > 0 {
-		r.discard(s, ps...)
+		r.discard(s, traded, ps...)
 	}
 	return len(ps) > 0
 }
