@@ -124,6 +124,13 @@ func copies(t *testing.T, _ *camp, here, there string) {
 	if nodes := strings.FieldsFunc(string(b[:n]), func(r rune) bool { return r == ',' || r == ' ' }); len(nodes) != 2 {
 		t.Errorf("nodes of the file: %q, want two", b[:n])
 	}
+	tmp := openTmp(t, there, 0, pattern(5000))
+	check(t, unix.Linkat(int(tmp.Fd()), "", unix.AT_FDCWD, there+"/tmp", unix.AT_EMPTY_PATH))
+	check(t, tmp.Close())
+	wantFile(t, here+"/tmp", pattern(5000))
+	if n, err = unix.Getxattr(here+"/tmp", "user.bivouac.copies", b); err != nil || string(b[:n]) != "2" {
+		t.Errorf("copies of a file that got its name late: %q, %v", b[:max(n, 0)], err)
+	}
 	wantErr(t, "copies of a file with data", unix.Setxattr(there+"/f", "user.bivouac.copies", []byte("1"), 0), syscall.EBUSY)
 }
 
@@ -312,6 +319,12 @@ func wide(t *testing.T, _ *camp, here, there string) {
 	check(t, os.Mkdir(here+"/sub", 0o755))
 	testcluster.Eventually(t, "its links are counted", func() bool { return stat(t, there).Nlink == 3 })
 	check(t, os.Rename(there+"/entry-00007", there+"/sub/in"))
+	for i, dir := range []string{here, there} {
+		f := openTmp(t, dir, 0, pattern(5000))
+		check(t, unix.Linkat(int(f.Fd()), "", unix.AT_FDCWD, fmt.Sprint(dir, "/tmp", i), unix.AT_EMPTY_PATH))
+		check(t, f.Close())
+		wantFile(t, fmt.Sprint(there, "/tmp", i), pattern(5000))
+	}
 	_, err = os.Lstat(here + "/entry-00007")
 	wantErr(t, "stat of what was moved away", err, syscall.ENOENT)
 	wantErr(t, "rmdir", syscall.Rmdir(there), syscall.ENOTEMPTY)

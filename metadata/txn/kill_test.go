@@ -148,7 +148,7 @@ func jostle(w *tree, i int) {
 	for {
 		from, to := w.d[rand.IntN(4)], w.d[rand.IntN(4)]
 		name, other := fmt.Sprint("n", rand.IntN(4)), fmt.Sprint("n", rand.IntN(4))
-		switch (i + rand.IntN(3)) % 5 {
+		switch (i + rand.IntN(4)) % 6 {
 		case 0:
 			_, _ = w.realm.Create(ctx, from, name, metadata.New{Mode: syscall.S_IFREG | 0o644})
 			_, _ = w.realm.Mkdir(ctx, to, other, metadata.New{Mode: 0o755})
@@ -161,6 +161,10 @@ func jostle(w *tree, i int) {
 			_ = w.realm.Rmdir(ctx, to, other)
 		case 3:
 			_ = w.move(from, name, to, other, metadata.RenameExchange)
+		case 4:
+			if a, err := w.realm.at(from).CreateUnnamed(ctx, from, metadata.New{Mode: syscall.S_IFREG | 0o600}); err == nil {
+				_, _ = w.realm.Link(ctx, a.Ino, to, other)
+			}
 		default:
 			_ = w.move(from, name, to, other, 0)
 		}

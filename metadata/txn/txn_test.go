@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -580,4 +581,37 @@ func TestUnreachableHome(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNameOrDoom: a file without a name gets one on another home, or is doomed, never both: then its data would be gone.
+func TestNameOrDoom(t *testing.T) {
+	w := newTree(t)
+	named, doomed := 0, 0
+	for i := range 200 {
+		from, to := w.d[i%4], w.d[(i/4)%4]
+		a, err := w.realm.at(from).CreateUnnamed(ctx, from, metadata.New{Mode: syscall.S_IFREG | 0o600})
+		w.must(err)
+		var lerr, derr error
+		var at metadata.Attr
+		var wg sync.WaitGroup
+		wg.Go(func() { _, lerr = w.realm.Link(ctx, a.Ino, to, fmt.Sprint("f", i)) })
+		wg.Go(func() {
+			for range i % 7 * 30 {
+				runtime.Gosched()
+			}
+			at, derr = w.realm.at(from).Doom(ctx, a.Ino)
+		})
+		wg.Wait()
+		switch {
+		case derr != nil, (lerr == nil) != (at.Nlink == 1), lerr != nil && !errors.Is(lerr, syscall.ENOENT):
+			t.Fatalf("file %d: link: %v; doom: %d links, %v", i, lerr, at.Nlink, derr)
+		case lerr == nil:
+			named++
+		default:
+			doomed++
+		}
+	}
+	w.settle()
+	w.check()
+	t.Log(named, "named,", doomed, "doomed")
 }
