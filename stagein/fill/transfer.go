@@ -84,7 +84,7 @@ func (c *transfer) run(n uint32) error {
 
 // read reads the bytes [from, end) of an archive.
 func (c *transfer) read(src *archive.Content, from, end int64) error {
-	r := source.ReadRegionNear(c.f.ctx, src.Src, src.Name, from, end, c.f.bufs.In, archive.ReadAhead)
+	r := source.ReadRegion(c.f.ctx, src.Src, src.Name, from, end, c.f.bufs.In, archive.ReadAhead)
 	defer r.Close()
 	for {
 		if !r.Ready() {

@@ -12,9 +12,6 @@ type Pool struct {
 	size int
 	room chan struct{} // a token for each buffer that is out
 
-	// quick counts consecutive reads that were served from memory.
-	quick atomic.Int32
-
 	mu   sync.Mutex
 	free [][]byte // guarded by mu
 }
@@ -27,28 +24,13 @@ func NewPool(n, size int) *Pool {
 // Size is the size of a buffer, in bytes.
 func (p *Pool) Size() int { return p.size }
 
-// Get takes a buffer; it waits while all are out.
+// Get takes the buffer that was released last; it waits while all are out.
 func (p *Pool) Get(ctx context.Context) (*Piece, error) {
 	select {
 	case p.room <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return p.piece(), nil
-}
-
-// tryGet is Get that returns nil instead of waiting.
-func (p *Pool) tryGet() *Piece {
-	select {
-	case p.room <- struct{}{}:
-		return p.piece()
-	default:
-		return nil
-	}
-}
-
-// piece takes the buffer that was released last. The caller holds a token.
-func (p *Pool) piece() *Piece {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := &Piece{pool: p}
@@ -58,7 +40,7 @@ func (p *Pool) piece() *Piece {
 		q.buf = make([]byte, p.size)
 	}
 	q.refs.Store(1)
-	return q
+	return q, nil
 }
 
 // Room is the number of buffers in the pool.

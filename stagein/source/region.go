@@ -15,7 +15,6 @@ type Region struct {
 	f      io.ReaderAt
 	name   string
 	pool   *Pool
-	near   bool            // see ReadRegionNear
 	ctx    context.Context // cancelled by Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -27,19 +26,13 @@ type Region struct {
 type ahead struct {
 	piece *Piece
 	err   error
-	done  chan struct{} // nil if Next is to do it
-	off   int64         // in that case, the range
-	n     int
+	done  chan struct{}
 }
 
 // ReadRegion starts to read [off, end) of f; at most depth reads are in progress or complete and not taken. Close
 // must be called.
 func ReadRegion(ctx context.Context, f io.ReaderAt, name string, off, end int64, pool *Pool, depth int) *Region {
-	return readRegion(ctx, f, name, off, end, pool, depth, false)
-}
-
-func readRegion(ctx context.Context, f io.ReaderAt, name string, off, end int64, pool *Pool, depth int, near bool) *Region {
-	r := &Region{f: f, name: name, pool: pool, near: near, queue: make(chan *ahead, max(depth-1, 0))}
+	r := &Region{f: f, name: name, pool: pool, queue: make(chan *ahead, max(depth-1, 0))}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	r.wg.Add(1)
 	go r.run(r.ctx, off, end)
@@ -50,12 +43,6 @@ func (r *Region) run(ctx context.Context, off, end int64) {
 	defer r.wg.Done()
 	defer close(r.queue)
 	for off < end {
-		if r.near && r.pool.AtOnce() {
-			n := int(min(int64(r.pool.size), end-off))
-			r.queue <- &ahead{off: off, n: n} // Close or Next takes it
-			off += int64(n)
-			continue
-		}
 		a := &ahead{done: make(chan struct{})}
 		p, err := r.pool.Get(ctx)
 		if err != nil {
@@ -76,13 +63,11 @@ func (r *Region) run(ctx context.Context, off, end int64) {
 func (r *Region) fill(a *ahead) {
 	defer r.wg.Done()
 	defer close(a.done)
-	r.read(a)
+	a.err = ReadFull(r.f, r.name, a.piece.B, a.piece.Off)
 }
 
 func (r *Region) drop(a *ahead) {
-	if a.done != nil {
-		<-a.done
-	}
+	<-a.done
 	if a.piece != nil {
 		a.piece.Release()
 	}
@@ -97,11 +82,7 @@ func (r *Region) Next() (*Piece, error) {
 	if a == nil {
 		return nil, io.EOF
 	}
-	if a.done == nil {
-		r.here(a)
-	} else {
-		<-a.done
-	}
+	<-a.done
 	if a.err != nil {
 		if a.piece != nil {
 			a.piece.Release()
@@ -111,7 +92,7 @@ func (r *Region) Next() (*Piece, error) {
 	return a.piece, nil
 }
 
-// Ready reports whether Next will not block, except for a read from memory.
+// Ready reports whether Next will not block.
 func (r *Region) Ready() bool {
 	a := r.first.Load()
 	if a == nil {
@@ -125,12 +106,6 @@ func (r *Region) Ready() bool {
 		default:
 			return false
 		}
-	}
-	if a.done == nil {
-		if a.piece == nil {
-			a.piece = r.pool.tryGet()
-		}
-		return a.piece != nil
 	}
 	select {
 	case <-a.done:
