@@ -306,8 +306,7 @@ func (t *task) context() (context.Context, context.CancelFunc) {
 	case t.h.Wait == 0:
 		return ctx, func() {}
 	}
-	d := &deadline{conn: ctx, at: time.Now().Add(time.Duration(t.h.Wait) * time.Millisecond)}
-	return d, d.end
+	return context.WithTimeout(ctx, time.Duration(t.h.Wait)*time.Millisecond)
 }
 
 // handle calls the handler; a panic becomes an error without an errno.

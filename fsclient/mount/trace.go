@@ -23,14 +23,8 @@ type Request struct {
 	Error error
 }
 
-// Trace calls f after every request from now on, before the answer; nil ends that.
-func (m *Mount) Trace(f func(Request)) {
-	if f == nil {
-		m.fs.trace.Store(nil)
-		return
-	}
-	m.fs.trace.Store(&f)
-}
+// Trace calls f after every request from now on, before the answer.
+func (m *Mount) Trace(f func(Request)) { m.fs.trace.Store(&f) }
 
 // traced is ctx if requests are traced, else nil.
 func traced(ctx context.Context) *request {
