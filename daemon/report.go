@@ -9,7 +9,7 @@ import (
 
 // fillReport says what the leader does not know of this node.
 func (d *Daemon) fillReport(r *leader.Report) {
-	r.Run, r.Ready = d.run, d.ready.Load()
+	r.Run, r.Ready, r.Switch = d.run, d.ready.Load(), d.job.Switch
 	r.Leaving, r.Done, r.Copied = d.leave.state()
 	r.Manifests, r.Trouble = d.datasets.Tables.Report()
 	r.Hidden = d.datasets.Follower.Hidden()

@@ -95,7 +95,9 @@ type NodeStatus struct {
 	Host  string          `json:"host"`
 	State cluster.State   `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
-	Lost  bool            `json:"lost,omitempty"` // it was up, and is down now: files of scratch that were only there are lost with it
+	// Switch is the leaf switch of the node; "" is not known.
+	Switch string `json:"switch,omitempty"`
+	Lost   bool   `json:"lost,omitempty"` // it was up, and is down now: files of scratch that were only there are lost with it
 	// Names is where the names of the node's files are; nil if no directory has asked for two copies.
 	Names *cluster.Names `json:"names,omitempty"`
 	// Load is the node's last report; nil if the leader has none, or cannot be asked.
@@ -215,7 +217,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	}
 	s.Space, _ = d.data.Space(ctx) // zeros say that it could not be had
 	for _, n := range v.Map.Nodes {
-		x := NodeStatus{ID: n.ID, Host: n.Host, State: n.State, Addr: n.Addr, Lost: n.State == cluster.Down && len(n.Terms) > 0}
+		x := NodeStatus{ID: n.ID, Host: n.Host, State: n.State, Addr: n.Addr, Switch: n.Switch, Lost: n.State == cluster.Down && len(n.Terms) > 0}
 		if v.Copied {
 			names := v.Map.Names(n.ID)
 			x.Names = &names

@@ -31,7 +31,9 @@ type File struct {
 	// Addrs has, for each host, the host:port candidates of its daemon in the
 	// order in which they are tried: a port can be in use.
 	Addrs [][]string `json:"addrs"`
-	Dirs  Dirs       `json:"dirs"`
+	// Switch is the leaf switch of this node; "" is not known.
+	Switch string `json:"switch,omitempty"`
+	Dirs   Dirs   `json:"dirs"`
 	// Capacity limits the bytes of file data on this node; 0 means all that the disks have.
 	Capacity int64 `json:"capacity,omitempty"`
 	// Scratch is the share of the capacity that datasets leave to scratch.

@@ -29,7 +29,7 @@ func (l *Leader) duties(v cluster.View, since time.Time, reports map[metadata.No
 func (l *Leader) nodeDuties(v cluster.View, since time.Time, reports map[metadata.NodeID]heard, at time.Time) []raftstore.Command {
 	var cs []cluster.Change
 	set := func(n cluster.Node, s cluster.State, addr string) {
-		cs = append(cs, cluster.Change{ID: n.ID, State: s, Addr: addr})
+		cs = append(cs, cluster.Change{ID: n.ID, State: s, Addr: addr, Switch: reports[n.ID].Switch})
 	}
 	for _, n := range v.Map.Nodes {
 		h, known := reports[n.ID]

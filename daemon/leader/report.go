@@ -21,8 +21,9 @@ import (
 type Report struct {
 	Node    metadata.NodeID `json:"node"`
 	Addr    string          `json:"addr"`
-	Run     metadata.Run    `json:"run,omitempty"` // of the node's daemon
-	Version uint64          `json:"version"`       // of the view that the node has
+	Switch  string          `json:"switch,omitempty"` // leaf switch; "" is not known
+	Run     metadata.Run    `json:"run,omitempty"`    // of the node's daemon
+	Version uint64          `json:"version"`          // of the view that the node has
 	Ready   bool            `json:"ready,omitempty"`
 	Leaving bool            `json:"leaving,omitempty"` // asked to leave; waits for the others
 	Done    bool            `json:"done,omitempty"`    // its part of the stage-out is over

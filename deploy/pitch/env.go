@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -92,6 +93,7 @@ type slurmJob struct {
 	hosts   []string
 	self    metadata.NodeID
 	workDir string // where it was submitted; "" if Slurm does not say
+	leaf    string // the switch of this node; "" if Slurm's topology is not known
 }
 
 // jobID is the number under which this component of the job goes; the
@@ -136,6 +138,9 @@ func (e *Env) job() (slurmJob, error) {
 		return j, fmt.Errorf("this node (SLURMD_NODENAME=%.80q) is not in the job's node list", name)
 	}
 	j.self = metadata.NodeID(i)
+	if conf := e.Getenv("SLURM_CONF"); conf != "" {
+		j.leaf = leafSwitch(filepath.Join(filepath.Dir(conf), "topology.conf"), name)
+	}
 	return j, nil
 }
 
@@ -145,4 +150,41 @@ func parseID(name, v string) (uint32, error) {
 		return 0, fmt.Errorf("%s is %.40q, not a number", name, v)
 	}
 	return uint32(n), nil
+}
+
+// leafSwitch returns the switch, or the block, of a node by the topology.conf at path, which slurmd needs on every node,
+// so that no node has to ask slurmctld. It is "" if there is none: copies of files are then not kept apart.
+func leafSwitch(path, node string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return leafOf(string(text), node)
+}
+
+// leafOf finds the first line with the node in the text of a topology.conf:
+//
+//	SwitchName=leaf1 Nodes=node[1-4],node9
+//	SwitchName=top Switches=leaf[1-2]
+func leafOf(text, node string) string {
+	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", "")) {
+		line, _, _ = strings.Cut(line, "#")
+		name, nodes := "", ""
+		for _, word := range strings.Fields(line) {
+			k, v, _ := strings.Cut(word, "=")
+			switch strings.ToLower(k) {
+			case "switchname", "blockname":
+				name = v
+			case "nodes":
+				nodes = v
+			}
+		}
+		if nodes == "" || checkText("switch", name, metadata.MaxName) != nil {
+			continue
+		}
+		if hosts, err := cluster.ParseHostList(nodes); err == nil && slices.Contains(hosts, node) {
+			return name
+		}
+	}
+	return ""
 }

@@ -154,7 +154,7 @@ func (p *prolog) daemonJob(spec *Spec) job.File {
 	}
 	return job.File{
 		Version: job.Version, ID: p.job.id, Restart: p.job.restart, UID: p.job.uid, GID: p.job.gid,
-		Hosts: p.job.hosts, Self: p.job.self, Addrs: Addrs(p.site, p.job.id, p.job.restart, p.job.hosts),
+		Hosts: p.job.hosts, Self: p.job.self, Addrs: Addrs(p.site, p.job.id, p.job.restart, p.job.hosts), Switch: p.job.leaf,
 		Dirs:     job.Dirs{Store: p.place.stores(p.job.restart), Run: p.place.ctl(), Mount: p.place.mount()},
 		Capacity: spec.Capacity(), Scratch: spec.Scratch(p.site), Rate: spec.Rate(), ServeRate: spec.ServeRate(), Ahead: spec.Ahead(), VerifyReads: spec.VerifyReads(), KernelView: spec.KernelView(p.site), Network: spec.Network(p.site), Protect: spec.Protect(p.site), LogFormat: p.site.LogFormat, Debug: spec.Debug(), Seed: seed, Datasets: spec.StageIn, StageOut: spec.StageOut, Wait: spec.Wait(),
 		Created: metadata.TimeOf(p.began), WorkDir: p.job.workDir, FailureTimeout: spec.failureTimeout(p.site), Scrub: spec.Scrub(), NoChecksums: spec.NoChecksums(), Keep: p.site.Keep > 0,

@@ -116,6 +116,21 @@ func TestNamesOfNodes(t *testing.T) {
 	}
 }
 
+// TestSwitches: the node table shows the switches of nodes if any is known.
+func TestSwitches(t *testing.T) {
+	s := job()
+	s.Nodes = []daemon.NodeStatus{{Host: "a", State: cluster.Up, Switch: "leaf1"}, {ID: 1, Host: "b", State: cluster.Up}}
+	var b strings.Builder
+	if err := Status(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"NODE  STATE          SWITCH  USED", "a     ready, leader  leaf1   -", "b     ready          -       -"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the status has no %q:\n%s", want, b.String())
+		}
+	}
+}
+
 // moving is a dataset with so many of 1000 bytes staged.
 func moving(id metadata.DatasetID, name string, done int64) daemon.DatasetStatus {
 	return daemon.DatasetStatus{Dataset: cluster.Dataset{ID: id, Name: name, Phase: cluster.Staging, Started: at(0)},

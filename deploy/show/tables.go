@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -80,6 +81,10 @@ func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 4, 
 func nodes(w io.Writer, s *daemon.Status, rates bool) error {
 	t := table(w)
 	title, copied := "NODE\tSTATE\t", slices.ContainsFunc(s.Nodes, func(n daemon.NodeStatus) bool { return n.Names != nil })
+	switched := slices.ContainsFunc(s.Nodes, func(n daemon.NodeStatus) bool { return n.Switch != "" })
+	if switched {
+		title += "SWITCH\t"
+	}
 	if copied {
 		title += "NAMES\t"
 	}
@@ -91,6 +96,9 @@ func nodes(w io.Writer, s *daemon.Status, rates bool) error {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		fmt.Fprintf(t, "%s\t%s\t", n.Host, nodeState(s, n))
+		if switched {
+			fmt.Fprintf(t, "%s\t", cmp.Or(n.Switch, "-"))
+		}
 		if copied {
 			fmt.Fprintf(t, "%s\t", namesText(n))
 		}

@@ -83,6 +83,47 @@ func (c *Cluster) await(t *testing.T, i int, s cluster.State) {
 	}
 }
 
+// TestLostSwitch: files with two copies lose neither data nor names with all nodes of a leaf switch.
+func TestLostSwitch(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Config{Nodes: 4, Switches: []string{"leaf1", "leaf1", "leaf2", "leaf2"}})
+	data := bytes.Repeat([]byte("checkpoint"), 300_000)
+	dirs := []metadata.Ino{twoCopies(t, c, "ckpt", "local"), twoCopies(t, c, "striped", "stripe")}
+	for i, n := range c.Nodes {
+		own, err := n.Client.Mkdir(t.Context(), dirs[0], fmt.Sprint("own", i), metadata.New{Mode: syscall.S_IFDIR | 0o755})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range append(dirs, own.Ino) {
+			save(t, n, dir, fmt.Sprint("f", i), data)
+		}
+	}
+	if s := c.Nodes[0].Status(t.Context()); s.Nodes[1].Switch != "leaf1" || s.Nodes[2].Switch != "leaf2" {
+		t.Errorf("the status has the nodes %+v", s.Nodes)
+	}
+	c.Kill(t, 2)
+	c.Kill(t, 3)
+	for i := 2; i < 4; i++ {
+		for k, n := range c.Nodes[:2] {
+			Eventually(t, fmt.Sprintf("node %d sees node %d down", k, i), func() bool {
+				x, _ := n.View().Map.Node(metadata.NodeID(i))
+				return x.State == cluster.Down
+			})
+		}
+	}
+	for i := range c.Nodes {
+		for _, path := range []string{"ckpt", "striped", fmt.Sprint("ckpt/own", i)} {
+			path = fmt.Sprint(path, "/f", i)
+			ino, err := c.Nodes[0].Client.Resolve(t.Context(), metadata.RootIno, path)
+			if err != nil {
+				t.Errorf("%s: %v", path, err)
+				continue
+			}
+			readsAtOnce(t, c.Nodes[1], path, ino, data)
+		}
+	}
+}
+
 // TestCopies: files with two copies lose nothing with any node but the home of their directory, and what is
 // written while a node is away is read on all nodes when it is back with its old copies.
 func TestCopies(t *testing.T) {

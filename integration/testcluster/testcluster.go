@@ -65,7 +65,8 @@ type Config struct {
 	Piece    int64  // bytes of a large file that one node copies out at a time
 	WorkDir  string // of the job
 	Timing   daemon.Timing
-	SplitAt  int // entries from which a directory is wide; 0 is the default
+	SplitAt  int      // entries from which a directory is wide; 0 is the default
+	Switches []string // of the nodes; nil: not known
 }
 
 // Cluster is a running job.
@@ -151,6 +152,9 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 		Rate: cfg.Rate, ServeRate: cfg.ServeRate, VerifyReads: cfg.VerifyReads, Protect: cfg.Protect,
 		Seed: 7, Datasets: cfg.Datasets, StageOut: cfg.StageOut, WorkDir: cfg.WorkDir,
 		Dirs: job.Dirs{Store: []string{filepath.Join(dir, "store")}, Run: filepath.Join(dir, "run"), Mount: filepath.Join(dir, "mount")},
+	}
+	if cfg.Switches != nil {
+		j.Switch = cfg.Switches[i]
 	}
 	if cfg.Store != nil {
 		j.Dirs.Store = cfg.Store(i)

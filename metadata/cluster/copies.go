@@ -6,17 +6,15 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// pair returns the node id and its partner, which has the second copy of its files: the next node by
-// id that was Up in the epoch e, from the last one on to the first. It is id alone if there is none.
+// pair returns the node id and its partner, which has the second copy of its files: the neighbour of those
+// that were Up in the epoch e. It is id alone if there is none.
 // All of a node's files have the same partner, so the loss of two nodes destroys few files.
 func (m Map) pair(id metadata.NodeID, e metadata.Epoch) []metadata.NodeID {
-	for i := range m.Nodes {
-		n := m.Nodes[(int(id)+1+i)%len(m.Nodes)]
-		if n.ID != id && (e == 0 || n.upAt(e)) {
-			return []metadata.NodeID{id, n.ID}
-		}
+	n, ok := m.neighbour(id, func(n *Node) bool { return e == 0 || n.upAt(e) }, id)
+	if !ok {
+		return []metadata.NodeID{id}
 	}
-	return []metadata.NodeID{id}
+	return []metadata.NodeID{id, n}
 }
 
 // Part is a part of a file with copies: what lies on one node of its stripe.
@@ -135,7 +133,7 @@ func (m Map) replay(p Part) (c Copies, ever []metadata.NodeID) {
 			c.Filling = nil
 		}
 		if len(c.Current)+len(c.Filling) < len(p.Copies) {
-			if id, ok := m.spare(p, c.Current, e); ok {
+			if id, ok := m.spare(p, c.Current[0].Node, e); ok {
 				c.Filling = append(c.Filling, Copy{id, e})
 				if !slices.Contains(ever, id) {
 					ever = append(ever, id)
@@ -168,22 +166,28 @@ func (m Map) changes(since metadata.Epoch) []metadata.Epoch {
 }
 
 // spare returns the node that takes the place of a copy of p which is lost by the epoch e: of a local file
-// the next node by id after its own, else by hash.
-func (m Map) spare(p Part, has []Copy, e metadata.Epoch) (best metadata.NodeID, found bool) {
+// its own node or the neighbour of the node with the other copy, else a node by hash; behind another leaf switch than
+// the other copy, if there is one.
+func (m Map) spare(p Part, other metadata.NodeID, e metadata.Epoch) (best metadata.NodeID, found bool) {
 	if p.Index >= metadata.MaxMoved {
 		return 0, false
 	}
-	h, first := m.hash(kindSpare, uint64(p.Ino)^mix(uint64(p.Index))), p.Copies[0]
-	for i := range m.Nodes {
-		n := m.Nodes[(int(first)+i)%len(m.Nodes)]
-		if !n.upAt(e) || slices.ContainsFunc(has, func(c Copy) bool { return c.Node == n.ID }) {
-			continue
-		}
-		if p.Local {
-			return n.ID, true
-		}
-		if !found || weight(h, n.ID) > weight(h, best) {
-			best, found = n.ID, true
+	up := func(n *Node) bool { return n.upAt(e) }
+	beside := m.Nodes[other].Switch
+	if own := &m.Nodes[p.Copies[0]]; p.Local && own.ID != other && up(own) && (own.Switch != beside || beside == "") {
+		return own.ID, true
+	}
+	if p.Local {
+		return m.neighbour(other, up, other)
+	}
+	h := m.hash(kindSpare, uint64(p.Ino)^mix(uint64(p.Index)))
+	for _, apart := range []bool{true, false} {
+		best, found = heaviest(h, len(m.Nodes), func(i int) (metadata.NodeID, bool) {
+			n := &m.Nodes[i]
+			return n.ID, up(n) && n.ID != other && (!apart || n.Switch != beside)
+		})
+		if found {
+			break
 		}
 	}
 	return best, found

@@ -90,7 +90,7 @@ func TestCurrent(t *testing.T) {
 	}
 	both := upMap(4, 5)
 	since := both.Epoch
-	both = both.With([]Change{{1, Down, ""}, {2, Down, ""}}).WithState(2, Up, "").WithState(1, Up, "")
+	both = both.With([]Change{{ID: 1, State: Down}, {ID: 2, State: Down}}).WithState(2, Up, "").WithState(1, Up, "")
 	if got := both.CurrentOf(Part{Since: since, Copies: []metadata.NodeID{1, 2}}); !slices.Equal(got, []metadata.NodeID{2}) {
 		t.Errorf("lost in one epoch: %v, want the first that returned", got)
 	}

@@ -31,10 +31,11 @@ type nodeGroup struct {
 	Known   bool                 `json:"known,omitempty"` // each has the address that all nodes know from the start
 	Partner Partner              `json:"partner,omitzero"`
 	Heir    Partner              `json:"heir,omitzero"`
+	Switch  string               `json:"switch,omitempty"`
 }
 
 func (g *nodeGroup) alike(o *nodeGroup) bool {
-	return g.State == o.State && g.Since == o.Since && g.Addr == o.Addr && g.Known == o.Known && g.Partner == o.Partner && g.Heir == o.Heir && slices.Equal(g.Terms, o.Terms)
+	return g.State == o.State && g.Since == o.Since && g.Addr == o.Addr && g.Known == o.Known && g.Partner == o.Partner && g.Heir == o.Heir && g.Switch == o.Switch && slices.Equal(g.Terms, o.Terms)
 }
 
 // Since returns the Delta from the View old to v, which both come from the same job. addrs is the
@@ -43,10 +44,10 @@ func (v View) Since(old View, addrs []string) Delta {
 	d := Delta{From: old.Version, Version: v.Version, Epoch: v.Map.Epoch, Closing: v.Closing, Copied: v.Copied, Restored: v.Map.Restored}
 	for i, n := range v.Map.Nodes {
 		was, _ := old.Map.Node(n.ID)
-		if n.State == was.State && n.Since == was.Since && n.Addr == was.Addr && n.Partner == was.Partner && n.Heir == was.Heir && slices.Equal(n.Terms, was.Terms) {
+		if n.State == was.State && n.Since == was.Since && n.Addr == was.Addr && n.Partner == was.Partner && n.Heir == was.Heir && n.Switch == was.Switch && slices.Equal(n.Terms, was.Terms) {
 			continue
 		}
-		g := nodeGroup{IDs: [][2]metadata.NodeID{{n.ID, n.ID}}, State: n.State, Since: n.Since, Terms: n.Terms, Partner: n.Partner, Heir: n.Heir}
+		g := nodeGroup{IDs: [][2]metadata.NodeID{{n.ID, n.ID}}, State: n.State, Since: n.Since, Terms: n.Terms, Partner: n.Partner, Heir: n.Heir, Switch: n.Switch}
 		if g.Known = i < len(addrs) && addrs[i] == n.Addr; !g.Known {
 			g.Addr = n.Addr
 		}
@@ -89,7 +90,7 @@ func (d *Delta) Apply(v View, addrs []string) (View, bool) {
 			}
 			for i := int(ids[0]); i <= int(ids[1]); i++ {
 				n := &next.Map.Nodes[i]
-				n.State, n.Since, n.Terms, n.Addr, n.Partner, n.Heir = g.State, g.Since, g.Terms, g.Addr, g.Partner, g.Heir
+				n.State, n.Since, n.Terms, n.Addr, n.Partner, n.Heir, n.Switch = g.State, g.Since, g.Terms, g.Addr, g.Partner, g.Heir, g.Switch
 				if g.Known {
 					n.Addr = addrs[i]
 				}

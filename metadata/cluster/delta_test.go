@@ -37,7 +37,7 @@ func change(v View, addrs []string, rng *rand.Rand) View {
 			if rng.IntN(5) == 0 {
 				addr = "10.0.0.1:7"
 			}
-			cs = append(cs, Change{id, State(1 + rng.IntN(3)), addr})
+			cs = append(cs, Change{id, State(1 + rng.IntN(3)), addr, []string{"", "a", "b"}[id%3]})
 		}
 		v.Map = v.Map.With(cs)
 	}
@@ -126,7 +126,7 @@ func startBytes(t *testing.T, n int) (sent, full int) {
 	for len(order) > 0 {
 		var cs []Change
 		for range min(len(order), 1+rng.IntN(n/5)) {
-			cs = append(cs, Change{metadata.NodeID(order[0]), Up, addrs[order[0]]})
+			cs = append(cs, Change{ID: metadata.NodeID(order[0]), State: Up, Addr: addrs[order[0]]})
 			order = order[1:]
 		}
 		v.Map, v.Version = v.Map.With(cs), v.Version+1
@@ -159,7 +159,7 @@ func FuzzDelta(f *testing.F) {
 	first, addrs := jobOf(4)
 	v := View{Version: 2, Map: first.Map, Datasets: []Dataset{{ID: 1, Name: "set"}}}
 	next := v
-	next.Map, next.Version = next.Map.With([]Change{{1, Up, addrs[1]}, {2, Up, "x"}}), 3
+	next.Map, next.Version = next.Map.With([]Change{{ID: 1, State: Up, Addr: addrs[1]}, {ID: 2, State: Up, Addr: "x"}}), 3
 	f.Add(encoded(f, next.Since(v, addrs)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var d Delta

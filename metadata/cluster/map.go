@@ -25,6 +25,9 @@ type Node struct {
 	Addr  string          `json:"addr,omitempty"`  // host:port where its daemon answers; "" while Joining
 	Since metadata.Epoch  `json:"since"`           // the epoch in which State began
 	Terms []Term          `json:"terms,omitempty"` // when it was Up, oldest first
+	// Switch is the leaf switch of the node, as it was known when the node was first Up; "" is not known. It does not
+	// change any more, as the places of second copies follow from it.
+	Switch string `json:"switch,omitempty"`
 	// Partner is the node with a copy of the records whose home the node is.
 	Partner Partner `json:"partner,omitzero"`
 	// Heir is the node with a copy of the records that Partner has, which stands in for the node.
@@ -68,12 +71,14 @@ type Change struct {
 	ID    metadata.NodeID `json:"id"`
 	State State           `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
+	// Switch counts if the node becomes Up for the first time.
+	Switch string `json:"switch,omitempty"`
 }
 
 // WithState returns the map of the next epoch, in which the node id has the state s and the address
 // addr. m does not change; an unknown id returns m.
 func (m Map) WithState(id metadata.NodeID, s State, addr string) Map {
-	return m.With([]Change{{id, s, addr}})
+	return m.With([]Change{{ID: id, State: s, Addr: addr}})
 }
 
 // With returns the map of the next epoch, in which all changes hold. m does not change. Without
@@ -109,6 +114,9 @@ func (n *Node) become(c Change, epoch metadata.Epoch) {
 		n.Terms[len(n.Terms)-1].Left = epoch
 	}
 	if c.State == Up {
+		if len(n.Terms) == 0 {
+			n.Switch = c.Switch
+		}
 		n.Terms = append(n.Terms, Term{From: epoch})
 	}
 	n.State, n.Since = c.State, epoch

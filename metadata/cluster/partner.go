@@ -65,17 +65,12 @@ func (m Map) ServesSince(id metadata.NodeID, since metadata.Epoch) bool {
 	return n.Terms[len(n.Terms)-1].From <= since
 }
 
-// NextPartner returns a node that can get the second copy of the records of the home id: the next one by id after the
-// node that has them that is Up, from the last one on to the first. A home that was replaced does not get its own.
+// NextPartner returns a node that can get the second copy of the records of the home id: the neighbour of the node that
+// has them, of those that are Up. A home that was replaced does not get its own.
 func (m Map) NextPartner(id metadata.NodeID) (Partner, bool) {
 	at, _ := m.HomeAt(id)
-	for i := range m.Nodes {
-		n := m.Nodes[(int(at)+1+i)%len(m.Nodes)]
-		if n.ID != id && n.ID != at && n.State == Up {
-			return Partner{Node: n.ID, Since: m.Epoch}, true
-		}
-	}
-	return Partner{}, false
+	n, ok := m.neighbour(at, func(n *Node) bool { return n.State == Up }, id)
+	return Partner{Node: n, Since: m.Epoch}, ok
 }
 
 // HomeAt returns the node that has the records whose home is the node id: id itself, or the one that stands in for

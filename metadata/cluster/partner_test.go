@@ -54,7 +54,7 @@ func TestSeats(t *testing.T) {
 	if l := m.WithState(3, Down, ""); l.Names(1) != (Names{NamesServed, "n2", "", "n4"}) || l.WithState(2, Down, "").Names(1) != (Names{State: NamesLost, Node: "n2"}) {
 		t.Errorf("without the heir: %+v", l.Names(1))
 	}
-	if l := m.With([]Change{{2, Down, ""}, {3, Down, ""}}); l.Names(1) != (Names{State: NamesLost, Node: "n2"}) {
+	if l := m.With([]Change{{ID: 2, State: Down}, {ID: 3, State: Down}}); l.Names(1) != (Names{State: NamesLost, Node: "n2"}) {
 		t.Errorf("both are lost at once: %+v", l.Names(1))
 	}
 	last := m
@@ -67,7 +67,7 @@ func TestSeats(t *testing.T) {
 	m = m.WithState(2, Up, "")
 	offer("what the old seat says", first.Since, Partner{Node: 4, Since: m.Epoch}, false)
 	names("the old seat is back", Names{NamesServed, "n3", "", "n4"})
-	m = m.With([]Change{{4, Down, ""}, {0, Down, ""}})
+	m = m.With([]Change{{ID: 4, State: Down}, {ID: 0, State: Down}})
 	offer("the old seat as the heir", heir.Since, second(), true)
 	names("the old seat is the heir", Names{NamesServed, "n3", "n2", ""})
 	if m = m.WithState(3, Down, ""); m.Nodes[1].Seat().Node != 2 || m.Nodes[1].Seat().Since <= heir.Since {

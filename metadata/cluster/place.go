@@ -37,8 +37,17 @@ func weight(h uint64, id metadata.NodeID) uint64 {
 
 func (m Map) hash(kind, x uint64) uint64 { return mix(x ^ mix(kind^mix(m.Seed))) }
 
+// place is a node that can have a part of a file.
+type place struct {
+	w  uint64
+	id metadata.NodeID
+}
+
+func heavier(a, b place) int { return cmp.Or(cmp.Compare(b.w, a.w), cmp.Compare(a.id, b.id)) }
+
 // Order returns the nodes of a file's stripe: chunk i is on Order[i%len(Order)]. With two copies the
-// second half of the list has those of the first half, in its order; a list of one node has none.
+// second half of the list has those of the first half, in its order; a list of one node has none. Both are
+// behind different leaf switches as far as those are known.
 // It depends only on the inode number and the layout once the layout's epoch has begun: later epochs
 // do not change it, so a node of it may be Down. It is empty if no node was Up then, and for files
 // that are stored nowhere.
@@ -52,10 +61,6 @@ func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 	if l.Kind == metadata.Overflow {
 		return nil
 	}
-	type place struct {
-		w  uint64
-		id metadata.NodeID
-	}
 	h := m.hash(kindStripe, uint64(ino))
 	places := make([]place, 0, len(m.Nodes))
 	for _, n := range m.Nodes {
@@ -63,9 +68,7 @@ func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 			places = append(places, place{weight(h, n.ID), n.ID})
 		}
 	}
-	slices.SortFunc(places, func(a, b place) int {
-		return cmp.Or(cmp.Compare(b.w, a.w), cmp.Compare(a.id, b.id))
-	})
+	slices.SortFunc(places, heavier)
 	width := int(l.Width)
 	if width == 0 && !ino.Sealed() {
 		width = metadata.DefaultWidth
@@ -75,6 +78,9 @@ func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 			width = half
 		}
 		width = min(2*width, len(places))
+		if len(places) > 1 && m.switched() {
+			places = m.apart(places, width/2)
+		}
 	}
 	if width > 0 && width < len(places) {
 		places = places[:width]
