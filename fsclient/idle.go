@@ -8,9 +8,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
-// A file of another node that was only read stays open at its home for a while after its last close here, as long as
-// its attributes are leased: to open it again costs no call. For its home, and for other nodes, that is as if a
-// process here still had it open for reading. A recall of its attributes, as of an unlink or a write, closes it.
+// A file of another node stays open at its home for a while after its last close here, as long as its attributes are
+// leased, also over own changes: to open it again costs no call. A file that was just created is not leased, so nodes that
+// hand files on to others do not keep them open. For its home, and for other nodes, that is as if a process here still
+// had it open for reading. A recall of its attributes, as of an unlink or a write, closes it.
 
 const (
 	// idleFor is how long a file is idle at most.
@@ -31,10 +32,14 @@ func (f *File) mayIdle() bool {
 	a, left := f.c.leases.Attr(f.ino)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	changed := f.gen > 0 || f.dirty || f.failed || f.app.Unsettled() || len(f.unsynced) > 0
+	unknown := f.dirty || f.failed || f.app.Invisible()
 	// The layout of an empty file may be changed while it is not open.
-	return left > 0 && a.Nlink > 0 && a.Size > 0 && a.Size <= maxIdleSize &&
-		a.Ctime == f.attr.Ctime && f.atHome && !changed && !f.maps && f.mapsAsked == 0 && f.since != unknownTime
+	if left <= 0 || a.Nlink == 0 || a.Size == 0 || a.Size > maxIdleSize || a.Ctime != f.attr.Ctime || !f.atHome || unknown ||
+		f.maps || f.mapsAsked > 0 || f.since == unknownTime {
+		return false
+	}
+	f.since, f.drops = 0, false // as of a file that is opened anew
+	return true
 }
 
 // closeIdle closes the idle files among inos.

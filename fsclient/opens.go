@@ -37,7 +37,7 @@ func (c *Client) release(f *File) {
 	f.mu.Lock()
 	changed := f.gen > 0
 	f.mu.Unlock()
-	if changed { // it is not idle
+	if changed {
 		f.buffer.Closed()
 	}
 	if f.ino.Home() == c.cfg.Self {

@@ -129,10 +129,9 @@ func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	return f
 }
 
-// release ends a use of f. It reports whether it was the last: then f is idle from now on, if it may be, or the close must
-// be reported. A recall comes before mayIdle, or closes the idle file. An open comes before the locks are forgotten, or gets
+// release ends a use of f. After the last one f is idle, if it may be, or closed: then the close must be reported. A recall comes before mayIdle, or closes the idle file. An open comes before the locks are forgotten, or gets
 // new ones.
-func (t *fileTable) release(f *File) (last bool) {
+func (t *fileTable) release(f *File) (closed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.refs--
@@ -142,9 +141,9 @@ func (t *fileTable) release(f *File) (last bool) {
 	f.c.locks.FileClosed(f.ino)
 	if !f.unsure && len(t.idle) < maxIdle && f.mayIdle() {
 		t.idle[f.ino] = f.c.cfg.Now()
-	} else {
-		t.drop(f)
+		return false
 	}
+	t.drop(f)
 	return true
 }
 

@@ -2,6 +2,7 @@ package testcluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -140,6 +142,16 @@ func TestCallsAfterOwnChanges(t *testing.T) {
 	if got := c.calls(user) - before; got > n*3/2 { // a lease ends
 		t.Errorf("%d changes and lookups: %d calls", n, got)
 	}
+	before = c.calls(user)
+	for i := range n {
+		if err := appendOnce(ctx, cl, ino.Ino, i); err != nil {
+			t.Fatal(err)
+		}
+		looked(0o600 + (n-1)%8)
+	}
+	if got := c.calls(user) - before; got > n*7/2 { // two for the append, one for its bytes
+		t.Errorf("%d appends, each with its open and close: %d calls", n, got)
+	}
 	for i := range uint32(n) { // what another node changes in between is seen
 		if _, err := c.Nodes[2].Client.Setattr(ctx, ino.Ino, metadata.Change{Set: metadata.SetMode, Mode: 0o640 + i%8}); err != nil {
 			t.Fatal(err)
@@ -150,6 +162,19 @@ func TestCallsAfterOwnChanges(t *testing.T) {
 		}
 		looked(0o640 + i%8)
 	}
+}
+
+// appendOnce opens a file of i bytes, appends one more, and closes it.
+func appendOnce(ctx context.Context, cl *fsclient.Client, ino metadata.Ino, i int) error {
+	f, err := cl.Open(ctx, ino)
+	if err != nil {
+		return err
+	}
+	_, err = f.Append(ctx, []byte{byte(i)})
+	if size := f.Attr().Size; err == nil && size != int64(i+1) {
+		err = fmt.Errorf("%d bytes after %d appends", size, i+1)
+	}
+	return errors.Join(err, f.Close(ctx))
 }
 
 // A listing with attributes costs a call for each thousand entries.
