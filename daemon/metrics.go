@@ -96,10 +96,7 @@ func (c rpcCollector) Collect(ch chan<- prometheus.Metric) {
 	for op, n := range s.Requests {
 		ch <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), op.String())
 	}
-	r := s.Rejected
-	for cause, n := range map[string]int64{"key": r.Key, "replay": r.Replay, "oversize": r.Oversize, "slow": r.Slow,
-		"version": r.Version, "node": r.Node, "malformed": r.Malformed, "full": r.Full, "hangup": r.Hangup,
-		"protection": r.Protection, "tampered": r.Tampered} {
+	for cause, n := range s.Rejected {
 		ch <- prometheus.MustNewConstMetric(rejectedDesc, prometheus.CounterValue, float64(n), cause)
 	}
 }

@@ -15,6 +15,7 @@ import (
 var (
 	errKey        = errors.New("the peer does not have the key of this job")
 	errReplay     = errors.New("replayed handshake")
+	errFull       = errors.New("too many connections")
 	errSlow       = errors.New("frame not complete in time")
 	errIdle       = errors.New("idle")
 	errOtherNode  = errors.New("handshake for another node")

@@ -64,7 +64,7 @@ func TestWrongKeyIsCut(t *testing.T) {
 			if !strings.Contains(err.Error(), errKey.Error()) {
 				t.Errorf("error is %v, want it to say %q", err, errKey)
 			}
-			eventually(t, "count of wrong keys", func() bool { return s.Stats().Rejected.Key == 1 })
+			eventually(t, "count of wrong keys", func() bool { return s.Stats().Rejected["key"] == 1 })
 			if st := s.Stats(); st.Accepted != 0 || len(st.Requests) != 0 {
 				t.Errorf("stats are %+v, want nothing accepted", st)
 			}
@@ -92,7 +92,7 @@ func TestWrongProofIsCut(t *testing.T) {
 	}
 	_, _ = conn.Write(lookup(1)) // a request that must not be read
 	wantCut(t, conn)
-	eventually(t, "count of wrong keys", func() bool { return s.Stats().Rejected.Key == 1 })
+	eventually(t, "count of wrong keys", func() bool { return s.Stats().Rejected["key"] == 1 })
 	if st := s.Stats(); len(st.Requests) != 0 {
 		t.Errorf("stats are %+v, want no request", st)
 	}
@@ -132,7 +132,7 @@ func TestReplayIsCut(t *testing.T) {
 			wantCut(t, conn)
 			eventually(t, "count of the replay", func() bool {
 				r := s.Stats().Rejected
-				return r.Replay == 1 && remember || r.Key == 1 && !remember
+				return r["replay"] == 1 && remember || r["key"] == 1 && !remember
 			})
 			if st := s.Stats(); st.Accepted != 1 || st.Requests[wire.OpLookup] != 1 {
 				t.Errorf("stats are %+v, want the replayed request unread", st)
@@ -167,7 +167,7 @@ func TestSlowHandshakeIsCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantCut(t, conn)
-		eventually(t, "count of slow peers", func() bool { return s.Stats().Rejected.Slow == int64(i+1) })
+		eventually(t, "count of slow peers", func() bool { return s.Stats().Rejected["slow"] == int64(i+1) })
 	}
 }
 
@@ -183,7 +183,7 @@ func TestVersionIsCut(t *testing.T) {
 	if _, herr := wire.CheckChallengeHead(answer); err != nil || herr != nil {
 		t.Errorf("answer is %x, %v, want the head of a challenge", answer, err)
 	}
-	eventually(t, "count of versions", func() bool { return s.Stats().Rejected.Version == 1 })
+	eventually(t, "count of versions", func() bool { return s.Stats().Rejected["version"] == 1 })
 }
 
 // A client learns the version of the server.
@@ -220,10 +220,10 @@ func TestMalformedHelloIsCut(t *testing.T) {
 	conn := dialRaw(t, addr)
 	_, _ = conn.Write([]byte("GET / HTTP/1.1\r\nHost: somewhere.example.org\r\n\r\n"))
 	wantCut(t, conn)
-	eventually(t, "count of strangers", func() bool { return s.Stats().Rejected.Malformed == 1 })
+	eventually(t, "count of strangers", func() bool { return s.Stats().Rejected["malformed"] == 1 })
 	conn = dialRaw(t, addr)
 	_ = conn.Close()
-	eventually(t, "count of those who left", func() bool { return s.Stats().Rejected.Hangup == 1 })
+	eventually(t, "count of those who left", func() bool { return s.Stats().Rejected["hangup"] == 1 })
 }
 
 func TestTooManyConnections(t *testing.T) {
@@ -231,7 +231,7 @@ func TestTooManyConnections(t *testing.T) {
 	first := dialShaken(t, addr, wire.PurposeMeta)
 	dialShaken(t, addr, wire.PurposeBulk)
 	wantCut(t, dialRaw(t, addr))
-	if st := s.Stats(); st.Rejected.Full != 1 || st.Conns != 2 {
+	if st := s.Stats(); st.Rejected["full"] != 1 || st.Conns != 2 {
 		t.Errorf("stats are %+v, want one refused", st)
 	}
 	_ = first.Close()
@@ -258,10 +258,10 @@ func TestCandidatesInOrder(t *testing.T) {
 	if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup}); err != nil {
 		t.Fatal(err)
 	}
-	if other.Stats().Rejected.Node != 1 || right.Stats().Accepted != 1 {
+	if other.Stats().Rejected["node"] != 1 || right.Stats().Accepted != 1 {
 		t.Errorf("other node: %+v, right node: %+v", other.Stats(), right.Stats())
 	}
-	eventually(t, "the other job's refusal", func() bool { return job.Stats().Rejected.Key == 1 })
+	eventually(t, "the other job's refusal", func() bool { return job.Stats().Rejected["key"] == 1 })
 }
 
 func TestHandshakeOverPipe(t *testing.T) {

@@ -112,7 +112,7 @@ func TestOnTheWire(t *testing.T) {
 					t.Errorf("direction %d: the text is on the wire %d times: this test sees nothing", i, got)
 				}
 			}
-			if st := s.Stats(); st.Rejected != (Rejected{}) {
+			if st := s.Stats(); st.Rejected.sum() != 0 {
 				t.Errorf("rejected %+v", st.Rejected)
 			}
 		})
@@ -220,7 +220,7 @@ func TestFlippedBits(t *testing.T) {
 			if good == 0 || flips.Load() < 10 || damaged.Load() > 0 {
 				t.Errorf("%d calls succeeded, %d bits were flipped, %d requests were changed", good, flips.Load(), damaged.Load())
 			}
-			if s.Stats().Rejected.Tampered == 0 {
+			if s.Stats().Rejected["tampered"] == 0 {
 				t.Error("the server has not counted what was changed")
 			}
 		})
@@ -245,7 +245,7 @@ func TestOtherProtection(t *testing.T) {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("error is %v, want %q", err, want)
 			}
-			eventually(t, "count of other settings", func() bool { return s.Stats().Rejected.Protection >= 1 })
+			eventually(t, "count of other settings", func() bool { return s.Stats().Rejected["protection"] >= 1 })
 			p.Close()
 			if err := s.Close(); err != nil {
 				t.Fatal(err)

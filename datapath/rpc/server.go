@@ -249,7 +249,7 @@ func (s *Server) admit(conn net.Conn) {
 	if s.closed || full {
 		s.mu.Unlock()
 		if full {
-			s.stats.full.Add(1)
+			s.stats.reject(errFull)
 		}
 		_ = conn.Close()
 		return

@@ -358,7 +358,7 @@ func (t *task) reply(err error) error {
 		err = c.w.send(h, body)
 	}
 	if isTimeout(err) {
-		c.s.stats.slow.Add(1)
+		c.s.stats.reject(errSlow)
 	}
 	return err
 }

@@ -27,62 +27,53 @@ type ServerStats struct {
 }
 
 // Rejected counts the connections that a server closed, by cause.
-type Rejected struct {
-	Key        int64 `json:"key"`        // the peer has not the job's key, or another job's name
-	Replay     int64 `json:"replay"`     // a handshake that was seen before
-	Oversize   int64 `json:"oversize"`   // a frame larger than allowed
-	Slow       int64 `json:"slow"`       // handshake or frame not complete in time, or replies not taken
-	Version    int64 `json:"version"`    // another version of the protocol
-	Node       int64 `json:"node"`       // the peer wanted another node
-	Malformed  int64 `json:"malformed"`  // not our protocol, or a damaged frame
-	Full       int64 `json:"full"`       // too many connections
-	Hangup     int64 `json:"hangup"`     // the peer left before it said hello
-	Protection int64 `json:"protection"` // the peer has another encrypt or auth
-	Tampered   int64 `json:"tampered"`   // what came is not what the peer sent
+type Rejected map[string]int64
+
+// causes is the causes for which a server closes a connection, with their errors.
+var causes = [...]struct {
+	name string
+	err  error
+}{
+	{"key", errKey},                // the peer has not the job's key, or another job's name
+	{"replay", errReplay},          // a handshake that was seen before
+	{"oversize", wire.ErrTooLarge}, // a frame larger than allowed
+	{"slow", errSlow},              // handshake or frame not complete in time, or replies not taken
+	{"version", wire.ErrVersion},   // another version of the protocol
+	{"node", errOtherNode},         // the peer wanted another node
+	{"malformed", errNotAsked},     // not our protocol, or a damaged frame
+	{"malformed", wire.ErrMalformed},
+	{"full", errFull},                // too many connections
+	{"hangup", errHangup},            // the peer left before it said hello
+	{"protection", errProtection},    // the peer has another encrypt or auth
+	{"tampered", secure.ErrTampered}, // what came is not what the peer sent
 }
 
 type serverStats struct {
 	conns, accepted, inFlight, panics atomic.Int64
 	bytesIn, bytesOut, fileOut        atomic.Int64
 	requests, errors                  [wire.MaxOp]atomic.Int64
-	key, replay, oversize, slow       atomic.Int64
-	version, node, malformed          atomic.Int64
-	full, hangup                      atomic.Int64
-	protection, tampered              atomic.Int64
+	rejected                          [len(causes)]atomic.Int64
 }
 
 // reject counts a connection that was closed for err; false if err is no violation: either side
 // just left.
 func (s *serverStats) reject(err error) bool {
-	switch {
-	case errors.Is(err, errKey):
-		s.key.Add(1)
-	case errors.Is(err, errReplay):
-		s.replay.Add(1)
-	case errors.Is(err, wire.ErrTooLarge):
-		s.oversize.Add(1)
-	case errors.Is(err, errSlow):
-		s.slow.Add(1)
-	case errors.Is(err, wire.ErrVersion):
-		s.version.Add(1)
-	case errors.Is(err, errOtherNode):
-		s.node.Add(1)
-	case errors.Is(err, wire.ErrMalformed), errors.Is(err, errNotAsked):
-		s.malformed.Add(1)
-	case errors.Is(err, errProtection):
-		s.protection.Add(1)
-	case errors.Is(err, secure.ErrTampered):
-		s.tampered.Add(1)
-	case errors.Is(err, errHangup):
-		s.hangup.Add(1)
-	default:
-		return false
+	for i, c := range causes {
+		if errors.Is(err, c.err) {
+			s.rejected[i].Add(1)
+			return true
+		}
 	}
-	return true
+	return false
 }
 
 func (s *serverStats) snapshot() ServerStats {
+	rejected := make(Rejected)
+	for i, c := range causes {
+		rejected[c.name] += s.rejected[i].Load()
+	}
 	return ServerStats{
+		Rejected: rejected,
 		Conns:    s.conns.Load(),
 		Accepted: s.accepted.Load(),
 		InFlight: s.inFlight.Load(),
@@ -92,11 +83,6 @@ func (s *serverStats) snapshot() ServerStats {
 		BytesIn:  s.bytesIn.Load(),
 		BytesOut: s.bytesOut.Load(),
 		FileOut:  s.fileOut.Load(),
-		Rejected: Rejected{
-			Key: s.key.Load(), Replay: s.replay.Load(), Oversize: s.oversize.Load(), Slow: s.slow.Load(),
-			Version: s.version.Load(), Node: s.node.Load(), Malformed: s.malformed.Load(), Full: s.full.Load(),
-			Hangup: s.hangup.Load(), Protection: s.protection.Load(), Tampered: s.tampered.Load(),
-		},
 	}
 }
 

@@ -267,7 +267,7 @@ func TestStranger(t *testing.T) {
 		}
 		p.Close()
 	}
-	Eventually(t, "both are counted", func() bool { return c.Nodes[0].Status(context.Background()).RPC.Rejected.Key >= 2 })
+	Eventually(t, "both are counted", func() bool { return c.Nodes[0].Status(context.Background()).RPC.Rejected["key"] >= 2 })
 	if s := c.Nodes[0].Status(context.Background()); s.RPC.Requests[wire.OpGetattr] != 0 {
 		t.Errorf("answered %v", s.RPC.Requests)
 	}
