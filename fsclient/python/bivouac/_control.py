@@ -97,27 +97,19 @@ class Control:
 
 
 def _control_of(mount: str) -> Optional[Control]:
+    """The control socket of a mount; None if there is no mount of Bivouac. Raises OSError if the mount fails."""
     try:
         path = Path(mount, _CONTROL).read_text().strip()
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError, UnicodeDecodeError):
         return None
     return Control(path, mount) if path else None
-
-
-def check_mount() -> None:
-    """Raises OSError if the mount of $BIVOUAC is there, and fails."""
-    mount = os.environ.get("BIVOUAC", "")
-    try:
-        if mount:
-            Path(mount, _CONTROL).read_bytes()
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        pass  # outside a job, or in a container without the mount: so it is for all ranks
 
 
 def find_control(path: Optional[StrPath] = None) -> Optional[Control]:
     """The control socket of the job that this process is in, or None outside a job.
 
-    The job is that of $BIVOUAC; with path, it is that of the mount which has path.
+    The job is that of $BIVOUAC; with path, it is that of the mount which has path. Raises OSError if the mount
+    fails, such as while its daemon is down: this process must not take itself to be outside the job.
     """
     if path is None:
         mount = os.environ.get("BIVOUAC", "")

@@ -78,7 +78,7 @@ class Dataset:
                 d, why = None, str(e)
             if d is not None:
                 why = f"dataset {self.name} is {d.get('phase')}"
-                if d.get("phase") == "failed":
+                if d.get("phase") in ("failed", "removed"):
                     raise StageInFailed(f"dataset {self.name}: {d.get('error') or 'the stage-in failed'}")
                 if d.get("ready") or until == "readable" and d.get("readable"):
                     break

@@ -4,7 +4,7 @@ import base64
 import sys
 import time
 from array import array
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional, TypeVar
 
 from ._control import ControlError, Refused, log
 from ._plan import Source
@@ -23,28 +23,42 @@ class Map:
         self.owner = owner  # by file number, a number of nodes or NOWHERE
 
 
+_T = TypeVar("_T")
+
+
+def persist(ask: Callable[[], _T], patience: Optional[float] = None) -> _T:
+    """Repeats ask while it raises OSError, for patience seconds: the daemon may be restarting."""
+    end = time.monotonic() + (_RESTART if patience is None else patience)
+    while True:
+        try:
+            return ask()
+        except OSError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.2)
+
+
 def fetch_map(source: Source, patience: Optional[float] = None) -> Optional[Map]:
     """The map of a source; None if the daemon of every node must refuse it alike, because of the training itself.
 
     Any other failure is of this node alone: another rank may have the map. The request is repeated for patience
-    seconds, since the daemon may be restarting or may not know the dataset yet. Then ControlError is raised.
+    seconds, since the daemon may not know the dataset yet. Then ControlError is raised.
     """
     # Files are numbered by a plan; this one is not set, and has no order.
     plan = source.plan("list", seed=0, shuffle=False, first_only=True)
-    end = time.monotonic() + (_RESTART if patience is None else patience)
-    while True:
+
+    def ask() -> Optional[Map]:
         try:
             return _parse(source.control.call("POST", "/v1/map", plan, timeout=_ANSWER), source.files)
-        except ControlError as e:
-            if isinstance(e, Refused) and e.status == 400:
-                log.warning("no map of dataset %s (%s): each rank takes torch's samples", source.name, e)
-                return None
-            if time.monotonic() >= end:
+        except Refused as e:
+            if e.status != 400:
                 raise
-            time.sleep(0.2)
-        except (KeyError, TypeError, ValueError) as e:
-            log.warning("the map of dataset %s cannot be read (%s): each rank takes torch's samples", source.name, e)
+            log.warning("no map of dataset %s (%s): each rank takes torch's samples", source.name, e)
             return None
+        except (KeyError, TypeError, ValueError) as e:
+            raise ControlError(f"the map of dataset {source.name} cannot be read: {e}") from e
+
+    return persist(ask, patience)
 
 
 def _parse(reply: Any, files: int) -> Map:

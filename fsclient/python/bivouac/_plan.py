@@ -29,16 +29,19 @@ class Source:
 
 
 def find_source(
-    dataset: Any, data: Optional[StrPath] = None, paths: Optional[Sequence[StrPath]] = None
+    dataset: Any, data: Optional[StrPath] = None, paths: Optional[Sequence[StrPath]] = None, alike: bool = False
 ) -> Optional[Source]:
     """Which dataset of the job dataset reads; None outside a job, or if it cannot be found out.
 
     data says it: the name of a dataset of the job or a path in it; paths is the path of each sample.
-    A failure is only a warning: the samples do not depend on the plan.
+    A failure is only a warning: the samples do not depend on the plan. If they do, all ranks must come to alike
+    results: then a mount that fails raises OSError, since other ranks may find the dataset.
     """
     try:
         return _find(dataset, data, None if paths is None else [os.fspath(p) for p in paths])
     except Exception as e:  # the mount is gone, or the dataset is of an unknown kind
+        if alike and isinstance(e, OSError):
+            raise
         log.warning("cannot tell which dataset of the job a sampler reads (%s): it is not prefetched", e)
         return None
 

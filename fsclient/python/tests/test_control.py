@@ -100,6 +100,9 @@ class DatasetTest(JobTest):
         self.status({"name": "d", "phase": "failed", "error": "no such archive"})
         with self.assertRaisesRegex(bivouac.StageInFailed, "no such archive"):
             d.wait()
+        self.status({"name": "d", "phase": "removed", "error": "cancelled by bivouac cancel"})
+        with self.assertRaisesRegex(bivouac.StageInFailed, "cancelled by bivouac cancel"):
+            bivouac.dataset("d").wait(timeout=30)
         self.status({"name": "d", "phase": "failed"}, {"name": "d", "phase": "sealed", "ready": True})
         d.wait("all")
         with self.assertRaises(ValueError):

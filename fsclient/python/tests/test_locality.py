@@ -2,7 +2,8 @@ import errno
 import itertools
 import os
 import random
-from typing import Any, Dict, List
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
 from unittest import mock
 
 from torch.utils.data import BatchSampler, DistributedSampler as Plain
@@ -107,21 +108,13 @@ class LocalityTest(JobTest):
         self.assertEqual((last["epoch"], last["position"]), (0, 32))
 
     def test_without_a_map(self) -> None:
-        """It is DistributedSampler, with one warning that says why."""
-        want = list(Plain(self.folder(50), 4, 1, seed=6))
-        for reply, why in (
-            ((400, {"error": "50 files, and the dataset has 49"}), "the dataset has 49"),
-            ({"nodes": ["a"], "owner": "!"}, "cannot be read"),
-            ({"files": 50, "nodes": ["a"], "owner": "AAA="}, "cannot be read"),
-            ({"files": 50, "nodes": [], "owner": "AAAA"}, "cannot be read"),
-            ([], "cannot be read"),
-        ):
-            self.daemon.replies["POST /v1/map"] = reply
-            with self.assertLogs("bivouac", "WARNING") as logs:
-                s = LocalitySampler(self.folder(50), 4, 4, 1, seed=6, rank_nodes=[0, 0, 0, 0])
-            self.assertEqual(list(s), want)
-            self.assertEqual(len(logs.output), 1)
-            self.assertIn(why, logs.output[0])
+        """If the training does not fit the dataset, it is DistributedSampler, with one warning that says why."""
+        self.daemon.replies["POST /v1/map"] = (400, {"error": "50 files, and the dataset has 49"})
+        with self.assertLogs("bivouac", "WARNING") as logs:
+            s = LocalitySampler(self.folder(50), 4, 4, 1, seed=6, rank_nodes=[0, 0, 0, 0])
+        self.assertEqual(list(s), list(Plain(self.folder(50), 4, 1, seed=6)))
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("the dataset has 49", logs.output[0])
 
     def test_daemon_is_killed(self) -> None:
         """The sampler keeps its map."""
@@ -137,14 +130,23 @@ class LocalityTest(JobTest):
 
     def test_a_rank_alone_does_not_fall_back(self) -> None:
         """The other ranks may have a map: global batches would differ."""
-        for reply in ((404, {"error": "no dataset is named set"}), (500, {"error": "its tree is not known yet"}), None):
+        replies: List[Tuple[Any, str]] = [
+            ((404, {"error": "no dataset is named set"}), "no dataset is named set"),
+            ((500, {"error": "its tree is not known yet"}), "its tree is not known yet"),
+            ({"nodes": ["a"], "owner": "!"}, "cannot be read"),
+            ({"files": 64, "nodes": ["a"], "owner": "AAA="}, "cannot be read"),
+            ({"files": 64, "nodes": [], "owner": "AAAA"}, "cannot be read"),
+            ([], "cannot be read"),
+            (None, "does not answer"),
+        ]
+        for reply, why in replies:
             if reply is None:
                 self.daemon.kill()
-            else:
-                self.daemon.replies["POST /v1/map"] = reply
-            why = "does not answer" if reply is None else reply[1]["error"]
-            with self.assertRaisesRegex(OSError, why + ".*start training again"):
-                LocalitySampler(self.folder(64), 8, 2, 1, rank_nodes=[0, 1])
+            self.daemon.replies["POST /v1/map"] = reply
+            for job in ({}, {"SLURM_JOB_NUM_NODES": "1"}):  # ranks of one node must agree, too
+                with mock.patch.dict("os.environ", job):
+                    with self.assertRaisesRegex(OSError, why + ".*start training again"):
+                        LocalitySampler(self.folder(64), 8, 2, 1, rank_nodes=[0, 1])
 
     def test_the_dataset_is_known_later(self) -> None:
         self.daemon.give_map([i % 2 for i in range(64)], 2)
@@ -173,9 +175,25 @@ class LocalityTest(JobTest):
     def test_the_mount_fails(self) -> None:
         """Then the dataset is not found, as outside a job; only this rank sees it."""
         with mock.patch("pathlib.Path.read_text", side_effect=OSError(errno.ENOTCONN, "not connected")):
-            with mock.patch("pathlib.Path.read_bytes", side_effect=OSError(errno.ENOTCONN, "not connected")):
-                with self.assertRaisesRegex(OSError, "not connected.*start training again"):
-                    LocalitySampler(self.folder(64), 8, 2, 1, rank_nodes=[0, 1])
+            with self.assertRaisesRegex(OSError, "not connected.*start training again"):
+                LocalitySampler(self.folder(64), 8, 2, 1, rank_nodes=[0, 1])
+            for use in (lambda: bivouac.dataset("set", "/usr"), lambda: bivouac.stage_in("/usr")):
+                with self.assertRaisesRegex(OSError, "not connected"):  # not the directory of outside a job
+                    use()
+
+    def test_the_mount_fails_for_a_moment(self) -> None:
+        """The dataset is found when the mount answers again: this rank decides as the others do."""
+        self.daemon.give_map([i % 2 for i in range(64)], 2)
+        want = [list(s) for s in self.samplers(64, 8, [0, 1])]
+        read, fails = Path.read_text, iter([True, True, False, True])
+
+        def read_text(path: Path, *args: Any, **more: Any) -> str:
+            if next(fails, False):
+                raise OSError(errno.ENOTCONN, "not connected")
+            return read(path, *args, **more)
+
+        with mock.patch("pathlib.Path.read_text", read_text), mock.patch.object(bivouac._map, "_RESTART", 600):
+            self.assertEqual([list(s) for s in self.samplers(64, 8, [0, 1])], want)
 
     def test_rank_nodes(self) -> None:
         self.daemon.give_map([i % 2 for i in range(64)], 2)

@@ -7,9 +7,10 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import torch
 import torch.distributed as dist
 
-from .._control import ControlError, StrPath, check_mount, log
+from .._control import ControlError, StrPath, log
 from .._layout import rank_nodes as rank_nodes_of
-from .._map import Map, fetch_map
+from .._map import Map, fetch_map, persist
+from .._plan import Source, find_source
 from .._reporter import Plan
 from ._sampler import DistributedSampler
 
@@ -41,9 +42,9 @@ class LocalitySampler(DistributedSampler):
 
     The map does not change when a node is lost: its samples are dealt as before, and
     are read from their new place. Outside a job, and if the dataset is not of the job, this is
-    DistributedSampler. If the daemon of one node gives no map, its ranks must not fall back alone, since global
-    batches would differ from those of the others: the sampler raises an OSError after half a minute. With "gather", all
-    ranks take torch's samples instead.
+    DistributedSampler. If the mount of one node fails, or its daemon gives no map, its ranks must not fall
+    back alone, since global batches would differ from those of the others: the sampler raises an OSError after
+    half a minute. With "gather", all ranks take torch's samples instead.
     """
 
     def __init__(
@@ -69,16 +70,25 @@ class LocalitySampler(DistributedSampler):
         self._dealt: Optional[Tuple[Tuple[int, int], torch.Tensor]] = None  # last result of _deal, by epoch and start
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last, data=data, paths=paths)
 
-    def _prepare(self) -> None:
+    def _find(self, dataset: Any, data: Optional[StrPath], paths: Optional[Sequence[StrPath]]) -> Optional[Source]:
         try:
-            if self._source is not None:
-                self._map = fetch_map(self._source)
-            else:
-                check_mount()
+            return persist(lambda: find_source(dataset, data, paths, alike=True))
         except OSError as e:
-            if self._rank_nodes != "gather" and os.environ.get("SLURM_JOB_NUM_NODES") != "1":
-                raise ControlError(f"{e}: {_NO_MAP}") from e
-            log.warning("no map of the dataset on this rank: %s", e)
+            self._no_map(e)
+            return None
+
+    def _no_map(self, e: OSError) -> None:
+        """Raises ControlError if other ranks may have a map, and would not hear that this one has none."""
+        if self._rank_nodes != "gather" and self.num_replicas > 1:
+            raise ControlError(f"{e}: {_NO_MAP}") from e
+        log.warning("no map of the dataset on this rank: %s", e)
+
+    def _prepare(self) -> None:
+        if self._source is not None:
+            try:
+                self._map = fetch_map(self._source)
+            except OSError as e:
+                self._no_map(e)
         nodes = self._nodes()
         if self._map is not None and nodes is not None:
             self._matcher = Matcher(torch.tensor(self._map.owner), nodes)

@@ -46,10 +46,13 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
         self._progress: Optional[Progress] = None  # of the newest iterator; None before its first sample
         self._before = 0  # the count of its progress when it began
         self.indices: Sequence[int] = ()  # all that the newest iterator hands out
-        self._source: Optional[Source] = find_source(dataset, data, paths)
+        self._source = self._find(dataset, data, paths)
         self._feed: Optional[Feed] = None
         self._plan: Optional[Plan] = None
         self._prepare()
+
+    def _find(self, dataset: Any, data: Optional[StrPath], paths: Optional[Sequence[StrPath]]) -> Optional[Source]:
+        return find_source(dataset, data, paths)
 
     def _prepare(self) -> None:
         """Offers the plan of the first epoch, so that prefetch begins before the first batch."""

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
-from .._control import Control, ControlError, find_control, log
+from .._control import Control, ControlError, log
 from .._map import NOWHERE, Map, fetch_map
 from .._plan import Source, find_source
 from .._reporter import post
@@ -164,5 +164,5 @@ def watch(loader: Any, rank: Optional[int] = None, quiet: bool = False) -> Watch
         rank = getattr(sampler, "rank", None)
     if rank is None:
         rank = int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
-    control = source.control if source is not None else find_control()
+    control = None if source is None else source.control
     return Watched(loader, control, source, rank, quiet)
