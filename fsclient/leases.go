@@ -224,13 +224,15 @@ const renewEvery = leases.Term / 4
 func (c *Client) renewLeases() {
 	t := time.NewTicker(renewEvery)
 	defer t.Stop()
-	for {
+	for i := 0; ; i++ {
 		select {
 		case <-c.ctx.Done():
 			return
 		case <-t.C:
 		}
-		c.closeExpired(c.cfg.Now())
+		if i%int(leases.Term/renewEvery) == 0 { // it looks at each idle file
+			c.closeExpired(c.cfg.Now())
+		}
 		for _, session := range c.leases.Due() {
 			c.wg.Go(func() { c.renewLease(session) })
 		}

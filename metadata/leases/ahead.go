@@ -75,8 +75,7 @@ func (o *order) read(es []metadata.Entry, ino metadata.Ino) []metadata.Entry {
 		return nil
 	}
 	o.ahead, o.from = min(max(2*o.ahead, firstAhead), mostAhead), ino
-	next := behind(es, ino, o.made)
-	return next[:min(o.ahead, len(next))]
+	return behind(es, ino, o.made, o.ahead)
 }
 
 // distance is how many entries ino comes after last, in the order of the inodes (made) or of the names; 0 if it does not.
@@ -100,18 +99,20 @@ func place(es []metadata.Entry, ino metadata.Ino) int {
 	return slices.IndexFunc(es, func(e metadata.Entry) bool { return e.Ino == ino })
 }
 
-// behind returns the entries after ino in an order.
-func behind(es []metadata.Entry, ino metadata.Ino, made bool) (later []metadata.Entry) {
+// behind returns the first n entries after ino in an order.
+func behind(es []metadata.Entry, ino metadata.Ino, made bool, n int) (next []metadata.Entry) {
 	if !made {
-		return es[place(es, ino)+1:]
+		next = es[place(es, ino)+1:]
+		return next[:min(n, len(next))]
 	}
 	for _, e := range es {
-		if e.Ino > ino {
-			later = append(later, e)
+		if e.Ino <= ino || len(next) == n && e.Ino > next[n-1].Ino {
+			continue
 		}
+		i, _ := slices.BinarySearchFunc(next, e.Ino, func(e metadata.Entry, ino metadata.Ino) int { return cmp.Compare(e.Ino, ino) })
+		next = slices.Insert(next[:min(len(next), n-1)], i, e)
 	}
-	slices.SortFunc(later, func(a, b metadata.Entry) int { return cmp.Compare(a.Ino, b.Ino) })
-	return later
+	return next
 }
 
 // Leased is Attr with the session of the lease; none if there is no lease.
