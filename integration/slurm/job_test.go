@@ -141,3 +141,15 @@ func (j *job) daemon(t *testing.T, node string) string {
 func bivouac(user, n string, more ...string) []string {
 	return append([]string{"--nodes=" + n, "--bivouac-stage-in=" + far(user, "tree.tar")}, more...)
 }
+
+// TestTopology: each node knows its leaf switch by Slurm's topology.conf, and status shows it.
+func TestTopology(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", "bivouac status\n", "-N4", "--bivouac")
+	j.ends(t, "COMPLETED")
+	for node, leaf := range map[string]string{"node1": "leaf1", "node2": "leaf1", "node3": "leaf2", "node4": "leaf2"} {
+		if out := j.output(t); !regexp.MustCompile(`(?m)^` + node + ` .* ` + leaf + ` `).MatchString(out) {
+			t.Errorf("%s is not behind %s:\n%s", node, leaf, out)
+		}
+	}
+}
