@@ -315,6 +315,30 @@ func TestWipedSeat(t *testing.T) {
 	}
 }
 
+// TestIdleHome: a home without changes notices that its partner has lost the copy, and makes another one.
+func TestIdleHome(t *testing.T) {
+	ms, r := job(t, 2)
+	if err := errors.Join(ms[0].Want(t.Context()), ms[0].create("a")); err != nil {
+		t.Fatal(err)
+	}
+	wiped := join(t, 1, r, ms[0].fake.Network())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		h := wiped.recv.of(0)
+		h.mu.Lock()
+		whole := h.state.Whole.Complete
+		h.mu.Unlock()
+		if whole {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal("the partner has no copy")
+		}
+		runtime.Gosched()
+	}
+}
+
 func names(es []metadata.Entry) []string {
 	all := make([]string, len(es))
 	for i, e := range es {

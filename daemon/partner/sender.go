@@ -177,12 +177,6 @@ func (s *Sender) Serves() error {
 	return nil
 }
 
-// HasRoom reports whether the partner's disk has room for more records, as far as is known. It is asked again each second.
-func (s *Sender) HasRoom() bool {
-	at := s.full.Load()
-	return at == nil || time.Since(*at) > time.Second
-}
-
 // run sends until ctx ends.
 func (s *Sender) run(ctx context.Context) {
 	defer s.end()
@@ -192,6 +186,8 @@ func (s *Sender) run(ctx context.Context) {
 		s.mu.Unlock()
 		return
 	}
+	idle := time.NewTimer(0)
+	defer idle.Stop()
 	for b := retry.New(firstPause, longestWait, 0); ctx.Err() == nil; {
 		v, changed := s.node.Watch()
 		var again <-chan time.Time
@@ -201,11 +197,14 @@ func (s *Sender) run(ctx context.Context) {
 		} else {
 			b.Reset()
 		}
+		idle.Reset(s.patience / 4) // half of the time after which a node is declared lost
 		select {
 		case <-ctx.Done():
 		case <-changed:
 		case <-s.kick:
 		case <-again:
+		case <-idle.C:
+			s.probe(ctx)
 		}
 	}
 }

@@ -51,3 +51,19 @@ func (s *Sender) InStep() bool {
 	defer s.mu.Unlock()
 	return s.home.InStep()
 }
+
+// HasRoom reports whether the partner's disk has room for more records, as far as is known. It is asked again each second.
+func (s *Sender) HasRoom() bool {
+	at := s.full.Load()
+	return at == nil || time.Since(*at) > time.Second
+}
+
+// probe finds out whether the partner still has its copy: after a restart with an empty disk it does not.
+func (s *Sender) probe(ctx context.Context) {
+	s.mu.Lock()
+	m, ok := s.home.Probe()
+	s.mu.Unlock()
+	if ok && s.send(ctx, m, nil) != nil {
+		wake(s.kick) // the stream has ended: another one begins
+	}
+}

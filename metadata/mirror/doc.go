@@ -5,6 +5,7 @@
 //	add      the home gives each batch of changes a place in the stream to its partner (Home.Add)
 //	send     the stream is sent in order, one message at a time; one without an answer is sent again (Home.Next)
 //	accept   the partner applies each message once, in order, together with its number (Copies.Accept)
+//	probe    an idle home sends messages without changes, to notice that the partner has lost its copy (Home.Probe)
 //	apply    the home applies a batch after the partner has accepted it (Home.May), then forgets it (Home.Done)
 //
 // A stream begins with all records that the home has, read after the stream has begun, so that each batch is

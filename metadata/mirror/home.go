@@ -195,6 +195,16 @@ func (h *Home) Next(most int) (Message, bool) {
 	return m, true
 }
 
+// Probe returns a message without changes, to find out whether the partner still has its complete copy. All messages
+// before were acknowledged.
+func (h *Home) Probe() (Message, bool) {
+	if h.to.Since == 0 || !h.complete {
+		return Message{}, false
+	}
+	h.seq++
+	return Message{Seat: h.seat, Gen: h.gen, Seq: h.seq, Complete: true}, true
+}
+
 // Acked says that the partner has accepted m.
 func (h *Home) Acked(m Message) {
 	if h.to.Since == 0 || m.Gen != h.gen {

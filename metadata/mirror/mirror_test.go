@@ -359,7 +359,7 @@ func (w *world) giveUp(hd *holder) {
 // exchange sends a message, or the last one again.
 func (w *world) exchange(hd *holder) {
 	if hd.under == nil {
-		m, ok := hd.next()
+		m, ok := hd.next(w.r.IntN(4) == 0)
 		if !ok {
 			if hd.h.Bound().Since == 0 && w.r.IntN(8) == 0 {
 				hd.h.Abandon()
@@ -407,11 +407,14 @@ func (w *world) exchange(hd *holder) {
 	}
 }
 
-func (hd *holder) next() (Message, bool) {
+func (hd *holder) next(idle bool) (Message, bool) {
 	if hd.sending {
 		return hd.h.Record(), true
 	}
-	return hd.h.Next(2)
+	if m, ok := hd.h.Next(2); ok || !idle {
+		return m, ok
+	}
+	return hd.h.Probe()
 }
 
 // accept is a partner's handler.
