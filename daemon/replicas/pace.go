@@ -14,15 +14,16 @@ const (
 	quiet     = 20 * time.Millisecond // reads are over if none was outstanding for so long
 	look      = 10 * time.Millisecond // a pause ends so soon after they are
 	mostPause = time.Second
+	beside    = 2 // transfers of all makers at a time while this node reads
 
 	measured  = 32 << 10 // bytes; smaller transfers take as long as the processors let them
 	slowBy    = 4        // times the usual time
 	averageOf = 256      // transfers
 )
 
-// pacer makes replicas yield to readers. Beside reads of this node, all its makers together transfer one piece at a time,
-// so that a read shares the links with one transfer. Between reads they do not pause: a loader that has prefetched its
-// batches loses nothing. Readers of other nodes have the whole of a slow path: an owner whose transfers take
+// pacer makes replicas yield to readers. Beside reads of this node, its makers transfer two pieces at a time, not one for each
+// maker: a loader reads most of the time without filling the link, so that one at a time would leave much of it unused.
+// Between reads makers do not pause. Readers of other nodes have the whole of a slow path: an owner whose transfers take
 // slowBy times as long as usual is left alone for a while.
 type pacer struct {
 	idle   atomic.Pointer[func() time.Duration] // since the last read; nil: nothing reads
@@ -77,7 +78,7 @@ func (p *pacer) yield(ctx context.Context, took time.Duration) error {
 	if idle == nil {
 		return nil
 	}
-	for left := min(took*time.Duration(p.makers.Load()-1), mostPause); left > 0 && (*idle)() < quiet; left -= look {
+	for left := min(took*time.Duration(p.makers.Load())/beside-took, mostPause); left > 0 && (*idle)() < quiet; left -= look {
 		if err := node.Pause(ctx, min(left, look)); err != nil {
 			return err
 		}
