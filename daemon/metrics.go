@@ -150,6 +150,6 @@ func (c activityCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(placeWidthDesc, prometheus.GaugeValue, s.Bandwidth, s.Place)
 	}
 	for op, t := range a.Times {
-		ch <- prometheus.MustNewConstHistogram(timeDesc, t.Count, t.Seconds, t.UpTo, op)
+		ch <- prometheus.MustNewConstHistogram(timeDesc, uint64(t.Count()), t.Seconds, t.UpTo(), op)
 	}
 }

@@ -19,9 +19,9 @@ type (
 // Activity is what the mount of this node and its client have done since their start.
 type Activity struct {
 	Traffic
-	MetaLocal, MetaRemote, MetaSealed int64            // metadata calls, by where they were answered
-	Times                             map[string]Times // of the kernel's requests, by operation
-	Sources                           []SourceStatus   // the places that datasets were read from
+	MetaLocal, MetaRemote, MetaSealed int64                     // metadata calls, by where they were answered
+	Times                             map[string]training.Waits // of the kernel's requests, by operation
+	Sources                           []SourceStatus            // the places that datasets were read from
 	Reads                             map[metadata.DatasetID]training.Reads
 }
 
@@ -38,13 +38,6 @@ type SourceStatus struct {
 	Failures    int64   `json:"failures"`    // reads that failed or were not answered in time
 	Bytes       int64   `json:"bytes"`       // since the start
 	Outstanding int     `json:"outstanding"` // reads now
-}
-
-// Times is how long requests of one kind took.
-type Times struct {
-	Count   uint64
-	Seconds float64            // of all together
-	UpTo    map[float64]uint64 // how many took at most so many seconds
 }
 
 const (

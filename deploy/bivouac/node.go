@@ -188,15 +188,19 @@ func (n *node) activity() daemon.Activity {
 			Passthrough: m.Passthrough, Prefetched: m.Prefetched,
 		},
 		MetaLocal: c.MetaLocal, MetaRemote: c.MetaRemote, MetaSealed: c.MetaSealed,
-		Times:   make(map[string]daemon.Times, len(m.Latency)),
+		Times:   make(map[string]training.Waits, len(m.Latency)),
 		Sources: n.sources(),
 		Reads:   reads(n.client.DatasetReads(), m.Datasets),
 	}
 	for op, l := range m.Latency {
-		n, s, upTo := l.Histogram()
-		a.Times[op] = daemon.Times{Count: n, Seconds: s, UpTo: upTo}
+		a.Times[op] = waits(&l)
 	}
 	return a
+}
+
+func waits(l *mount.Latency) training.Waits {
+	n, first, sum := l.Buckets()
+	return training.Waits{First: first.Seconds(), Buckets: n, Seconds: sum.Seconds()}
 }
 
 // reads returns the reads of the client and the mount, by dataset.
@@ -210,9 +214,8 @@ func reads(places map[metadata.DatasetID]stripe.DatasetReads, times map[metadata
 		all[id] = r
 	}
 	for id, t := range times {
-		n, first, sum := t.Buckets()
 		r := all[id]
-		r.Waits, r.First = training.Waits{First: first.Seconds(), Buckets: n, Seconds: sum.Seconds()}, t.First
+		r.Waits, r.First = waits(&t.Latency), t.First
 		all[id] = r
 	}
 	return all

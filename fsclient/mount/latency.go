@@ -73,15 +73,3 @@ func bound(i int) float64 { return float64(int64(firstBound)<<i) / 1e9 }
 func (l *Latency) Buckets() (n []int64, first, sum time.Duration) {
 	return slices.Clone(l.buckets[:]), firstBound, l.sum
 }
-
-// Histogram is a Prometheus histogram: the count and the sum in seconds of all requests,
-// and how many took no longer than each bound.
-func (l *Latency) Histogram() (count uint64, sum float64, upTo map[float64]uint64) {
-	upTo = make(map[float64]uint64, bounds)
-	n := int64(0)
-	for i := range bounds {
-		n += l.buckets[i]
-		upTo[bound(i)] = uint64(n)
-	}
-	return uint64(l.Count), l.sum.Seconds(), upTo
-}

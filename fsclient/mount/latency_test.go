@@ -18,22 +18,20 @@ func TestLatency(t *testing.T) {
 		sum += d
 	}
 	r := l.read()
-	count, total, upTo := r.Histogram()
-	if count != uint64(len(times)) || total != sum.Seconds() || r.Count != int64(count) {
-		t.Errorf("count %d, sum %v, want %d, %v", count, total, len(times), sum.Seconds())
+	buckets, first, total := r.Buckets()
+	if total != sum || r.Count != int64(len(times)) || len(buckets) != bounds+1 {
+		t.Errorf("count %d, sum %v, %d buckets, want %d, %v, %d", r.Count, total, len(buckets), len(times), sum, bounds+1)
 	}
-	if len(upTo) != bounds {
-		t.Errorf("%d bounds, want %d", len(upTo), bounds)
-	}
-	for b, n := range upTo {
-		want := uint64(0)
+	upTo := int64(0)
+	for i, n := range buckets[:bounds] {
+		want := int64(0)
 		for _, d := range times {
-			if d.Seconds() <= b {
+			if d <= first<<i {
 				want++
 			}
 		}
-		if n != want {
-			t.Errorf("%d times up to %v s, want %d", n, b, want)
+		if upTo += n; upTo != want {
+			t.Errorf("%d times up to %v, want %d", upTo, first<<i, want)
 		}
 	}
 }
