@@ -19,7 +19,7 @@ func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
 		if r == nil {
 			return append(ws, t.early()...)
 		}
-		if t.held+t.cfg.Mean > t.cfg.Budget && !t.relieve() {
+		if !t.fits(r) {
 			return ws
 		}
 		at := r.take()
@@ -160,14 +160,24 @@ func (t *Tracker) fileAt(r *rank, at int) int {
 	return -1
 }
 
-// relieve releases held files that are behind their rank's front, to make room; false if there are
-// none.
-func (t *Tracker) relieve() bool {
-	found := false
+// fits reports whether the budget has room for the next file of a rank, and makes room if it can. A file that is larger
+// than the whole budget has room if nothing else is held.
+func (t *Tracker) fits(r *rank) bool {
+	n := t.cfg.Mean
+	if f := t.fileAt(r, r.first()); f >= 0 {
+		n = min(t.cfg.Size(f), t.cfg.Budget)
+	}
+	if t.held+n > t.cfg.Budget {
+		t.relieve()
+	}
+	return t.held+n <= t.cfg.Budget
+}
+
+// relieve releases held files that are behind their rank's front, to make room.
+func (t *Tracker) relieve() {
 	for _, r := range t.active {
 		for _, it := range slices.Clone(r.items) {
 			if it.fetched && it.at < r.front {
-				found = true
 				if it.stored {
 					t.count.hits++
 				}
@@ -175,7 +185,6 @@ func (t *Tracker) relieve() bool {
 			}
 		}
 	}
-	return found
 }
 
 // Fetched takes the result of a want. It reports whether the file is still wanted.
