@@ -37,7 +37,8 @@ func (p *Places) Named() []struct {
 	}{{"prefetched", &p.Prefetched}, {"local", &p.Local}, {"replica", &p.Replica}, {"remote", &p.Remote}, {"source", &p.Source}}
 }
 
-func (p *Places) add(q Places, sign int64) {
+// Add adds sign times q.
+func (p *Places) Add(q Places, sign int64) {
 	from := q.Named()
 	for i, c := range p.Named() {
 		c.Samples += sign * from[i].Samples
@@ -73,7 +74,7 @@ func (e *Epoch) merge(o Epoch) {
 		e.Began = o.Began
 	}
 	e.Ended = max(e.Ended, o.Ended)
-	e.Places.add(o.Places, 1)
+	e.Places.Add(o.Places, 1)
 	e.Waits.add(o.Waits, 1)
 	if o.Ranks != nil {
 		if e.Ranks == nil {

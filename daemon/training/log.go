@@ -123,7 +123,7 @@ func (l *Log) Take(at time.Time, id metadata.DatasetID, now Reads, f Following) 
 		s.Epochs[epoch] = e
 		s.trim()
 	}
-	e.Places.add(new.Places, 1)
+	e.Places.Add(new.Places, 1)
 	e.Waits.add(new.Waits, 1)
 	e.Ended = metadata.TimeOf(at)
 	l.dirty = true
@@ -135,7 +135,7 @@ func (r Reads) since(before Reads) Reads {
 		before.Prefetched = Count{}
 	}
 	d := Reads{Places: r.Places}
-	d.Places.add(before.Places, -1)
+	d.Places.Add(before.Places, -1)
 	d.Waits.add(r.Waits, 1)
 	d.Waits.add(before.Waits, -1)
 	return d

@@ -79,6 +79,7 @@ type covers struct {
 	memory int64          // of this machine, in bytes
 	wg     sync.WaitGroup // helpers and waits for them
 
+	opens   *opens
 	uncover func(name string) // Mount.Uncover
 	reveal  func()            // is called when a dataset is no longer hidden
 	active  func(name string) (cluster.Dataset, bool)
@@ -102,7 +103,7 @@ type covered struct {
 
 func newCovers(n *node, by coverer) *covers {
 	c := &covers{
-		node: n, by: by, memory: machineMemory(),
+		node: n, by: by, memory: machineMemory(), opens: newOpens(n),
 		seen: make(map[metadata.DatasetID]*covered), shown: make(map[metadata.DatasetID]bool),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -234,6 +235,7 @@ func (c *covers) forget(ds cluster.Dataset) {
 	// If this run of the daemon has not mounted over ds, what is mounted there may be over its successor.
 	keep := c.succeeded(ds) || taken
 	c.mu.Unlock()
+	c.opens.end(ds.ID)
 	if !keep {
 		c.uncover(ds.Name)
 	}
@@ -294,6 +296,9 @@ func (c *covers) done(x *covered, m *mount.Cover, view bool) (detach, again bool
 		x.served = append(x.served, m)
 		x.view = view
 	}
+	if x.ds.Phase.Ended() {
+		c.opens.end(x.ds.ID)
+	}
 	again, x.again = x.again && x.view, false
 	c.linkAll(x)
 	return m != nil && x.ds.Phase.Ended() && !c.succeeded(x.ds), again
@@ -302,7 +307,7 @@ func (c *covers) done(x *covered, m *mount.Cover, view bool) (detach, again bool
 // cover mounts a cover; nil if it cannot.
 func (c *covers) cover(ds cluster.Dataset) *mount.Cover {
 	root := metadata.SealedIno(ds.ID, metadata.DirPart, 0)
-	m, err := c.begin(ds, c.by.cover, func(dev *os.File) (*mount.Cover, error) {
+	m, _, err := c.begin(ds, c.by.cover, func(dev *os.File) (*mount.Cover, error) {
 		return c.node.mount.Cover(dev, root, c.node.ahead.of(ds.ID))
 	}, func(to net.Conn) error { return mounts.TellRoot(to, root) })
 	log := c.node.log.WithField("dataset", ds.Name)

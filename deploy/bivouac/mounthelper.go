@@ -20,12 +20,12 @@ const (
 )
 
 // begin starts a helper with by, serves its connection with the Cover that adopt makes, tells the helper
-// what it has to know, and waits until it has mounted. After an error the Cover has ended.
+// what it has to know, and waits until it has mounted. It returns the root of a view, too. After an error the Cover has ended.
 func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string) (*mounts.Mounting, error),
-	adopt func(*os.File) (*mount.Cover, error), tell func(net.Conn) error) (*mount.Cover, error) {
+	adopt func(*os.File) (*mount.Cover, error), tell func(net.Conn) error) (m *mount.Cover, root *os.File, err error) {
 	h, err := by(c.ctx, ds.Name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c.wg.Go(func() {
 		if err := h.End(); err != nil {
@@ -34,27 +34,28 @@ func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string) (*mo
 	})
 	near, err := mounts.Conn(h.Talk)
 	if err != nil {
-		return nil, errors.Join(err, h.Dev.Close())
+		return nil, nil, errors.Join(err, h.Dev.Close())
 	}
 	defer near.Close()                                            // which ends a helper that still listens
 	defer context.AfterFunc(c.ctx, func() { _ = near.Close() })() // it may be closed already
 	_ = near.SetDeadline(time.Now().Add(helperTime))              // a helper that cannot be killed hides the dataset no longer
-	m, err := adopt(h.Dev)
+	m, err = adopt(h.Dev)
 	_ = h.Dev.Close() // m has its own
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	go m.Serve() // ends with the mount, or with the helper that fails to make it
 	if err = tell(near); err != nil {
 		_ = near.CloseWrite() // the helper is to fail
 	}
-	if e := mounts.AwaitMounted(near); e != nil {
+	root, e := mounts.AwaitMounted(near)
+	if e != nil {
 		_ = near.Close()
 		select {
 		case <-m.Served():
 		case <-time.After(helperEnd): // the helper hangs in a drive, and holds the mount
 		}
-		return nil, errors.Join(e, err)
+		return nil, nil, errors.Join(e, err)
 	}
-	return m, nil
+	return m, root, nil
 }

@@ -192,6 +192,7 @@ func (n *node) activity() daemon.Activity {
 		Sources: n.sources(),
 		Reads:   reads(n.client.DatasetReads(), m.Datasets),
 	}
+	n.covers.opens.addTo(a.Reads)
 	for op, l := range m.Latency {
 		a.Times[op] = waits(&l)
 	}

@@ -92,20 +92,23 @@ func (p *prefetchers) see(ds cluster.Dataset) {
 
 // of returns the prefetch of a dataset; nil if there is none.
 func (p *prefetchers) of(ds metadata.DatasetID) mount.Prefetch {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if e, ok := p.engines[ds]; ok {
-		return e.Engine
+	if e := p.engine(ds); e != nil {
+		return e
 	}
 	return nil
 }
 
+// engine returns the engine of a dataset; nil if there is none.
+func (p *prefetchers) engine(ds metadata.DatasetID) *prefetch.Engine {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.engines[ds].Engine
+}
+
 // state returns how the plan of a dataset is followed on this node.
 func (p *prefetchers) state(ds metadata.DatasetID) accessplan.State {
-	p.mu.Lock()
-	e, ok := p.engines[ds]
-	p.mu.Unlock()
-	if !ok {
+	e := p.engine(ds)
+	if e == nil {
 		return accessplan.State{Phase: accessplan.Waiting}
 	}
 	s := e.State()

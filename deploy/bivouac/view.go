@@ -25,13 +25,14 @@ import (
 func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	log, began := c.node.log.WithField("dataset", ds.Name), time.Now()
 	v := viewBuild{node: c.node, ds: ds, sum: sum}
-	m, err := c.begin(ds, c.by.view, func(dev *os.File) (*mount.Cover, error) {
+	m, root, err := c.begin(ds, c.by.view, func(dev *os.File) (*mount.Cover, error) {
 		return c.node.mount.Objects(dev, ds.ID, c.node.ahead.of(ds.ID))
 	}, func(to net.Conn) error { return v.tell(c.ctx, to) })
 	if err != nil {
 		log.WithError(err).Info("could not make a kernel view of the dataset; it is read through FUSE")
 		return nil
 	}
+	c.opens.watch(c.ctx, &c.wg, ds, root) // before programs see the dataset
 	log.WithFields(logrus.Fields{"files": sum.Files, "took": time.Since(began).Round(time.Millisecond)}).
 		Info("the dataset has a kernel view; the kernel reads its local files directly")
 	return m
@@ -208,6 +209,7 @@ func (c *covers) remake(x *covered) {
 	if ended {
 		return // a successor may have the name
 	}
+	c.opens.end(x.ds.ID)
 	c.uncover(name)
 	c.node.log.WithField("dataset", name).Info("local files of the dataset have changed; making the kernel view again")
 	c.mu.Lock()

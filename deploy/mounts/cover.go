@@ -71,7 +71,7 @@ func (c Cover) Help() error {
 	defer talk.Close()
 	p, m, err := c.make()
 	root, herr := hearRoot(talk) // which comes when the daemon has the descriptor
-	return p.attach(talk, m, root, cmp.Or(err, herr))
+	return p.attach(talk, m, root, false, cmp.Or(err, herr))
 }
 
 // make makes c, not attached anywhere yet, and opens its mountpoint.

@@ -145,7 +145,12 @@ func receiveFile(ctx context.Context, conn *net.UnixConn) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	msgs, err := unix.ParseSocketControlMessage(oob[:n])
+	return sentFile(oob[:n], "/dev/fuse")
+}
+
+// sentFile is the one descriptor that came with a packet.
+func sentFile(oob []byte, name string) (*os.File, error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(msgs) != 1 {
 		return nil, fmt.Errorf("the mount helper sent no descriptor: %w", syscall.EPROTO)
 	}
@@ -154,5 +159,5 @@ func receiveFile(ctx context.Context, conn *net.UnixConn) (*os.File, error) {
 		return nil, fmt.Errorf("the mount helper sent no descriptor: %w", syscall.EPROTO)
 	}
 	unix.CloseOnExec(fds[0])
-	return os.NewFile(uintptr(fds[0]), "/dev/fuse"), nil
+	return os.NewFile(uintptr(fds[0]), name), nil
 }

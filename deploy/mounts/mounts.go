@@ -36,6 +36,15 @@
 //   - An object that is removed takes space while a view has it open. When replicas give way to scratch, or a
 //     file is damaged and cannot be repaired, the daemon detaches the view, and makes it again.
 //
+// # Opens in a view
+//
+// No daemon sees a read that the kernel serves alone. So the helper of a view also sends a descriptor of its root, and the
+// daemon sets inotify watches for opens in its directories (Opens), with the user's rights and limits. The path from that
+// descriptor leads through the overlay and the image alone; that from the mount would ask the daemon itself, which could not be
+// killed then. A new daemon makes a new view, and has new watches. Every open is counted until there are more than 20,000 in a
+// second on the node; then watches are set for a part of the time. FUSE for one file in 64 would slow these reads down, and
+// fanotify needs root at all times.
+//
 // # Views
 //
 // The helper of a view is root and works for a user. These rules keep the two apart:

@@ -33,8 +33,8 @@ func (c *Cover) point() (*point, error) {
 func (p *point) close() { _ = unix.Close(p.data) } // it was only a handle
 
 // attach mounts m over the directory of the dataset with this root, unless making it failed, and
-// reports to the daemon. It closes p and m.
-func (p *point) attach(talk *os.File, m int, root metadata.Ino, failed error) error {
+// reports to the daemon, with a handle of m if it is a view. It closes p and m.
+func (p *point) attach(talk *os.File, m int, root metadata.Ino, view bool, failed error) error {
 	err := failed
 	if err == nil {
 		defer p.close()
@@ -44,8 +44,15 @@ func (p *point) attach(talk *os.File, m int, root metadata.Ino, failed error) er
 	if err != nil {
 		return errors.Join(err, tellFailure(talk, err))
 	}
-	_, err = talk.WriteString(saidMounted + "\n")
-	return err
+	var rights []byte
+	if view {
+		h, err := unix.Openat(m, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			defer unix.Close(h) // the daemon has its own
+			rights = unix.UnixRights(h)
+		}
+	}
+	return unix.Sendmsg(int(talk.Fd()), []byte(saidMounted+"\n"), rights, nil, unix.MSG_NOSIGNAL)
 }
 
 func (p *point) mount(m int, root metadata.Ino) error {

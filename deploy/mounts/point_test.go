@@ -78,13 +78,34 @@ func inodeOf(t *testing.T, path string) metadata.Ino {
 
 // TestAwaitMounted distinguishes a helper's success from its error and from its exit.
 func TestAwaitMounted(t *testing.T) {
-	if err := AwaitMounted(strings.NewReader("ok\n")); err != nil {
+	await := func(said string) error {
+		t.Helper()
+		near, far, err := socketpair(unix.SOCK_STREAM, "talk")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := Conn(near)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := far.WriteString(said); err != nil {
+			t.Fatal(err)
+		}
+		_ = far.Close() // all is said
+		root, err := AwaitMounted(conn)
+		if root != nil {
+			t.Error("a root that was not sent")
+		}
+		return err
+	}
+	if err := await("ok\n"); err != nil {
 		t.Errorf("a view that is mounted: %v", err)
 	}
-	if err := AwaitMounted(strings.NewReader("no loop device\n")); !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "no loop device") {
+	if err := await("no loop device\n"); !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "no loop device") {
 		t.Errorf("a view that failed: %v", err)
 	}
-	if err := AwaitMounted(strings.NewReader("")); !errors.Is(err, io.EOF) {
+	if err := await(""); !errors.Is(err, io.EOF) {
 		t.Errorf("a helper that has ended: %v, want EOF", err)
 	}
 }

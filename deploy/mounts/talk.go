@@ -1,7 +1,7 @@
 package mounts
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -35,17 +35,34 @@ func hearRoot(talk io.Reader) (metadata.Ino, error) {
 	return metadata.Ino(binary.BigEndian.Uint64(b[:])), err
 }
 
-// AwaitMounted waits until the helper has mounted over the dataset. The error is the helper's.
-func AwaitMounted(from io.Reader) error {
-	line, err := bufio.NewReader(from).ReadSlice('\n')
+// AwaitMounted waits until the helper has mounted over the dataset. It returns a handle of the root of a view, nil if there
+// is none. The error is the helper's.
+func AwaitMounted(from *net.UnixConn) (root *os.File, err error) {
+	var line []byte
+	b, oob := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4))
+	for err == nil && !bytes.HasSuffix(line, []byte("\n")) {
+		n, rights, _, _, e := from.ReadMsgUnix(b, oob)
+		line, err = append(line, b[:n]...), e
+		if err == nil && n == 0 {
+			err = io.EOF
+		}
+		if rights > 0 && root == nil {
+			root, _ = sentFile(oob[:rights], "root of a view") // without it, opens are not counted
+		}
+	}
 	said := strings.TrimSpace(string(line))
 	switch {
 	case said == saidMounted:
-		return nil
+		return root, nil
 	case said != "":
-		return fmt.Errorf("%s: %w", said, unix.EIO)
+		err = unix.EIO
+	default:
+		said = "the mount helper has ended"
 	}
-	return fmt.Errorf("the mount helper has ended: %w", err)
+	if root != nil {
+		_ = root.Close() // it was only a handle
+	}
+	return nil, fmt.Errorf("%s: %w", said, err)
 }
 
 // tellFailure sends an error as one line.

@@ -64,7 +64,7 @@ func (v View) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
 	p, view, root, err := v.make(talk)
-	return p.attach(talk, view, root, err)
+	return p.attach(talk, view, root, true, err)
 }
 
 // make makes the view, not attached anywhere yet, and opens its mountpoint.

@@ -11,8 +11,8 @@
 // probeEvery is kept in the daemon's memory instead of the page cache: its read shows where the
 // rank is, and still costs no network. Every other such probe is a beacon: its pages are dropped, so that
 // its read is seen even if the kernel still has the file from an earlier epoch. If the kernel has nearly all
-// files (resident), only beacons are fetched. Files that the kernel reads by itself, such as local ones through
-// a kernel view, are never seen.
+// files (resident), only beacons are fetched. Of files that the kernel reads by itself, such as local ones through
+// a kernel view, opens are seen in jobs of one node (Engine.Opened). They show where ranks are, and are neither hits nor misses.
 //
 // The tracker follows the plan, searches where in the plan the reads are, or has found the plan to
 // be stale:

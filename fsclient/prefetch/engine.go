@@ -90,10 +90,11 @@ type Engine struct {
 	state   accessplan.State  // guarded by mu
 }
 
-// sight is a read.
+// sight is a read, or an open of a file that the kernel reads by itself.
 type sight struct {
 	ino    metadata.Ino
 	off, n int64
+	opened bool
 }
 
 // NewEngine makes an engine; Run starts it.
@@ -110,19 +111,27 @@ func NewEngine(cfg EngineConfig) *Engine {
 // memory, or under way, which it waits for. The caller must not change them.
 func (e *Engine) Read(ctx context.Context, p Pages, ino metadata.Ino, off, n int64) []byte {
 	e.readFrom(p)
-	b, end := e.piece(ctx, sight{ino, off, n}, true)
+	b, end := e.piece(ctx, sight{ino: ino, off: off, n: n}, true)
 	if b == nil || end || int64(len(b)) == n {
 		return b
 	}
 	all := append(make([]byte, 0, n), b...) // the kernel reads across pieces
 	for int64(len(all)) < n && !end {
 		k := int64(len(all))
-		if b, end = e.piece(ctx, sight{ino, off + k, n - k}, false); b == nil {
+		if b, end = e.piece(ctx, sight{ino: ino, off: off + k, n: n - k}, false); b == nil {
 			return nil
 		}
 		all = append(all, b...)
 	}
 	return all
+}
+
+// Opened records an open of a file that the kernel reads by itself.
+func (e *Engine) Opened(ino metadata.Ino) {
+	select {
+	case e.seen <- sight{ino: ino, opened: true}:
+	default: // the tracker is busy; it misses a sample
+	}
 }
 
 // readFrom notes the connection of a read. When readers move to another one, such as a kernel view that was mounted

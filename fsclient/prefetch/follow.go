@@ -96,6 +96,12 @@ func (f *follower) observe(s sight) {
 	if !ok {
 		return
 	}
+	if s.opened {
+		if !f.numbers.Ranged() {
+			f.t.Opened(number, f.e.cfg.Now())
+		}
+		return
+	}
 	first := s.off - f.numbers.Range(number).Off&^(pageBytes-1)
 	if f.streams.budget > 0 && f.t.phase != accessplan.Stale && f.stream(number, s) && f.numbers.Len() < leastTracked {
 		return // the tracker would find no epoch

@@ -196,23 +196,30 @@ func (t *Tracker) next() int {
 }
 
 // Observe records a read of the beginning of a file that the kernel had not cached.
-func (t *Tracker) Observe(file int, now time.Time) {
+func (t *Tracker) Observe(file int, now time.Time) { t.observe(file, true, now) }
+
+// Opened records an open of a file that the kernel reads by itself. It shows where a rank is, but is no hit and no miss.
+func (t *Tracker) Opened(file int, now time.Time) { t.observe(file, false, now) }
+
+func (t *Tracker) observe(file int, read bool, now time.Time) {
 	if t.phase == accessplan.Off || file < 0 || file >= t.order.Files() {
 		return
 	}
 	t.search.add(file)
 	if t.phase == accessplan.Following {
-		t.follow(file, now)
+		t.follow(file, read, now)
 	} else {
 		t.look(now)
 	}
 }
 
-// follow matches a read with the active ranks.
-func (t *Tracker) follow(file int, now time.Time) {
-	it := t.items[file]
-	hit := t.consume(file)
-	if it != nil && it.Beacon && t.sighted(it, now) {
+// follow matches a read, or an open, with the active ranks.
+func (t *Tracker) follow(file int, read bool, now time.Time) {
+	it, hit := t.items[file], false
+	if read {
+		hit = t.consume(file)
+	}
+	if read && it != nil && it.Beacon && t.sighted(it, now) {
 		return
 	}
 	for lap, n := range []int{t.current, t.next()} {
@@ -226,28 +233,52 @@ func (t *Tracker) follow(file int, now time.Time) {
 		}
 		at, r := pos+lap*e.Len(id), t.active[id]
 		if r != nil && r.fits(at) {
+			if !read && r.seen(at) {
+				return // its read was seen: the file was not whole yet
+			}
 			t.judge(1)
-			if !hit {
+			if read && !hit {
 				t.count.misses++
 			}
-			t.sample(false)
+			if read {
+				t.sample(false)
+			}
 			r.read(at, false, now)
 			t.advanced(r)
 			return
 		}
-		if r == nil && t.near(at) {
-			t.join(id, at, now)
+		if r == nil && t.near(at) && !t.straggles(file) {
+			if !t.join(id, at, now) && read {
+				t.count.misses++
+			}
 			return
 		}
 	}
 	if hit {
 		return // prefetched, and late
 	}
-	t.count.misses++
+	if read {
+		t.count.misses++
+	}
+	if t.straggles(file) {
+		return
+	}
 	t.judge(0)
 	if t.score < lostScore {
 		t.lose()
 	}
+}
+
+// straggles reports whether a slow worker still reads a file near the end of the epoch before, although its rank has begun
+// with the current one.
+func (t *Tracker) straggles(file int) bool {
+	e := t.epoch(t.before)
+	if e == nil {
+		return false
+	}
+	id, pos, ok := e.Find(file)
+	r := t.active[id]
+	return ok && r != nil && r.front < r.window && pos >= r.length-max(r.window, 2*r.spread)
 }
 
 func (t *Tracker) judge(fit float64) { t.score += scoreWeight * (fit - t.score) }
@@ -262,19 +293,19 @@ func (t *Tracker) near(at int) bool {
 	return false
 }
 
-// join counts a read of a rank that is not active, until it is.
-func (t *Tracker) join(id, at int, now time.Time) {
+// join counts a read of a rank that is not active, and reports whether it is now.
+func (t *Tracker) join(id, at int, now time.Time) bool {
 	j := t.joining[id]
 	if d := at - j.at; j.reads > 0 && (d < -2*probeEvery || d > 2*probeEvery) {
 		j.reads = 0
 	}
 	j = joiner{at, j.reads + 1}
 	if t.joining[id] = j; j.reads < joinReads {
-		t.count.misses++
-		return
+		return false
 	}
 	delete(t.joining, id)
 	t.activate(id, at, now)
+	return true
 }
 
 // activate follows a rank from a position on.

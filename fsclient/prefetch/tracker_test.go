@@ -73,6 +73,7 @@ type loader struct {
 	batch   int
 	epochs  int
 	skip    float64 // share of the files that are read without the daemon
+	opens   bool    // opens of these files are seen
 	valid   int     // reads of validation files of the dataset after each epoch
 	exact   bool    // the script reports positions
 	unknown float64 // share of the files whose inode the kernel does not know: they stay in memory
@@ -186,6 +187,9 @@ func (l *loader) epoch(t *testing.T, e int) {
 func (l *loader) read(f, e int) {
 	l.now = l.now.Add(time.Duration(100+l.rand.IntN(400)) * time.Microsecond)
 	if l.hidden(f) {
+		if l.opens {
+			l.t.Opened(f, l.now)
+		}
 		return
 	}
 	prefetched := l.kernel[f] || l.memory[f]
@@ -267,7 +271,7 @@ func random(seed uint64) *loader {
 		rand: r, epochs: 3, workers: r.IntN(9), batch: 1 + r.IntN(48),
 		plan: shuffled{files: ranks * each, ranks: ranks, epochs: r.IntN(2) * 3, seed: seed, known: true},
 		skip: float64(r.IntN(3)) * 0.25, unknown: float64(r.IntN(3)) / 2, exact: r.IntN(4) == 0,
-		waits: seed%2 == 0,
+		waits: seed%2 == 0, opens: seed%3 == 0,
 	}
 	l.batch = min(l.batch, each/6/max(l.workers, 1)) // else all of the epoch is read at once
 	l.real = l.plan
@@ -302,6 +306,26 @@ func TestFollows(t *testing.T) {
 		}
 		if t.Failed() {
 			return
+		}
+	}
+}
+
+// TestOpened: ranks whose files the kernel reads by itself are followed by their opens, which are neither hits nor misses.
+func TestOpened(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.opens, l.skip, l.exact, l.plan.epochs, l.epochs = true, 1, false, 0, 4
+		l.run(t, 1<<30)
+		s := l.t.State()
+		if s.Phase != accessplan.Following || len(s.Ranks) != len(l.local) || s.Hits+s.Misses != 0 {
+			t.Errorf("seed %d: %v", seed, l)
+		}
+		for _, r := range s.Ranks {
+			each := l.plan.files / l.plan.ranks
+			far := r.Epoch*each + r.Position - l.epochs*each
+			if most := 2*l.batch*max(l.workers, 1) + leastWindow; max(far, -far) > most {
+				t.Errorf("seed %d: rank %d is at %d of epoch %d, want the end of epoch %d: %v", seed, r.Rank, r.Position, r.Epoch, l.epochs-1, l)
+			}
 		}
 	}
 }
