@@ -4,6 +4,7 @@
 //
 //	sender.go     brings each batch of a home to the partner, binds the home, has the map record it: of this node's
 //	              home, and of each that this node stands in for
+//	want.go       waits for copies; asks whether the partner still has its copy; passes over nodes without room
 //	wiped.go      asks the leader, before the home serves, whether its records were lost
 //	receiver.go   the copies of other homes: one store each, a second one while a new copy is made
 //	standin.go    opens a copy as a home, answers the calls for it, calls others in its place; closes and removes it

@@ -315,6 +315,29 @@ func TestWipedSeat(t *testing.T) {
 	}
 }
 
+// TestFullPartner: a node without room is not chosen again and again, whether it takes the records or refuses them.
+func TestFullPartner(t *testing.T) {
+	for name, spoil := range map[string]func(*member){
+		"no room": func(m *member) { m.full.Store(true) },
+		"refuses": func(m *member) {
+			m.fake.Serve(node.Handlers{wire.OpMirror: node.HandleFrom(func(context.Context, *rpc.Request, *wire.MirrorReq) (node.Appender, error) {
+				return nil, syscall.ENOSPC
+			})})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ms, r := job(t, 3)
+			spoil(ms[1])
+			if err := errors.Join(ms[0].Want(t.Context()), ms[0].create("a")); err != nil {
+				t.Fatal(err)
+			}
+			if n, _ := r.View().Map.Node(0); n.Partner.Node != 2 {
+				t.Errorf("the partner is %v, want the node with room", n.Partner)
+			}
+		})
+	}
+}
+
 // TestIdleHome: a home without changes notices that its partner has lost the copy, and makes another one.
 func TestIdleHome(t *testing.T) {
 	ms, r := job(t, 2)

@@ -52,13 +52,14 @@ type Sender struct {
 	full     atomic.Pointer[time.Time] // when the partner has last said that its disk is full
 
 	mu    sync.Mutex
-	turn  *sync.Cond   // of mu: a batch may be applied, or will never be
-	home  *mirror.Home // under mu
-	gen   uint64       // under mu; of the last stream
-	on    bool         // under mu: the records have a mirror
-	ended bool         // under mu
-	left  bool         // under mu; the job is over here
-	stall int          // under mu: how often changes were given up
+	turn  *sync.Cond                    // of mu: a batch may be applied, or will never be
+	home  *mirror.Home                  // under mu
+	gen   uint64                        // under mu; of the last stream
+	on    bool                          // under mu: the records have a mirror
+	ended bool                          // under mu
+	left  bool                          // under mu; the job is over here
+	stall int                           // under mu: how often changes were given up
+	avoid map[metadata.NodeID]time.Time // under mu: nodes without room for the copy, and when they said so
 }
 
 const (
@@ -75,7 +76,7 @@ func newSender(cfg *Config, id metadata.NodeID, seat metadata.Epoch) *Sender {
 		node: cfg.Node, number: cfg.Run, id: id, seat: seat, peer: cfg.Peer, lease: cfg.Lease, patience: cfg.Patience,
 		log: cfg.Node.Log().WithField("part", "partner").WithField("home", id), kick: make(chan struct{}, 1), recheck: make(chan struct{}, 1),
 	}
-	s.turn = sync.NewCond(&s.mu)
+	s.turn, s.avoid = sync.NewCond(&s.mu), make(map[metadata.NodeID]time.Time)
 	return s
 }
 
@@ -274,7 +275,7 @@ func (s *Sender) begin(m cluster.Map) (begun bool, err error) {
 		return false, nil
 	}
 	s.gen = max(s.gen+1, uint64(s.number))
-	return s.home.Begin(m, s.gen), nil
+	return s.home.Begin(m, s.gen, s.avoided()...), nil
 }
 
 // errLost says that the stream has ended.
@@ -362,9 +363,14 @@ func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) e
 				now := time.Now()
 				s.full.Store(&now)
 			}
+			if s.declined(to, r.Full, false) {
+				return errLost
+			}
 			return s.judge(mirror.Verdict(r.Verdict), r.Last)
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, syscall.ENOSPC) && s.declined(to, true, true):
+			return errLost
 		}
 		s.log.WithError(err).WithField("to", to.Node).Debug("partner has not taken a message: sending it again")
 		if time.Since(since) > s.patience { // only the link to it is cut, else the map says that it is lost
@@ -376,15 +382,6 @@ func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) e
 			return err
 		}
 	}
-}
-
-// Leave lets changes go on without the partner: the job is over on this node, and the partner may be gone.
-func (s *Sender) Leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.left = true
-	s.home.Release()
-	s.turn.Broadcast()
 }
 
 // replace ends the home: another node has it.

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
@@ -66,4 +67,41 @@ func (s *Sender) probe(ctx context.Context) {
 	if ok && s.send(ctx, m, nil) != nil {
 		wake(s.kick) // the stream has ended: another one begins
 	}
+}
+
+// avoided returns the nodes that lately had no room for the copy. Called with mu.
+func (s *Sender) avoided() (ids []metadata.NodeID) {
+	for id, at := range s.avoid {
+		if time.Since(at) < s.patience {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// declined ends a stream to a node without room, unless the home is bound to it; if it has taken the message, only if
+// there is another node.
+func (s *Sender) declined(to cluster.Partner, full, refused bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !full || s.home.Bound().Since > 0 {
+		return false
+	}
+	_, other := s.node.View().Map.NextPartner(s.id, append(s.avoided(), to.Node)...)
+	if !refused && !other {
+		return false
+	}
+	s.avoid[to.Node] = time.Now()
+	s.home.Abandon()
+	s.turn.Broadcast()
+	return true
+}
+
+// Leave lets changes go on without the partner: the job is over on this node, and the partner may be gone.
+func (s *Sender) Leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = true
+	s.home.Release()
+	s.turn.Broadcast()
 }

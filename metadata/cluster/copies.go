@@ -10,7 +10,7 @@ import (
 // that were Up in the epoch e. It is id alone if there is none.
 // All of a node's files have the same partner, so the loss of two nodes destroys few files.
 func (m Map) pair(id metadata.NodeID, e metadata.Epoch) []metadata.NodeID {
-	n, ok := m.neighbour(id, func(n *Node) bool { return e == 0 || n.upAt(e) }, id)
+	n, ok := m.neighbour(id, func(n *Node) bool { return e == 0 || n.upAt(e) })
 	if !ok {
 		return []metadata.NodeID{id}
 	}
@@ -178,7 +178,7 @@ func (m Map) spare(p Part, other metadata.NodeID, e metadata.Epoch) (best metada
 		return own.ID, true
 	}
 	if p.Local {
-		return m.neighbour(other, up, other)
+		return m.neighbour(other, up)
 	}
 	h := m.hash(kindSpare, uint64(p.Ino)^mix(uint64(p.Index)))
 	for _, apart := range []bool{true, false} {

@@ -66,10 +66,11 @@ func (m Map) ServesSince(id metadata.NodeID, since metadata.Epoch) bool {
 }
 
 // NextPartner returns a node that can get the second copy of the records of the home id: the neighbour of the node that
-// has them, of those that are Up. A home that was replaced does not get its own.
-func (m Map) NextPartner(id metadata.NodeID) (Partner, bool) {
+// has them, of those that are Up. A home that was replaced does not get its own, and
+// none of the nodes full is chosen.
+func (m Map) NextPartner(id metadata.NodeID, full ...metadata.NodeID) (Partner, bool) {
 	at, _ := m.HomeAt(id)
-	n, ok := m.neighbour(at, func(n *Node) bool { return n.State == Up }, id)
+	n, ok := m.neighbour(at, func(n *Node) bool { return n.State == Up }, append(full, id)...)
 	return Partner{Node: n, Since: m.Epoch}, ok
 }
 

@@ -18,12 +18,12 @@ func (m Map) switched() bool {
 }
 
 // neighbour returns the node that gets the second copy of what the node id has: one that want is true for, but neither
-// id nor except. It is behind another leaf switch if possible, else the next node by number.
-func (m Map) neighbour(id metadata.NodeID, want func(*Node) bool, except metadata.NodeID) (metadata.NodeID, bool) {
+// id nor any of except. It is behind another leaf switch if possible, else the next node by number.
+func (m Map) neighbour(id metadata.NodeID, want func(*Node) bool, except ...metadata.NodeID) (metadata.NodeID, bool) {
 	if int(id) >= len(m.Nodes) {
 		return 0, false
 	}
-	can := func(n *Node) bool { return n.ID != id && n.ID != except && want(n) }
+	can := func(n *Node) bool { return n.ID != id && !slices.Contains(except, n.ID) && want(n) }
 	choices := []func(*Node) bool{can}
 	if m.switched() {
 		apart := func(n *Node) bool { return n.Switch != m.Nodes[id].Switch && can(n) }

@@ -143,12 +143,12 @@ func (h *Home) release() {
 // Replace ends the home: no batch may be applied any more.
 func (h *Home) Replace() { h.replaced, h.to = true, cluster.Partner{} }
 
-// Begin begins a stream to the bound partner, or to one that m has, and reports whether there is one. Its gen is
+// Begin begins a stream to the bound partner, or to one that m has and that is not full, and reports whether there is one. Its gen is
 // greater than any before. The records must be read after it.
-func (h *Home) Begin(m cluster.Map, gen uint64) bool {
+func (h *Home) Begin(m cluster.Map, gen uint64, full ...metadata.NodeID) bool {
 	p, ok := h.bound, h.bound.Since > 0
 	if !ok {
-		p, ok = m.NextPartner(h.self)
+		p, ok = m.NextPartner(h.self, full...)
 	}
 	if n, _ := m.Node(h.self); !ok || h.replaced || n.Seat().Since != h.seat {
 		return false
