@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 )
 
@@ -88,6 +89,9 @@ type Participant interface {
 
 // ErrUnknownOutcome is in the error of a change that may have taken effect, because another node has it, or will have.
 var ErrUnknownOutcome = errors.New("the change may have taken effect")
+
+// ErrMoved says that another node has the home that was asked, and that nothing was done. The call is to be repeated there.
+var ErrMoved error = syscall.EREMCHG
 
 // Outcome is the outcome of a transaction.
 type Outcome uint8

@@ -342,6 +342,21 @@ func TestAnswersInStep(t *testing.T) {
 	}
 }
 
+// TestMovedInCall: a change that a home could not finish, because another node has it now, is made there if it may be made
+// twice. Of others the outcome is unknown.
+func TestMovedInCall(t *testing.T) {
+	hs := homes(t, 1)
+	for op, moved := range map[wire.Op]bool{wire.OpAppend: true, wire.OpOpen: true, wire.OpCreate: false, wire.OpLink: false} {
+		h := hs[0].fenced(func(context.Context, *rpc.Request, *rpc.Response) error {
+			return fmt.Errorf("%w: another node: %w", metadata.ErrUnknownOutcome, syscall.EAGAIN)
+		})
+		err := h(t.Context(), &rpc.Request{Op: op}, new(rpc.Response))
+		if errors.Is(err, metadata.ErrMoved) != moved || !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("%v: %v, want moved %v", op, err, moved)
+		}
+	}
+}
+
 func TestHeardRun(t *testing.T) {
 	s := homes(t, 1)[0]
 	for i, c := range []struct {

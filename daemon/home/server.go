@@ -192,8 +192,11 @@ func (s *Server) fenced(h rpc.Handler) rpc.Handler {
 			return err
 		}
 		err := h(ctx, r, resp)
-		if err == nil && r.Op.Reads() {
+		switch {
+		case err == nil && r.Op.Reads():
 			err = s.cfg.Serves()
+		case errors.Is(err, metadata.ErrUnknownOutcome) && errors.Is(err, syscall.EAGAIN) && r.Op.Repeatable():
+			err = fmt.Errorf("%w: %w", metadata.ErrMoved, err) // where it may be done a second time
 		}
 		return err
 	}

@@ -155,8 +155,11 @@ func (s *Sender) add(changes []byte) (done func(), err error) {
 	}, nil
 }
 
-// errReplaced is retried by clients: they learn of the stand-in by the next view.
+// errReplaced is the error of a change that the home could not finish.
 var errReplaced = fmt.Errorf("%w: another node has taken over the names: %w", metadata.ErrUnknownOutcome, syscall.EAGAIN)
+
+// errMoved is retried by clients: they learn of the stand-in by the next view.
+var errMoved = fmt.Errorf("another node has taken over the names: %w: %w", metadata.ErrMoved, syscall.EAGAIN)
 
 // Replaced reports whether another node stands in for the home now.
 func (s *Sender) Replaced() bool {
@@ -169,7 +172,7 @@ func (s *Sender) Serves() error {
 	case !s.guarded.Load():
 		return nil
 	case s.Replaced():
-		return errReplaced
+		return errMoved
 	case s.blank.Load():
 		return fmt.Errorf("no leader has said yet whether the names of this node are on its partner: %w", syscall.EHOSTDOWN)
 	case !s.lease.Valid(time.Now()):

@@ -230,7 +230,7 @@ func (p *Partner) at(ctx context.Context, to metadata.NodeID) (standIn, error) {
 		}
 		n, _ := p.node.View().Map.Node(to)
 		if !n.Partner.StandsIn || n.Partner.Node != p.node.Self() {
-			return s, fmt.Errorf("this node does not stand in for node %d: %w", to, syscall.EAGAIN)
+			return s, fmt.Errorf("this node does not stand in for node %d: %w: %w", to, metadata.ErrMoved, syscall.EAGAIN)
 		}
 		select {
 		case <-ctx.Done():

@@ -52,6 +52,9 @@ func (e *callError) Error() string {
 
 func (e *callError) Unwrap() error { return e.errno }
 
+// Is makes metadata.ErrMoved EAGAIN, for those who retry by themselves.
+func (e *callError) Is(err error) bool { return err == syscall.EAGAIN && e.errno == metadata.ErrMoved }
+
 // connectError says that no connection could be made.
 type connectError struct {
 	errno syscall.Errno

@@ -9,6 +9,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 const (
@@ -20,8 +21,9 @@ const (
 
 // Retrier is a Caller for data that only one node has. If a call finds no connection it waits for
 // one. If its connection broke it is repeated, if it is wire.Op.Repeatable; else, if the server
-// caches its reply (wire.Op.ReplyCached), that is fetched first. This goes on for half a minute,
-// unless the context ends or the node is given up.
+// caches its reply (wire.Op.ReplyCached), that is fetched first. If another node has the home that was
+// asked (metadata.ErrMoved), it is repeated. This goes on for half a minute, unless the context ends or
+// the node is given up.
 type Retrier struct {
 	caller Caller
 	dead   func() error
@@ -63,6 +65,9 @@ func (p *Retrier) retryLoop(ctx context.Context, c *Call, err error) error {
 		}
 		err = p.retry(until, c, &lost)
 	}
+	if errors.Is(err, metadata.ErrMoved) { // the caller must not go on
+		err = fmt.Errorf("%v: %w", err, syscall.EIO)
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -93,6 +98,9 @@ func (p *Retrier) retry(ctx context.Context, c *Call, lost *error) error {
 // retryable reports whether a call that failed with err may be repeated: nothing of it was sent, it
 // is repeatable, or the peer may have its reply. The error of a handler is final.
 func retryable(c *Call, err error) bool {
+	if errors.Is(err, metadata.ErrMoved) {
+		return true
+	}
 	var e *callError
 	if !errors.As(err, &e) || e.cause == nil {
 		return false

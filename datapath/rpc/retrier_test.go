@@ -3,12 +3,14 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // script is a Caller with a list of results; the last one repeats.
@@ -52,6 +54,8 @@ func TestPatient(t *testing.T) {
 		{"the handler's own connection", wire.OpRead, []error{said(syscall.ECONNRESET), nil}, syscall.ECONNRESET, 1},
 		{"no space at the second try", wire.OpWrite, []error{down, said(syscall.ENOSPC), nil}, syscall.ENOSPC, 2},
 		{"no answer in time", wire.OpRead, []error{said(syscall.ETIMEDOUT), nil}, syscall.ETIMEDOUT, 1},
+		{"another node has the home", wire.OpCreate, []error{said(syscall.EREMCHG), fmt.Errorf("here: %w", metadata.ErrMoved), nil}, nil, 3},
+		{"try again, says a handler", wire.OpLock, []error{said(syscall.EAGAIN), nil}, syscall.EAGAIN, 1},
 		{"closed", wire.OpRead, []error{down, said(syscall.ESHUTDOWN), nil}, syscall.ESHUTDOWN, 2},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -97,6 +101,17 @@ func TestPatientGivesUp(t *testing.T) {
 }
 
 func TestPatientEnds(t *testing.T) {
+	moved := said(syscall.EREMCHG)
+	if !errors.Is(moved, syscall.EAGAIN) {
+		t.Errorf("%v is not EAGAIN for callers that repeat by themselves", moved)
+	}
+	away := NewRetrier(&script{answers: []error{moved}}, hopeful)
+	away.limit = 20 * time.Millisecond
+	err := away.Do(context.Background(), &Call{Op: wire.OpSetattr})
+	if wantErrno(t, err, syscall.EIO); errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("%v is repeated once more", err)
+	}
+
 	down := &script{answers: []error{unanswered(syscall.EHOSTDOWN)}}
 	p := NewRetrier(down, hopeful)
 	p.limit = 20 * time.Millisecond

@@ -37,7 +37,7 @@ func errnoOf(err error) syscall.Errno {
 		return syscall.EIO
 	}
 	switch e {
-	case syscall.ENOSYS, syscall.ENOTSUP,
+	case syscall.ENOSYS, syscall.ENOTSUP, syscall.EREMOTE, syscall.EREMCHG,
 		syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNRESET, syscall.ECONNREFUSED,
 		syscall.EPIPE, syscall.ESHUTDOWN, syscall.ENOTCONN, syscall.EBADRQC, syscall.EBADMSG, syscall.EPROTO, syscall.EMSGSIZE:
 		return syscall.EIO
@@ -52,6 +52,9 @@ func errnoOf(err error) syscall.Errno {
 // warning.
 func (s *fsys) fail(o op, node uint64, err error) fuse.Status {
 	e := errnoOf(err)
+	if e == syscall.EAGAIN && !o.mayTryAgain() {
+		e = syscall.EIO
+	}
 	if o == opLookup && e == syscall.ENOENT || e == syscall.ENODATA || e == syscall.ERANGE {
 		return fuse.Status(e) // an answer rather than an error
 	}
@@ -64,6 +67,10 @@ func (s *fsys) fail(o op, node uint64, err error) fuse.Status {
 	s.warn(s.log.WithError(err).WithField("operation", o.String()).WithField("inode", metadata.Ino(node).String()), "file operation failed")
 	return fuse.Status(e)
 }
+
+// mayTryAgain reports whether EAGAIN is an answer. Of a read or a write it is none: programs, and the runtime of Go, would
+// wait for the file to become ready.
+func (o op) mayTryAgain() bool { return o == opSetlk || o == opSetlkw || o == opSetxattr }
 
 // warn logs one line a second as a warning, the others at debug level.
 func (s *fsys) warn(l *logrus.Entry, what string) {

@@ -7,6 +7,9 @@ import (
 	"io"
 	"syscall"
 	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/sirupsen/logrus"
 )
 
 func TestErrnoOf(t *testing.T) {
@@ -35,6 +38,16 @@ func TestErrnoOf(t *testing.T) {
 	for _, tt := range tests {
 		if got := errnoOf(tt.err); got != tt.want {
 			t.Errorf("errnoOf(%v) = %v, want %v", tt.err, got, tt.want)
+		}
+	}
+}
+
+// TestAgain: no read or write answers EAGAIN: the program would wait for the file to become ready, for ever.
+func TestAgain(t *testing.T) {
+	s := &fsys{log: logrus.NewEntry(&logrus.Logger{Out: io.Discard})}
+	for o, want := range map[op]syscall.Errno{opWrite: syscall.EIO, opRead: syscall.EIO, opFsync: syscall.EIO, opOpen: syscall.EIO, opSetlk: syscall.EAGAIN} {
+		if got := s.fail(o, 7, fmt.Errorf("the home moves: %w", syscall.EAGAIN)); got != fuse.Status(want) {
+			t.Errorf("%v: %v, want %v", o, got, want)
 		}
 	}
 }
