@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
@@ -29,6 +30,7 @@ type Receiver struct {
 	dir   string
 	room  func() bool
 	log   *logrus.Entry
+	over  atomic.Bool // the copies are closed, or will be at once
 
 	mu    sync.Mutex
 	homes map[metadata.NodeID]*received // under mu
@@ -147,6 +149,9 @@ func (r *Receiver) onMirror(_ context.Context, req *rpc.Request, q *wire.MirrorR
 	h := r.of(q.Home)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if r.over.Load() {
+		return nil, fmt.Errorf("the daemon ends: %w", syscall.ESHUTDOWN)
+	}
 	n, _ := r.node.View().Map.Node(q.Home)
 	seat := n.Seat()
 	if q.Seat == 0 && q.Home != req.Peer || q.Seat > 0 && q.Seat == seat.Since && seat.Node != req.Peer {
@@ -262,6 +267,7 @@ func (r *Receiver) giveUp(id metadata.NodeID, seat metadata.Epoch) error {
 }
 
 func (r *Receiver) close() error {
+	r.over.Store(true)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata/copies"
 	"github.com/bivouacfs/bivouac/metadata/mirror"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
@@ -92,5 +94,20 @@ func TestDropAgain(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", fmt.Sprint(left), err)
+	}
+}
+
+// TestLateMessage: a message to a daemon that has closed its copies is refused.
+func TestLateMessage(t *testing.T) {
+	ms, _ := job(t, 2)
+	if err := errors.Join(ms[0].Want(t.Context()), ms[1].recv.close()); err != nil {
+		t.Fatal(err)
+	}
+	h := ms[1].recv.of(0)
+	h.mu.Lock()
+	q := &wire.MirrorReq{Gen: h.state.Whole.Gen, Seq: h.state.Whole.Seq + 1, Complete: true}
+	h.mu.Unlock()
+	if _, err := ms[1].recv.onMirror(t.Context(), &rpc.Request{Peer: 0}, q); !errors.Is(err, syscall.ESHUTDOWN) {
+		t.Errorf("a late message: %v, want ESHUTDOWN", err)
 	}
 }
