@@ -42,6 +42,13 @@ func newRank(id, at, length int, now time.Time) *rank {
 	return r
 }
 
+// activate follows a rank from a position on.
+func (t *Tracker) activate(id, at int, now time.Time) *rank {
+	r := newRank(id, at, t.epoch(t.current).Len(id), now)
+	t.active[id] = r
+	return r
+}
+
 // fits reports whether a read at a position is one of the rank's next ones, or follows another one,
 // as those of a late worker do.
 func (r *rank) fits(at int) bool {
@@ -99,17 +106,6 @@ func (r *rank) read(at int, beacon bool, now time.Time) {
 	case !alone:
 		r.advance(at+1, now)
 	}
-}
-
-// moved records an exact position.
-func (r *rank) moved(at int, now time.Time) {
-	if at < r.front {
-		r.front, r.was, r.next, r.beacon, r.at = at, at, at, at, now // the script went back
-		r.early = at
-		clear(r.done)
-		return
-	}
-	r.advance(at, now)
 }
 
 func (r *rank) advance(front int, now time.Time) {

@@ -308,13 +308,6 @@ func (t *Tracker) join(id, at int, now time.Time) bool {
 	return true
 }
 
-// activate follows a rank from a position on.
-func (t *Tracker) activate(id, at int, now time.Time) *rank {
-	r := newRank(id, at, t.epoch(t.current).Len(id), now)
-	t.active[id] = r
-	return r
-}
-
 // advanced gives up the files that a rank has passed, ends an epoch that all ranks have read, and drops ranks
 // that fell behind.
 func (t *Tracker) advanced(r *rank) {
@@ -394,8 +387,11 @@ func (t *Tracker) Position(id, epoch, pos int, now time.Time) {
 	r := t.active[id]
 	if r == nil {
 		r = t.activate(id, pos+lap, now)
-	} else if at := pos + lap; at > r.front || r.front-at > r.length/2 {
-		r.moved(at, now)
+	} else if at := pos + lap; at > r.front {
+		r.advance(at, now)
+	} else if r.front-at > r.length/2 { // the script went back: what is held is for later positions
+		t.deactivate(r)
+		r = t.activate(id, at, now)
 	}
 	t.advanced(r)
 }

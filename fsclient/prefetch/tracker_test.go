@@ -663,3 +663,27 @@ func TestBudgetOfLargeFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestPositionGoesBack: a rank that begins the epoch again gets its next files, although the budget was spent on later ones.
+func TestPositionGoesBack(t *testing.T) {
+	plan := shuffled{files: 4096, ranks: 1, epochs: 1, known: true}
+	tr := New(plan, Config{Budget: leastAhead * fileSize, Mean: fileSize})
+	e, err := plan.Epoch(0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1e9, 0)
+	for _, pos := range []int{0, 3000, 100} {
+		tr.Position(0, 0, pos, now)
+		ws := tr.Next(mostWants, now)
+		if len(ws) == 0 || ws[0].File != e.At(0, pos) {
+			t.Fatalf("at position %d the wants are %v, not file %d first", pos, ws, e.At(0, pos))
+		}
+		for _, w := range ws {
+			tr.Fetched(w, Stored, fileSize, time.Millisecond, now)
+		}
+	}
+	if s := tr.State(); s.Memory > leastAhead*fileSize || s.Ranks[0].Position != 100 {
+		t.Errorf("%+v", s)
+	}
+}
