@@ -261,7 +261,7 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 				if err := r.makeOne(ctx, s, f); err != nil {
 					return err
 				}
-				if r.pace.slow(s.m.Holder(f.Ino, f.owner)) {
+				if f.size >= measured && r.pace.slow(s.m.Holder(f.Ino, f.owner)) { // a smaller one does not show it
 					r.mu.Lock()
 					s.missed += len(files) - i - 1 // they are tried again later
 					r.mu.Unlock()

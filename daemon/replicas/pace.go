@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"context"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,15 +31,20 @@ type pacer struct {
 	makers atomic.Int64                         // at work
 
 	mu    sync.Mutex
-	usual map[metadata.NodeID]*usual // guarded by mu; by owner
+	paths map[metadata.NodeID]*path // guarded by mu; by owner
 }
 
-// usual is the mean time of transfers of an owner. A slow one counts as slowBy times the mean, so that a path that has become
+// path is how long transfers of an owner take.
+type path struct {
+	usual [bits.UintSize + 1]usual // by the bits of the size: small transfers take longer for each byte
+	slow  bool                     // the last one was
+}
+
+// usual is the mean time of transfers. A slow one counts as slowBy times the mean, so that a path that has become
 // slower for good is learnt, after a few hundred transfers.
 type usual struct {
 	perByte float64
 	n       int
-	slow    bool // the last one
 }
 
 // observe records that a transfer of n bytes of an owner took so long; in a nil p, nothing.
@@ -48,15 +54,18 @@ func (p *pacer) observe(owner metadata.NodeID, n int, took time.Duration) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.usual == nil {
-		p.usual = make(map[metadata.NodeID]*usual)
+	if p.paths == nil {
+		p.paths = make(map[metadata.NodeID]*path)
 	}
-	u, x := p.usual[owner], float64(took)/float64(n)
-	if u == nil {
-		u = &usual{perByte: x}
-		p.usual[owner] = u
+	if p.paths[owner] == nil {
+		p.paths[owner] = new(path)
 	}
-	u.slow = x > slowBy*u.perByte
+	o, x := p.paths[owner], float64(took)/float64(n)
+	u := &o.usual[bits.Len(uint(n))]
+	if u.n == 0 {
+		u.perByte = x
+	}
+	o.slow = x > slowBy*u.perByte
 	u.n = min(u.n+1, averageOf)
 	u.perByte += (min(x, slowBy*u.perByte) - u.perByte) / float64(u.n)
 }
@@ -65,8 +74,8 @@ func (p *pacer) observe(owner metadata.NodeID, n int, took time.Duration) {
 func (p *pacer) slow(owner metadata.NodeID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	u := p.usual[owner]
-	return u != nil && u.slow
+	o := p.paths[owner]
+	return o != nil && o.slow
 }
 
 // yield pauses after a transfer that took so long; a nil p does not.

@@ -125,6 +125,22 @@ func TestSlowOwner(t *testing.T) {
 	}
 }
 
+// TestPaceOfSizes: a transfer is slow beside those of its size. Small ones take long for their bytes on any path.
+func TestPaceOfSizes(t *testing.T) {
+	p := new(pacer)
+	for range 100 {
+		for _, n := range []int{1 << 20, measured, 64 << 10} {
+			p.observe(1, n, time.Millisecond+time.Duration(n)) // a millisecond, and a GB/s
+			if p.slow(1) {
+				t.Fatalf("a transfer of %d bytes is slow, and took as long as ever", n)
+			}
+		}
+	}
+	if p.observe(1, 1<<20, 20*time.Millisecond); !p.slow(1) {
+		t.Error("a transfer that takes ten times as long is not slow")
+	}
+}
+
 // owner is a node that has all files; each takes a while.
 type owner struct {
 	holder
@@ -136,38 +152,60 @@ func (o owner) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, of
 	return o.holder.ReadIfPresent(ctx, ino, p, off)
 }
 
+// slowable is a set of n files whose owners, nodes 0, 2 and 3, take as long as took says.
+func slowable(t *testing.T, n int, size int64) (r *Replicas, s *set, took map[metadata.NodeID]*time.Duration) {
+	t.Helper()
+	store, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() }) // of a test
+	body, here := make([]byte, size), nodetest.New(t, 1, 4)
+	took = make(map[metadata.NodeID]*time.Duration)
+	for _, id := range []metadata.NodeID{0, 2, 3} {
+		took[id] = new(time.Millisecond)
+	}
+	r = New(Config{
+		Node: here, Store: store, Write: store.WriteAt, Stored: nothing, Coming: nothing,
+		Of: func(id metadata.NodeID) datapath.Store { return owner{holder{body: body}, took[id]} },
+	})
+	s = &set{id: 1, m: here.View().Map, n: 3, ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes), self: 1}
+	sum := stagein.NewSummer()
+	_, _ = sum.Write(body) // never fails
+	var files fakeTable
+	for i := range n {
+		a := metadata.Attr{Ino: metadata.SealedIno(1, 0, uint32(i+1)), Size: size, Layout: metadata.Layout{Kind: metadata.Local, Node: []metadata.NodeID{0, 2, 3}[i%3]}}
+		files = append(files, a)
+		s.add(fill.PieceID{Ino: a.Ino}, a.Size, a.Layout.Node)
+	}
+	s.sort()
+	for i := range s.files {
+		s.files[i].sum = sum.Sum()
+	}
+	s.table, r.sets[1] = files, s
+	return r, s, took
+}
+
+// TestSmallFilesOfASlowOwner: they do not show whether the path has recovered, so they are made all the same.
+func TestSmallFilesOfASlowOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, s, _ := slowable(t, 300, measured/2)
+		r.pace.observe(3, measured, time.Millisecond)
+		if r.pace.observe(3, measured, 100*time.Millisecond); !r.pace.slow(3) {
+			t.Fatal("the owner is not slow")
+		}
+		if err := r.makeAll(t.Context(), s); err != nil || s.missed > 0 {
+			t.Errorf("%d of 300 are missed, %v", s.missed, err)
+		}
+	})
+}
+
 // TestSlowOwnerIsLeftAlone: when the link of an owner is cut, replicas of others are made without it. Those of the slow one
 // follow when it has recovered.
 func TestSlowOwnerIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer store.Close() // of a test
-		body, took, here := make([]byte, measured), map[metadata.NodeID]*time.Duration{}, nodetest.New(t, 1, 4)
-		for _, id := range []metadata.NodeID{0, 2, 3} {
-			took[id] = new(time.Millisecond)
-		}
-		r := New(Config{
-			Node: here, Store: store, Write: store.WriteAt, Stored: nothing, Coming: nothing,
-			Of: func(id metadata.NodeID) datapath.Store { return owner{holder{body: body}, took[id]} },
-		})
-		s := &set{id: 1, m: here.View().Map, n: 3, ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes), self: 1}
-		sum := stagein.NewSummer()
-		_, _ = sum.Write(body) // never fails
 		const n = 300
-		var files fakeTable
-		for i := range n {
-			a := metadata.Attr{Ino: metadata.SealedIno(1, 0, uint32(i+1)), Size: measured, Layout: metadata.Layout{Kind: metadata.Local, Node: []metadata.NodeID{0, 2, 3}[i%3]}}
-			files = append(files, a)
-			s.add(fill.PieceID{Ino: a.Ino}, a.Size, a.Layout.Node)
-		}
-		s.sort()
-		for i := range s.files {
-			s.files[i].sum = sum.Sum()
-		}
-		s.table, r.sets[1] = files, s
+		r, s, took := slowable(t, n, measured)
 		have := func() (all map[metadata.NodeID]int) {
 			all = make(map[metadata.NodeID]int)
 			for _, f := range s.files {
