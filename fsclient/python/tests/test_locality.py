@@ -172,6 +172,24 @@ class LocalityTest(JobTest):
         self.assertEqual(sent, [None])
         self.assertEqual(list(s), list(Plain(self.folder(64), 2, 0)))
 
+    def test_gather_with_a_rank_outside_the_job(self) -> None:
+        """Its environment is lost, or its mount fails: the others wait for it all the same."""
+        sent: List[Any] = []
+
+        def all_gather(answers: List[Any], mine: Any) -> None:
+            sent.append(mine)
+            answers[:] = [mine, (1, 0)]
+
+        group = mock.Mock(get_world_size=lambda: 2, all_gather_object=all_gather)
+        d = self.folder(64)
+        with mock.patch("bivouac.torch._locality.dist", group), mock.patch.dict("os.environ"):
+            os.environ.pop("BIVOUAC")
+            for broken in (FileNotFoundError(), OSError(errno.ENOTCONN, "not connected")):
+                with mock.patch("pathlib.Path.read_text", side_effect=broken), self.assertLogs("bivouac", "WARNING"):
+                    s = LocalitySampler(d, 8, 2, 0, rank_nodes="gather")
+                self.assertEqual(list(s), list(Plain(d, 2, 0)))
+        self.assertEqual(sent, [None, None])
+
     def test_the_mount_fails(self) -> None:
         """Then the dataset is not found, as outside a job; only this rank sees it."""
         with mock.patch("pathlib.Path.read_text", side_effect=OSError(errno.ENOTCONN, "not connected")):

@@ -97,7 +97,7 @@ class LocalitySampler(DistributedSampler):
     def _nodes(self) -> Optional[List[int]]:
         """The node of each rank, alike on all ranks; None if it is not known."""
         given, m = self._rank_nodes, self._map
-        if given == "gather":  # also without a map: the other ranks wait for this one
+        if given == "gather":  # also without a map, or outside a job: the other ranks wait for this one
             return self._gather()
         if m is None:
             return None
@@ -125,10 +125,11 @@ class LocalitySampler(DistributedSampler):
 
     def _gather(self) -> Optional[List[int]]:
         """Gathers the nodes of all ranks, and checks that all have the same map."""
-        if self._source is None and not os.environ.get("BIVOUAC"):
-            return None  # no rank is in a job
         if not (dist.is_available() and dist.is_initialized()):
-            log.warning("each rank takes torch's samples: call init_process_group before LocalitySampler can gather")
+            if self._source is not None or os.environ.get("BIVOUAC"):
+                log.warning(
+                    "each rank takes torch's samples: call init_process_group before LocalitySampler can gather"
+                )
             return None
         mine = None if self._map is None else (self._map.this, zlib.crc32(self._map.owner.tobytes()))
         answers: List[Any] = [None] * dist.get_world_size()
