@@ -14,8 +14,8 @@ import (
 // An open that is watched costs its process nearly a microsecond, and a hot one takes only some. So events and watches have
 // a budget. When it is used up, all watches are removed until there is budget again.
 const (
-	openRate  = 20_000 // events in a second
-	openBurst = 2 * openRate
+	openRate  = 10_000 // events in a second
+	openBurst = openRate
 	watchCost = 4            // events that a watch counts as
 	leastOn   = openRate / 2 // budget when watches are set again, besides theirs
 	openQueue = 256 << 10    // bytes that are read of the queue at once
