@@ -104,6 +104,9 @@ func nodeLines(was, now cluster.View) (lines, lost []string) {
 	}
 	for _, n := range now.Map.Nodes {
 		old, known := was.Map.Node(n.ID)
+		if known && old.State == n.State && !old.Partner.StandsIn && !n.Partner.StandsIn {
+			continue // Names is expensive
+		}
 		names, before := now.Map.Names(n.ID), was.Map.Names(n.ID)
 		served := names.State == cluster.NamesServed
 		switch {

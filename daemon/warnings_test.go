@@ -10,6 +10,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -61,6 +62,19 @@ func TestNodeLines(t *testing.T) {
 	}
 	if got, _ := nodeLines(view(empty), view(both)); len(got) != 2 || !strings.Contains(got[0], "files of b cannot be reached: c, which had taken over their names, is lost") {
 		t.Errorf("when the partner is lost, too: %q, want two lines", got)
+	}
+}
+
+// TestNodeLinesOfMany: a view without changes of nodes costs little, whatever Names costs.
+func TestNodeLinesOfMany(t *testing.T) {
+	m := cluster.NewMap(1, make([]string, 100))
+	var up []cluster.Change
+	for i := range m.Nodes {
+		up = append(up, cluster.Change{ID: metadata.NodeID(i), State: cluster.Up, Switch: string(rune('a' + i%10))})
+	}
+	v := cluster.View{Version: 1, Map: m.With(up)}
+	if n := testing.AllocsPerRun(10, func() { nodeLines(v, v) }); n > 10 {
+		t.Errorf("%v allocations for nothing", n)
 	}
 }
 

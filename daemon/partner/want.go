@@ -36,9 +36,12 @@ const wantTime = 10 * time.Second
 // allHave reports whether each home that can have a partner has one.
 func allHave(m cluster.Map) bool {
 	for _, n := range m.Nodes {
+		if n.Second().Since > 0 {
+			continue
+		}
 		at, _ := m.HomeAt(n.ID)
 		x, _ := m.Node(at)
-		if _, can := m.NextPartner(n.ID); can && x.State == cluster.Up && n.Second().Since == 0 {
+		if _, can := m.NextPartner(n.ID); can && x.State == cluster.Up {
 			return false
 		}
 	}

@@ -82,7 +82,10 @@ func (m Map) apart(places []place, parts int) []place {
 	var chosen, others []place
 	behind := make(map[string]int)
 	for _, p := range places {
-		if behind[leaf(p)]++; behind[leaf(p)] <= parts && len(chosen) < 2*parts {
+		if len(chosen) == 2*parts {
+			break
+		}
+		if behind[leaf(p)]++; behind[leaf(p)] <= parts {
 			chosen = append(chosen, p)
 		} else {
 			others = append(others, p)
