@@ -103,7 +103,7 @@ func (f *File) isAlone() bool {
 
 // endAlone notes that another node may have the file open, whatever earlier requests are answered; f.mu is held.
 func (f *File) endAlone() {
-	f.app.alone = time.Time{}
+	f.alone, f.app.alone = false, time.Time{}
 	f.app.recalls++
 }
 
@@ -241,8 +241,8 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 	}
 	if err == nil {
 		f.mu.Lock()
-		f.alone = pl.Alone
-		if f.app.alone = (time.Time{}); pl.Alone && recalls == f.app.recalls {
+		f.app.alone = time.Time{}
+		if f.alone = pl.Alone && recalls == f.app.recalls; f.alone {
 			f.app.alone = asked.Add(appends.AloneTerm)
 		}
 		f.mu.Unlock()

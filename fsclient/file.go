@@ -143,7 +143,7 @@ func (c *Client) createOpen(ctx context.Context, dir metadata.Ino, name string, 
 	f := c.files.created(c, a.Ino, o.Ticket)
 	f.mu.Lock()
 	f.atHome = true
-	f.holds(h)
+	f.holds(h, 0)
 	f.mu.Unlock()
 	if err := f.begin(ctx, a); err != nil {
 		c.release(f)
@@ -187,7 +187,7 @@ func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error)
 	}
 	f.mu.Lock()
 	f.atHome = true
-	f.holds(h)
+	f.holds(h, recalls)
 	if recalls == f.app.recalls {
 		f.homeRun = h.Run
 	}
@@ -202,10 +202,10 @@ func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error)
 	return known, nil
 }
 
-// holds notes what the home says about other nodes; f.mu is held.
-func (f *File) holds(h metadata.Holding) {
+// holds notes what the home says about other nodes in answer to a request since that many recalls; f.mu is held.
+func (f *File) holds(h metadata.Holding, recalls uint64) {
 	f.maps = f.maps || h.Maps
-	f.alone = h.Alone
+	f.alone = h.Alone && recalls == f.app.recalls
 }
 
 // asksToMap counts the questions under way whether this node may map the file.

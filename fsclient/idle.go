@@ -38,7 +38,7 @@ func (f *File) mayIdle() bool {
 		f.maps || f.mapsAsked > 0 || f.since == unknownTime {
 		return false
 	}
-	f.since, f.drops = 0, false // as of a file that is opened anew
+	f.since, f.drops, f.existed = 0, false, true // as of a file that is opened anew
 	return true
 }
 

@@ -35,8 +35,8 @@ func TestLargeFilesAreNotIdle(t *testing.T) {
 	}
 }
 
-// A file that was written stays idle only if its home knows all about it. Its next open drops no setuid bits, and has seen
-// no other version.
+// A file that was written stays idle only if its home knows all about it. Its next open drops no setuid bits, has seen
+// no other version, and its first Sync makes durable what other nodes have written meanwhile.
 func TestWrittenFilesAreIdle(t *testing.T) {
 	for name, change := range map[string]func(f *File){
 		"":                func(*File) {},
@@ -47,10 +47,10 @@ func TestWrittenFilesAreIdle(t *testing.T) {
 		"mapped":          func(f *File) { f.maps = true },
 	} {
 		_, f := readClient(t, 1)
-		f.gen, f.drops, f.unsynced = 2, true, map[metadata.NodeID]struct{}{1: {}}
+		f.gen, f.drops, f.existed, f.unsynced = 2, true, false, map[metadata.NodeID]struct{}{1: {}}
 		change(f)
-		if got := f.mayIdle(); got != (name == "") || got && (f.drops || f.since != 0) {
-			t.Errorf("%q: mayIdle = %v, drops %v, since %v", name, got, f.drops, f.since)
+		if got := f.mayIdle(); got != (name == "") || got && (f.drops || f.since != 0 || !f.existed) {
+			t.Errorf("%q: mayIdle = %v, drops %v, since %v, existed %v", name, got, f.drops, f.since, f.existed)
 		}
 	}
 }
@@ -73,5 +73,21 @@ func TestRecallDuringRelease(t *testing.T) {
 	<-recalled
 	if len(c.files.idleSince()) > 0 || !c.files.pending() {
 		t.Errorf("%d idle files after the recall; a close is to be reported: %v", len(c.files.idleSince()), c.files.pending())
+	}
+}
+
+// After a recall the node is not alone, whatever an earlier answer says: a file that others append to gets no cached pages.
+func TestRecallEndsAlone(t *testing.T) {
+	c, f := readClient(t, 1)
+	f.holds(metadata.Holding{Alone: true}, 0)
+	if !f.Alone() {
+		t.Error("not alone before the recall")
+	}
+	recalled(c, metadata.Recall{Only: []metadata.Ino{f.ino}})
+	if f.Alone() {
+		t.Error("alone after the recall")
+	}
+	if f.holds(metadata.Holding{Alone: true}, 0); f.Alone() {
+		t.Error("alone after an answer from before the recall")
 	}
 }
