@@ -19,6 +19,7 @@ func (t *Tracker) early() []Want {
 	if t.cfg.Overflows == nil || t.earlier > 0 || float64(t.held) > earlyShare*float64(t.cfg.Budget) {
 		return nil
 	}
+	filling := t.filling()
 	for range mostLooks {
 		var r *rank
 		for _, o := range t.active {
@@ -27,7 +28,7 @@ func (t *Tracker) early() []Want {
 				r = o
 			}
 		}
-		if r == nil || r.early >= r.length && t.next() < 0 || r.early >= 2*r.length {
+		if r == nil || r.early >= r.length && (t.next() < 0 || filling) || r.early >= 2*r.length {
 			return nil
 		}
 		at := r.early
@@ -55,6 +56,10 @@ func (t *Tracker) needed(file, at int, r *rank) bool {
 	})
 	return found
 }
+
+// filling reports whether files are still being staged. The source gives all that it can then, and readers wait for files of the
+// current epoch.
+func (t *Tracker) filling() bool { return t.cfg.Filling != nil && t.cfg.Filling() }
 
 // arrived notes that an item is not under way any more.
 func (t *Tracker) arrived(it *item) {

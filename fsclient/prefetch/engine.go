@@ -52,7 +52,8 @@ type EngineConfig struct {
 	Plan func() (*accessplan.Plan, <-chan struct{})
 	// Positions returns the positions that ranks of this node have reported; nil: none.
 	Positions func() []accessplan.Position
-	Budget    int64 // bytes fetched and not read yet; 0 switches prefetch off
+	Filling   func() bool // files are still being staged; nil: never
+	Budget    int64       // bytes fetched and not read yet; 0 switches prefetch off
 	Log       *logrus.Entry
 	Now       func() time.Time
 }
@@ -238,7 +239,7 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 		budget /= 2
 		f.streams.budget = budget
 	}
-	f.t = New(order, Config{Budget: budget, Mean: mean, Size: f.size, Neighbours: f.neighbours, Overflows: f.overflows})
+	f.t = New(order, Config{Budget: budget, Mean: mean, Size: f.size, Neighbours: f.neighbours, Overflows: f.overflows, Filling: e.cfg.Filling})
 	f.line = line{order: f.t.epoch, begun: make(map[int]bool)}
 	return f, nil
 }

@@ -277,3 +277,38 @@ func TestOverflowInAHurry(t *testing.T) {
 		t.Errorf("%d files by %d requests, in %v, without a plan %d by %d, %v", o.files, o.requests, o.now, random.files, random.requests, random.now)
 	}
 }
+
+// TestOverflowWhileFilling: while files are staged, overflow files of the current epoch are fetched before their turn, and
+// none of the next one. Those follow once all files are staged.
+func TestOverflowWhileFilling(t *testing.T) {
+	o, filling, now := overflowing{}, true, time.Unix(1e9, 0)
+	order := planned{accessplan.Plan{Kind: accessplan.Chunk, Seed: 5, Ranks: 4, Epochs: 2, Chunk: 64, Group: 4}, overflowFiles}
+	first, err := order.Epoch(0, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := New(order, Config{
+		Budget: overflowFiles * 4 * fileSize, Mean: fileSize, Neighbours: o.beside, Overflows: o.stays, Filling: func() bool { return filling },
+	})
+	tr.Position(0, 0, 0, now)
+	fetch := func() (current, next int) {
+		for ws := tr.Next(mostWants, now); len(ws) > 0; ws = tr.Next(mostWants, now) {
+			for _, w := range ws {
+				if rank, _, _ := first.Find(w.File); rank == 0 {
+					current++
+				} else {
+					next++
+				}
+				tr.Fetched(w, Kept, fileSize, time.Millisecond, now)
+			}
+		}
+		return current, next
+	}
+	if current, next := fetch(); current < first.Len(0)/3 || next > 0 {
+		t.Errorf("%d files of the current epoch and %d of the next one while files are staged", current, next)
+	}
+	filling = false
+	if _, next := fetch(); next == 0 {
+		t.Error("none of the next epoch after that")
+	}
+}

@@ -61,6 +61,7 @@ type Config struct {
 	Neighbours func(file int, wanted func(file int) bool) []int
 	// Overflows reports whether a file stays in the source; nil if Neighbours is.
 	Overflows func(file int) bool
+	Filling   func() bool // files are still being staged; nil: never
 }
 
 // Want is a file to fetch.

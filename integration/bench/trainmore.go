@@ -52,6 +52,8 @@ func trainOverflow(ctx context.Context, b *bench) (err error) {
 			o.perEpoch(func(e epochSeen) float64 { return float64(e.source[slowpfs.Read].Bytes) })/float64(sc.set.total))
 		b.take("processors busy", "%", w.name, 100*o.perEpoch(func(e epochSeen) float64 { return e.busy }))
 		b.take("steady epoch", "s", w.name, o.perEpoch(func(e epochSeen) float64 { return e.seconds }))
+		b.take("first batch", "s", w.name, o.first)
+		b.take("bytes read of the source, first epoch", "of the dataset", w.name, float64(o.epochs[0].source[slowpfs.Read].Bytes)/float64(sc.set.total))
 		return nil
 	})
 	return errors.Join(err, sc.simulated(last))
