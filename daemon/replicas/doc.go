@@ -21,7 +21,7 @@
 //   - A replica appears whole or not at all (chunkstore.Store.Rename), after its bytes were
 //     compared with the checksum that the owner recorded when it staged them.
 //   - Making replicas yields to readers (pacer): beside reads of this node it transfers two pieces at a time, and an owner
-//     whose transfers have become slow is left alone for a while.
+//     whose transfers have become slow, or that does not answer, is left alone for a while.
 //   - Replicas take only free room, and leave 1/keepFree of the node's room free.
 //   - A whole replica's object is also that of the node's own file. A removal is over before the node stores its own there,
 //     and nothing removes that: where a replica is, Adopt takes it over, and others do not store the file (Claim).

@@ -117,6 +117,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 		r.mu.Lock()
 		was.claim = was.mark(0).Below
 		was.made, was.missed = 0, 0 // missing replicas are tried again
+		clear(was.away)
 		r.mu.Unlock()
 		return was, r.learnSums(ctx, was)
 	}
@@ -167,32 +168,33 @@ func (r *Replicas) sweep(s *set) {
 	}
 }
 
-// learnSums asks the owners for the checksums of the files that they staged. If an owner does
-// not answer, they come from the manifest, or are computed when a file is copied.
+// learnSums asks the owners for the checksums of the files that they staged. Of owners that are down, they come from the
+// manifest, or are computed when a file is copied.
 func (r *Replicas) learnSums(ctx context.Context, s *set) error {
-	if s.summed { // only Run sets it
-		return nil
-	}
-	owners := make(map[metadata.NodeID]bool)
-	for i := range s.files {
-		owners[s.files[i].owner] = true
-	}
-	for id := range owners {
-		if n, _ := s.m.Node(id); n.State == cluster.Down {
-			continue
+	if s.unasked == nil { // only Run sets it
+		s.unasked = make(owners)
+		for i := range s.files {
+			s.unasked[s.files[i].owner] = true
 		}
-		err := r.cfg.Sums(ctx, s.id, id, func(p fill.PieceID, sum [16]byte) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if f := s.find(p); f != nil && f.owner == id && sum != [16]byte{} {
-				f.sum = sum
+	}
+	for id := range s.unasked {
+		if n, _ := s.m.Node(id); n.State != cluster.Down {
+			err := r.cfg.Sums(ctx, s.id, id, func(p fill.PieceID, sum [16]byte) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if f := s.find(p); f != nil && f.owner == id && sum != [16]byte{} {
+					f.sum = sum
+				}
+			})
+			if r.isAway(ctx, s, id, err) {
+				continue
 			}
-		})
-		if err != nil {
-			return fmt.Errorf("checksums of node %d: %w", id, err)
+			if err != nil {
+				return fmt.Errorf("checksums of node %d: %w", id, err)
+			}
 		}
+		delete(s.unasked, id)
 	}
-	s.summed = true
 	return nil
 }
 
@@ -238,6 +240,10 @@ func (r *Replicas) batch(s *set) (batch []file, room bool) {
 		if f.state != absent {
 			continue
 		}
+		if len(s.away) > 0 && s.away[s.m.Holder(f.Ino, f.owner)] {
+			s.missed++
+			continue
+		}
 		if len(batch) == batchFiles {
 			return batch, true
 		}
@@ -258,10 +264,15 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 			r.pace.makers.Add(1)
 			defer r.pace.makers.Add(-1)
 			for i, f := range files {
-				if err := r.makeOne(ctx, s, f); err != nil {
+				from := s.m.Holder(f.Ino, f.owner)
+				err := r.makeOne(ctx, s, f)
+				away := r.isAway(ctx, s, from, err)
+				if away {
+					i-- // this one is missed, too
+				} else if err != nil {
 					return err
 				}
-				if f.size >= measured && r.pace.slow(s.m.Holder(f.Ino, f.owner)) { // a smaller one does not show it
+				if away || f.size >= measured && r.pace.slow(from) { // a smaller one does not show it
 					r.mu.Lock()
 					s.missed += len(files) - i - 1 // they are tried again later
 					r.mu.Unlock()
@@ -300,7 +311,7 @@ func lanes(batch []file, each int) (all [][]file) {
 	return all
 }
 
-// makeOne makes the replica of a file. It fails as makeBatch does.
+// makeOne makes the replica of a file. It fails as makeBatch does, or because the owner does not answer.
 func (r *Replicas) makeOne(ctx context.Context, s *set, f file) error {
 	to := present
 	sum, err := r.copyFile(ctx, s, f)

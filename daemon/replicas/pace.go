@@ -94,3 +94,17 @@ func (p *pacer) yield(ctx context.Context, took time.Duration) error {
 	}
 	return nil
 }
+
+// isAway reports whether err says that an owner does not answer. The others may: only the link to it may be cut.
+func (r *Replicas) isAway(ctx context.Context, s *set, owner metadata.NodeID, err error) bool {
+	if ctx.Err() != nil || !node.Unreachable(err) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !s.away[owner] {
+		s.away[owner] = true
+		r.cfg.Node.Log().WithError(err).WithField("node", owner).Warn("a node does not answer: its files get replicas later")
+	}
+	return true
+}

@@ -3,6 +3,7 @@ package replicas
 import (
 	"context"
 	"math"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
@@ -141,13 +143,16 @@ func TestPaceOfSizes(t *testing.T) {
 	}
 }
 
-// owner is a node that has all files; each takes a while.
+// owner is a node that has all files; each takes a while, or is not answered at all if that is negative.
 type owner struct {
 	holder
 	took *time.Duration
 }
 
 func (o owner) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	if *o.took < 0 {
+		return 0, syscall.EHOSTUNREACH
+	}
 	time.Sleep(*o.took)
 	return o.holder.ReadIfPresent(ctx, ino, p, off)
 }
@@ -169,7 +174,7 @@ func slowable(t *testing.T, n int, size int64) (r *Replicas, s *set, took map[me
 		Node: here, Store: store, Write: store.WriteAt, Stored: nothing, Coming: nothing,
 		Of: func(id metadata.NodeID) datapath.Store { return owner{holder{body: body}, took[id]} },
 	})
-	s = &set{id: 1, m: here.View().Map, n: 3, ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes), self: 1}
+	s = &set{id: 1, m: here.View().Map, n: 3, ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes), away: make(owners), self: 1}
 	sum := stagein.NewSummer()
 	_, _ = sum.Write(body) // never fails
 	var files fakeTable
@@ -197,6 +202,40 @@ func TestSmallFilesOfASlowOwner(t *testing.T) {
 		if err := r.makeAll(t.Context(), s); err != nil || s.missed > 0 {
 			t.Errorf("%d of 300 are missed, %v", s.missed, err)
 		}
+	})
+}
+
+// TestOwnerDoesNotAnswer: replicas of the others are made without it, in the pass that finds that out, and in those
+// that cannot have its checksums.
+func TestOwnerDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 300
+		r, s, took := slowable(t, n, measured)
+		*took[3] = -1
+		r.cfg.Sums = func(_ context.Context, _ metadata.DatasetID, from metadata.NodeID, _ func(fill.PieceID, [16]byte)) error {
+			if *took[from] < 0 {
+				return syscall.EHOSTUNREACH
+			}
+			return nil
+		}
+		pass := func(want int) {
+			t.Helper()
+			if err := r.makeAll(t.Context(), s); err != nil || s.have.files != int64(want) || s.missed != n-want {
+				t.Errorf("%d of %d replicas made, %d missed, %v; want %d", s.have.files, n, s.missed, err, want)
+			}
+		}
+		again := func() {
+			t.Helper()
+			if _, err := r.prepare(t.Context(), cluster.Dataset{ID: 1}, s.m); err != nil {
+				t.Errorf("a pass cannot begin: %v", err)
+			}
+		}
+		pass(n * 2 / 3)
+		again()
+		pass(n * 2 / 3)
+		*took[3] = time.Millisecond
+		again()
+		pass(n)
 	})
 }
 

@@ -72,6 +72,9 @@ type table interface {
 	Chunks(ino metadata.Ino) (manifest.CRCs, error)
 }
 
+// owners is a set of owners of files.
+type owners map[metadata.NodeID]bool
+
 // set is the replicas of one dataset on this node. The lock of Replicas guards it, but for
 // what does not change: id, table, n, striped, m, self, order.
 type set struct {
@@ -85,7 +88,8 @@ type set struct {
 
 	files   []file // by position
 	made    int    // files before this one were made, or could not be
-	summed  bool   // the owners' checksums are known
+	unasked owners // of these the checksums are not known; nil: of all
+	away    owners // these did not answer, and are left alone until made begins again
 	missed  int    // files before made that could not be made
 	ceiling uint64 // positions from here on are not made any more
 	claim   uint64 // Below of the mark under an earlier map: most of those replicas are here
@@ -101,7 +105,7 @@ type set struct {
 func newSet(ds cluster.Dataset, table table, m cluster.Map, self metadata.NodeID, order *preference) (*set, error) {
 	s := &set{
 		id: ds.ID, table: table, n: ds.Replicas.Count(len(m.Nodes)), m: m, self: self, order: order,
-		ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes),
+		ceiling: math.MaxUint64, striped: make(map[metadata.Ino]*stripes), away: make(owners),
 	}
 	var buf []metadata.NodeID
 	next := uint32(0) // number of the next chunk of a striped file
