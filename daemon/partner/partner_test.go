@@ -21,6 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/copies"
+	"github.com/bivouacfs/bivouac/metadata/mirror"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
@@ -328,13 +329,38 @@ func TestFullPartner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ms, r := job(t, 3)
 			spoil(ms[1])
+			var noRoom atomic.Bool
+			ms[2].fake.Serve(node.Handlers{wire.OpMirror: node.HandleFrom(func(ctx context.Context, q *rpc.Request, m *wire.MirrorReq) (node.Appender, error) {
+				if m.Home == 0 && !ms[0].HasRoom() {
+					noRoom.Store(true)
+				}
+				return ms[2].recv.onMirror(ctx, q, m)
+			})})
 			if err := errors.Join(ms[0].Want(t.Context()), ms[0].create("a")); err != nil {
 				t.Fatal(err)
+			}
+			if noRoom.Load() {
+				t.Error("creates have failed for a node that is not the partner")
 			}
 			if n, _ := r.View().Map.Node(0); n.Partner.Node != 2 {
 				t.Errorf("the partner is %v, want the node with room", n.Partner)
 			}
 		})
+	}
+}
+
+// TestAllFull: if all nodes are full, a copy that takes long stays on the node that it is on.
+func TestAllFull(t *testing.T) {
+	ms, r := job(t, 3)
+	s := newSender(&Config{Node: ms[0].fake, Patience: time.Millisecond}, 0, 0)
+	s.home = mirror.NewHome(0, 0, cluster.Partner{})
+	s.avoid[1] = time.Now().Add(-time.Hour)
+	to := cluster.Partner{Node: 2, Since: r.View().Map.Epoch}
+	if s.declined(to, true, false) {
+		t.Error("the copy goes back to a node that had no room")
+	}
+	if !s.declined(to, true, true) {
+		t.Error("a node that refuses records keeps the stream")
 	}
 }
 

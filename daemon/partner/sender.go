@@ -362,12 +362,12 @@ func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) e
 		cancel()
 		switch {
 		case err == nil:
+			if s.declined(to, r.Full, false) {
+				return errLost
+			}
 			if s.full.Store(nil); r.Full {
 				now := time.Now()
 				s.full.Store(&now)
-			}
-			if s.declined(to, r.Full, false) {
-				return errLost
 			}
 			return s.judge(mirror.Verdict(r.Verdict), r.Last)
 		case ctx.Err() != nil:

@@ -3,6 +3,8 @@ package partner
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"syscall"
 	"time"
 
@@ -83,14 +85,14 @@ func (s *Sender) avoided() (ids []metadata.NodeID) {
 }
 
 // declined ends a stream to a node without room, unless the home is bound to it; if it has taken the message, only if
-// there is another node.
+// there is a node that has not declined yet: else long copies would go from one full node to the other.
 func (s *Sender) declined(to cluster.Partner, full, refused bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !full || s.home.Bound().Since > 0 {
 		return false
 	}
-	_, other := s.node.View().Map.NextPartner(s.id, append(s.avoided(), to.Node)...)
+	_, other := s.node.View().Map.NextPartner(s.id, slices.AppendSeq([]metadata.NodeID{to.Node}, maps.Keys(s.avoid))...)
 	if !refused && !other {
 		return false
 	}
