@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -100,6 +101,7 @@ func (s *Store) CreateUnnamed(ctx context.Context, dir metadata.Ino, n metadata.
 }
 
 // Doom returns the attributes of an inode whose data is to be removed if it is an orphan. No orphan gets a name after that.
+// EAGAIN while a transaction is known that was given up and may have named it.
 func (s *Store) Doom(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	var may bool
 	err := s.once(func() (err error) {
@@ -115,11 +117,32 @@ func (s *Store) Doom(ctx context.Context, ino metadata.Ino) (metadata.Attr, erro
 			if n.Nlink == 0 {
 				t.note(t.b.Set(orphanKey(ino), nil, nil))
 			}
-			return s.txLocks.checkFree(ino, "")
+			if err := s.txLocks.checkFree(ino, ""); err != nil {
+				return err
+			}
+			for _, p := range s.txLocks.all() {
+				if p.mayName(ino) {
+					return fmt.Errorf("inode %v: transaction %v is in doubt: %w", ino, p.tx, syscall.EAGAIN)
+				}
+			}
+			return nil
 		})
 		return err
 	})
 	return a, err
+}
+
+// mayName reports whether p was given up and, if it is committed after all, gives ino a name. It does not wait for p.mu,
+// which is taken before stripes.
+func (p *preparedTx) mayName(ino metadata.Ino) bool {
+	if !p.gaveUp.Load() {
+		return false
+	}
+	if !p.mu.TryLock() {
+		return true
+	}
+	defer p.mu.Unlock()
+	return !p.ended && slices.ContainsFunc(p.edits, func(e edit) bool { return e.Ino == ino })
 }
 
 // Links is the link count of an inode, and its ctime.

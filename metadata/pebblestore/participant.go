@@ -56,7 +56,7 @@ func (s *transactions) prepareEdits(p *preparedTx, edits []edit) (metadata.Vote,
 // Commit is metadata.Participant. See commitLate for a transaction that was given up.
 func (s *transactions) Commit(_ context.Context, tx metadata.TxID) error {
 	return s.finish(tx, func(p *preparedTx) error {
-		if p.gaveUp {
+		if p.gaveUp.Load() {
 			return s.commitLate(p)
 		}
 		return s.withEdits(p.edits, func() error {
@@ -88,13 +88,13 @@ func (s *transactions) GiveUp(tx metadata.TxID) error {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.ended || p.gaveUp {
+		if p.ended || p.gaveUp.Load() {
 			return nil
 		}
 		if err := s.set(intentKey(tx), appendIntent(nil, p.edits, true)); err != nil {
 			return ioError("intent", err)
 		}
-		p.gaveUp = true
+		p.gaveUp.Store(true)
 		s.txLocks.release(p)
 		return nil
 	})
@@ -154,7 +154,7 @@ func (s *transactions) InDoubt() []metadata.InDoubt {
 		}
 		p.mu.Lock()
 		if p.recorded && !p.ended {
-			all = append(all, metadata.InDoubt{Tx: p.tx, Since: p.since, GaveUp: p.gaveUp})
+			all = append(all, metadata.InDoubt{Tx: p.tx, Since: p.since, GaveUp: p.gaveUp.Load()})
 		}
 		p.mu.Unlock()
 	}
@@ -169,7 +169,8 @@ func (s *transactions) loadIntents() error {
 			return fmt.Errorf("transaction %v: %w", tx, err)
 		}
 		p := newPreparedTx(tx, time.Time{})
-		p.edits, p.gaveUp, p.recorded = edits, late, true
+		p.edits, p.recorded = edits, true
+		p.gaveUp.Store(late)
 		s.txLocks.add(p)
 		if late {
 			s.txLocks.release(p)

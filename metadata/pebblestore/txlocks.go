@@ -38,10 +38,10 @@ type preparedTx struct {
 	held  []txLock      // guarded by txLocks.mu
 
 	mu       sync.Mutex
-	edits    []edit // under mu
-	recorded bool   // guarded by mu: its intent is on the disk; never on the coordinator
-	gaveUp   bool   // guarded by mu: locks released, intent kept
-	ended    bool   // guarded by mu: committed or aborted
+	edits    []edit      // under mu
+	recorded bool        // guarded by mu: its intent is on the disk; never on the coordinator
+	ended    bool        // guarded by mu: committed or aborted
+	gaveUp   atomic.Bool // set under mu, before its locks are released; the intent is kept
 }
 
 func newPreparedTx(tx metadata.TxID, since time.Time) *preparedTx {

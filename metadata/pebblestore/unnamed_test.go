@@ -102,3 +102,32 @@ func TestUnnamedPrepared(t *testing.T) {
 		t.Errorf("Prepare after Doom: %v, want ENOENT", err)
 	}
 }
+
+// TestUnnamedGivenUp: a file stays while a transaction that was given up may have named it, also after a restart.
+func TestUnnamedGivenUp(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	first := open(t, Config{FS: fs})
+	ino, tx := unnamed(t, first), metadata.TxID(metadata.LiveIno(3, 2000))
+	if _, err := first.Prepare(ctx, tx, []metadata.Edit{{Kind: metadata.EditLink, Ino: ino}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.GiveUp(tx); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, Config{FS: fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})})
+	for _, c := range []struct {
+		s     *Store
+		end   func(context.Context, metadata.TxID) error
+		links uint32
+	}{{first, first.Commit, 1}, {again, again.Abort, 0}} {
+		if _, err := c.s.Doom(ctx, ino); !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("Doom while a link is in doubt: %v, want EAGAIN", err)
+		}
+		if err := c.end(ctx, tx); err != nil {
+			t.Fatal(err)
+		}
+		if a, err := c.s.Doom(ctx, ino); err != nil || a.Nlink != c.links {
+			t.Errorf("Doom after the end: %+v, %v, want %d links", a, err, c.links)
+		}
+	}
+}
