@@ -8,7 +8,7 @@ import (
 
 var (
 	samplesDesc = prometheus.NewDesc("bivouac_dataset_samples_total",
-		"Files of a dataset that were read from their beginning, by place; of reads that the kernel serves alone, those through a kernel view are counted by their opens.", []string{"dataset", "place"}, nil)
+		"Files of a dataset read from their beginning, by place. Reads through a kernel view count by opens; other reads of the kernel alone do not count.", []string{"dataset", "place"}, nil)
 	datasetBytesDesc = prometheus.NewDesc("bivouac_dataset_bytes_total", "Bytes of a dataset that were read, by place.", []string{"dataset", "place"}, nil)
 	readWaitDesc     = prometheus.NewDesc("bivouac_dataset_wait_seconds", "How long reads of a dataset waited for the daemon.", []string{"dataset"}, nil)
 	planEpochDesc    = prometheus.NewDesc("bivouac_plan_epoch", "Epoch of the access plan that is read on this node.", []string{"dataset"}, nil)

@@ -28,8 +28,8 @@
 //
 // Reads and writes go to the owners of the chunks and return when all have answered.
 // Flush, Sync, Close and Getattr tell the home the size and the time of modification; a
-// writer that goes on writing does so about once a second. There is no write lease that would spare the call of Close: the
-// size of a closed file would be lost with this daemon. If the client dies before,
+// writer that goes on writing does so about once a second. A write lease would save the call of Close,
+// but the size of a closed file would be lost with this daemon. If the client dies before,
 // bytes behind the end are left: they are not seen unless the file grows over them.
 //
 // A File.Append asks the home for its place. The client reports its completion with

@@ -6,8 +6,8 @@
 //
 // With replicas=spare and an access plan, a node makes replicas of the files first that it reads most often (preference). All
 // nodes compute how often each node reads each file, so a mark is enough here, too. If the plan comes when the node is full,
-// replicas of files that it reads less often leave (trade); another plan can
-// bring them back. The order then stays once scratch has taken room back.
+// replicas of files that it reads less often leave (trade); another plan can bring them back. The order then stays once
+// scratch has taken room back.
 //
 //	Run       makes replicas in the background, from their owners, never from the source
 //	Has, Find a replica is read as a local file
@@ -20,8 +20,8 @@
 //
 //   - A replica appears whole or not at all (chunkstore.Store.Rename), after its bytes were
 //     compared with the checksum that the owner recorded when it staged them.
-//   - Making replicas yields to readers (pacer): beside reads of this node it transfers two pieces at a time, and an owner
-//     whose transfers have become slow, or that does not answer, is left alone for a while.
+//   - Making replicas yields to readers (pacer): beside reads of this node it transfers at most two pieces at a time, and an
+//     owner whose transfers have become slow, or that does not answer, is left alone for a while.
 //   - Replicas take only free room, and leave 1/keepFree of the node's room free.
 //   - A whole replica's object is also that of the node's own file. A removal is over before the node stores its own there,
 //     and nothing removes that: where a replica is, Adopt takes it over, and others do not store the file (Claim).

@@ -19,7 +19,7 @@ import (
 const openEvery = 50 * time.Millisecond
 
 // missing is the message when opens are not seen.
-const missing = "reads that the kernel serves alone are missing from status, report and metrics"
+const missing = "reads through the kernel view of the dataset are missing from status, report and metrics"
 
 // opens sees opens in kernel views. They are the only sign of reads that the kernel serves alone: such reads are counted, and
 // in a job of one node the prefetch learns where the ranks are.

@@ -214,7 +214,7 @@ func (r *reference) metrics() {
 		}
 		r.row("`"+m[1]+"`", strings.ReplaceAll(m[3], ",", ", "), unit(m[1]), m[2])
 	}
-	r.printf("\nWith `metrics_textfile`, the keeper of a job adds the label `jobid` to each, and these.\n\n")
+	r.printf("\nWith `metrics_textfile`, the keeper of a job adds the label `jobid` to each, and these metrics.\n\n")
 	r.printf("| metric | labels | unit | meaning |\n|---|---|---|---|\n")
 	for _, k := range pitch.KeeperMetrics {
 		r.row("`"+k.Name+"`", "jobid", k.Values, k.Meaning)

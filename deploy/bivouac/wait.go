@@ -167,8 +167,8 @@ func unknown(s daemon.Status, names []string) error {
 	return nil
 }
 
-// ofInterest is the datasets that a wait is about: of each name the last one. One that the job wants, or the caller has
-// named, counts also when it was removed.
+// ofInterest returns the datasets that a wait is for: of each name the last one. A removed one counts if the job wants it or
+// the caller has named it.
 func ofInterest(s daemon.Status, names []string) (all []daemon.DatasetStatus) {
 	if len(names) == 0 {
 		names, all = s.Wanted, s.Current()

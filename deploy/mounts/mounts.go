@@ -42,7 +42,7 @@
 // daemon sets inotify watches for opens in its directories (Opens), with the user's rights and limits. The path from that
 // descriptor leads through the overlay and the image alone; that from the mount would ask the daemon itself, which could not be
 // killed then. A new daemon makes a new view, and has new watches. Every open is counted until there are more than 10,000 in a
-// second on the node; then watches are set for a part of the time. FUSE for one file in 64 would slow these reads down, and
+// second in the view; then watches are set for a part of the time. FUSE for one file in 64 would slow these reads down, and
 // fanotify needs root at all times.
 //
 // # Views

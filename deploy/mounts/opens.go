@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An open that is watched costs its process nearly a microsecond, and a hot one takes only some. So events and watches have
-// a budget. When it is used up, all watches are removed until there is budget again.
+// A watch adds nearly a microsecond to an open, and an open of a cached file takes only a few. So events and watches have a
+// budget. When it is used up, all watches are removed until there is budget again.
 const (
 	openRate  = 10_000 // events in a second
 	openBurst = openRate

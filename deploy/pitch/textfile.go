@@ -22,9 +22,9 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// With metrics_textfile, the keeper writes the metrics of its job to a file that node_exporter reads. The daemon is a process of the user: its answer is bounded, and only
-// samples that are named bivouac_… are taken, without its comments, so that it can neither
-// break the metrics of the node nor those of another job.
+// With metrics_textfile, the keeper writes the metrics of its job to a file that node_exporter reads. The daemon is a process
+// of the user: its answer is bounded, and only samples that are named bivouac_… are taken, without comments, so that it can
+// break neither the metrics of the node nor those of another job.
 
 const (
 	metricsEvery = 15 * time.Second

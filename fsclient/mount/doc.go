@@ -52,8 +52,8 @@
 //	xattr               user.* of files and directories: seen everywhere      not on symbolic links, fifos and devices,
 //	                    when the call returns; 64 KiB a value, 64 KiB of      as everywhere in Linux
 //	                    names
-//	trusted., security. kept as user.*, of all types of files; set by         EOPNOTSUPP for security.capability, ima, evm
-//	xattr               root only, who alone reads and lists trusted.*        and labels: the mount is nosuid and has no
+//	trusted., security. kept as user.*, of all types of files; only root      EOPNOTSUPP for security.capability, ima, evm
+//	xattr               sets both, and reads and lists trusted.*              and labels: the mount is nosuid and has no
 //	                                                                          labels, so they would have no effect
 //	POSIX ACL           EOPNOTSUPP: the root is 0700, so only the job's
 //	                    user and root get in; an ACL could let in no other

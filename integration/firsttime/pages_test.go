@@ -42,7 +42,7 @@ var notRun = []string{"podman run ", "srun apptainer ", "srun --container-image=
 var names = []string{"up", "stage-in", "locate", "skipped", "simulate", "plan set", "prolog", "epilog"}
 
 // programs are what a piece of code in a sentence begins with if it is a command.
-var programs = regexp.MustCompile(`^(bivouac|make|pip|install|spack|scontrol|dpkg|rpm|systemctl|curl|go|tar -C|setfattr|getfattr) .`)
+var programs = regexp.MustCompile(`^(bivouac|make|pip|install|spack|scontrol|dpkg|rpm|curl|go|tar -C|setfattr|getfattr) .`)
 
 // commandsOf is the commands that a page shows, each once: the lines of its blocks for a shell, and those in its sentences.
 func commandsOf(t *testing.T, page string) (all []string) {

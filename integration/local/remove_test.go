@@ -71,7 +71,7 @@ func TestCancel(t *testing.T) {
 			r = c.start("wait", "set", "--dir", c.dir)
 		}
 		c.failed(c.finish(r), "set: ", "by bivouac "+end)
-		c.ok("wait", "--dir", c.dir) // for all: the stage-in was not to be
+		c.ok("wait", "--dir", c.dir) // for all others
 		for _, n := range []string{"0", "1"} {
 			eventually(t, "the dataset leaves nothing", func() bool {
 				s := c.status(n)

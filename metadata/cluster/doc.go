@@ -11,7 +11,7 @@
 //	a sealed file             FileOwner   over the nodes Up now; then fixed by the manifest
 //	                          Balance     the same with bounded loads, where all files are known beforehand
 //	a lost node's part of it  Holder      over the nodes Up now, while the node is Down
-//	second copies             neighbour   behind another leaf switch, of the nodes Up in the layout's epoch, or now for records
+//	second copies             neighbour   behind another leaf switch: of the nodes Up in the layout's epoch for data, now for records
 //	a sealed file's replicas  Replicas    over the nodes Up now; a stand-in is the first
 //
 // A View travels as a Delta from the one that its receiver has: nodes that have changed alike are ranges in it, so

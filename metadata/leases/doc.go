@@ -20,8 +20,8 @@
 //
 // From the node that makes a change, a home recalls only what that has asked for since the change began: the node
 // forgets the rest by itself, and caches nothing for a while (Cache.Doubt) if the call had no answer. In that time the
-// request must reach the home; the change may take longer. The lease on a file's attributes goes on over an own change
-// (Cache.Change) if its holder has kept it all the time: a change by another node in between would have recalled it.
+// request must reach the home; the change may take longer. A node keeps its lease on a file's attributes over
+// its own change (Cache.Change) if it has held one lease throughout: a change by another node would have recalled it.
 //
 // # Order
 //
