@@ -16,10 +16,9 @@ const mostLooks = 256
 // early returns the next file that stays in the source before its turn, with its neighbours, unless such files are under
 // way. A rank that goes on to other chunks reads files of many runs at once; so the source has read these steadily before.
 func (t *Tracker) early() []Want {
-	if t.cfg.Overflows == nil || t.earlier > 0 || float64(t.held) > earlyShare*float64(t.cfg.Budget) {
+	if t.cfg.Overflows == nil || t.filling() || t.earlier > 0 || float64(t.held) > earlyShare*float64(t.cfg.Budget) {
 		return nil
 	}
-	filling := t.filling()
 	for range mostLooks {
 		var r *rank
 		for _, o := range t.active {
@@ -28,7 +27,7 @@ func (t *Tracker) early() []Want {
 				r = o
 			}
 		}
-		if r == nil || r.early >= r.length && (t.next() < 0 || filling) || r.early >= 2*r.length {
+		if r == nil || r.early >= r.length && t.next() < 0 || r.early >= 2*r.length {
 			return nil
 		}
 		at := r.early
@@ -57,8 +56,8 @@ func (t *Tracker) needed(file, at int, r *rank) bool {
 	return found
 }
 
-// filling reports whether files are still being staged. The source gives all that it can then, and readers wait for files of the
-// current epoch.
+// filling reports whether files are still being staged. The source gives all that it can then: what is fetched ahead from it
+// delays files that a reader waits for.
 func (t *Tracker) filling() bool { return t.cfg.Filling != nil && t.cfg.Filling() }
 
 // arrived notes that an item is not under way any more.

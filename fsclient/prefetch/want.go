@@ -81,6 +81,9 @@ func (t *Tracker) want(r *rank, at int) *item {
 	if f < 0 || r.seen(at) || at < r.front-r.window {
 		return nil
 	}
+	if t.cfg.Overflows != nil && t.filling() && t.cfg.Overflows(f) {
+		return nil
+	}
 	beacon := at >= r.beacon && at < r.next && !t.unread(f, at, r) // none before its turn
 	if t.cache.resident && !beacon {
 		return nil
