@@ -23,6 +23,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -272,8 +273,27 @@ func (j *testJob) whole(i int, ok func(home.CheckResult) error) {
 		if err == nil {
 			err = ok(r)
 		}
+		if err != nil {
+			err = fmt.Errorf("%w; open files by node: %v", err, j.open())
+		}
 		return err
 	})
+}
+
+// open is how many files the mount of each node has open.
+func (j *testJob) open() []string {
+	all := make([]string, len(j.nodes))
+	for i := range j.nodes {
+		var s struct{ Client struct{ Open int } }
+		b, err := os.ReadFile(filepath.Join(j.nodes[i].job.Dirs.Mount, ".bivouac", "stats"))
+		if err == nil {
+			err = json.Unmarshal(b, &s)
+		}
+		if all[i] = strconv.Itoa(s.Client.Open); err != nil {
+			all[i] = err.Error()
+		}
+	}
+	return all
 }
 
 // eventually polls until ok, and ends the test with its last complaint.
