@@ -129,8 +129,8 @@ func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	return f
 }
 
-// release ends a use of f. After the last one f is idle, if it may be, or closed: then the close must be reported. A recall comes before mayIdle, or closes the idle file. An open comes before the locks are forgotten, or gets
-// new ones.
+// release ends a use of f. After the last one f is idle, if it may be, or closed: then the close must be reported. A recall
+// comes before mayIdle, or closes the idle file. An open comes before the locks are forgotten, or gets new ones.
 func (t *fileTable) release(f *File) (closed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -342,6 +342,26 @@ func TestAnswersInStep(t *testing.T) {
 	}
 }
 
+// TestMovedMeanwhile: opens, locks and reports of closes, which are in memory only, are not answered by a home that another
+// node has taken over while it answered.
+func TestMovedMeanwhile(t *testing.T) {
+	hs := homes(t, 1)
+	for op, want := range map[wire.Op]error{
+		wire.OpOpen: metadata.ErrMoved, wire.OpOpenAhead: metadata.ErrMoved, wire.OpLock: metadata.ErrMoved, wire.OpAppend: metadata.ErrMoved,
+		wire.OpClosed: metadata.ErrMoved, wire.OpGetattr: metadata.ErrMoved, wire.OpCreate: nil,
+	} {
+		var serves error
+		hs[0].cfg.Serves = func() error { return serves }
+		h := hs[0].fenced(func(context.Context, *rpc.Request, *rpc.Response) error {
+			serves = fmt.Errorf("another node has the names: %w: %w", metadata.ErrMoved, syscall.EAGAIN)
+			return nil
+		})
+		if err := h(t.Context(), &rpc.Request{Op: op}, new(rpc.Response)); !errors.Is(err, want) {
+			t.Errorf("%v: %v, want %v", op, err, want)
+		}
+	}
+}
+
 // TestMovedInCall: a change that a home could not finish, because another node has it now, is made there if it may be made
 // twice. Of others the outcome is unknown.
 func TestMovedInCall(t *testing.T) {

@@ -184,8 +184,8 @@ func (s *Server) Handlers() node.Handlers {
 	return h
 }
 
-// fenced answers only while no other node can stand in for the home. A read is not answered if one may have done so
-// meanwhile; a change was refused then.
+// fenced answers only while no other node can stand in for the home. What can be repeated, and a report of closes, is not
+// answered if one may have done so meanwhile, such as while this daemon was stopped. Other changes were refused then.
 func (s *Server) fenced(h rpc.Handler) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 		if err := s.awaitLease(ctx); err != nil {
@@ -193,8 +193,8 @@ func (s *Server) fenced(h rpc.Handler) rpc.Handler {
 		}
 		err := h(ctx, r, resp)
 		switch {
-		case err == nil && r.Op.Reads():
-			err = s.cfg.Serves()
+		case err == nil && (r.Op.Repeatable() || r.Op == wire.OpClosed):
+			err = s.awaitLease(ctx)
 		case errors.Is(err, metadata.ErrUnknownOutcome) && errors.Is(err, syscall.EAGAIN) && r.Op.Repeatable():
 			err = fmt.Errorf("%w: %w", metadata.ErrMoved, err) // where it may be done a second time
 		}
