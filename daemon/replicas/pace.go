@@ -17,15 +17,16 @@ const (
 	mostPause = time.Second
 	beside    = 2 // transfers of all makers at a time while this node reads
 
-	measured  = 32 << 10 // bytes; smaller transfers take as long as the processors let them
-	slowBy    = 4        // times the usual time
-	averageOf = 256      // transfers
+	measured  = 32 << 10              // bytes; smaller transfers take as long as the processors let them
+	slowBy    = 4                     // times the usual time
+	slowest   = 50 * time.Millisecond // over the usual time, which processors that are busy account for
+	averageOf = 256                   // transfers
 )
 
 // pacer makes replicas yield to readers. Beside reads of this node, its makers transfer two pieces at a time, not one for each
 // maker: a loader reads most of the time without filling the link, so that one at a time would leave much of it unused.
 // Between reads makers do not pause. Readers of other nodes have the whole of a slow path: an owner whose transfers take
-// slowBy times as long as usual is left alone for a while.
+// slowBy times as long as usual, and longer by more than slowest, is left alone for a while.
 type pacer struct {
 	idle   atomic.Pointer[func() time.Duration] // since the last read; nil: nothing reads
 	makers atomic.Int64                         // at work
@@ -65,7 +66,7 @@ func (p *pacer) observe(owner metadata.NodeID, n int, took time.Duration) {
 	if u.n == 0 {
 		u.perByte = x
 	}
-	o.slow = x > slowBy*u.perByte
+	o.slow = x > slowBy*u.perByte && took-time.Duration(u.perByte*float64(n)) > slowest
 	u.n = min(u.n+1, averageOf)
 	u.perByte += (min(x, slowBy*u.perByte) - u.perByte) / float64(u.n)
 }

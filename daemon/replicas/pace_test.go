@@ -138,8 +138,11 @@ func TestPaceOfSizes(t *testing.T) {
 			}
 		}
 	}
-	if p.observe(1, 1<<20, 20*time.Millisecond); !p.slow(1) {
-		t.Error("a transfer that takes ten times as long is not slow")
+	if p.observe(1, 1<<20, 80*time.Millisecond); !p.slow(1) {
+		t.Error("a transfer that takes forty times as long is not slow")
+	}
+	if p.observe(1, 1<<20, 40*time.Millisecond); p.slow(1) {
+		t.Error("a transfer that waited for a processor is slow")
 	}
 }
 
