@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -196,4 +197,29 @@ func TestKilledLeader(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestNetworkOutlivesItsThread: a network stays when the thread that made it ends.
+func TestNetworkOutlivesItsThread(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	var nw *Network
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good, so that the thread ends here
+		var err error
+		nw, err = NewNetwork(2)
+		made <- err
+	}()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	defer nw.Close()
+	for range 20 {
+		time.Sleep(10 * time.Millisecond) // the thread ends some time after the goroutine
+		if err := nw.run(0, "ip", "link", "show", "dev", "eth0"); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

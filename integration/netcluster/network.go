@@ -153,8 +153,8 @@ func (nw *Network) output(i int, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// holder is a process in a network namespace of its own. It is cat, which ends when
-// our end of its pipe does.
+// holder is a process in a network namespace of its own. It is cat, which ends when our end of its pipe does, also if we
+// are killed. Pdeathsig would end it with the thread that started it.
 type holder struct {
 	cmd *exec.Cmd
 	in  io.Closer
@@ -176,7 +176,6 @@ func hold() (holder, error) {
 	if err != nil {
 		return holder{}, err
 	}
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {
 		return holder{}, err
 	}
