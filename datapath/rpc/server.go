@@ -136,10 +136,10 @@ type Server struct {
 	stats          serverStats
 	refusals       refusals
 	memory         *memory
-	meta           workers
-	bulk           workers
-	homes          workers
-	mirror         workers
+	meta           *workers
+	bulk           *workers
+	homes          *workers
+	mirror         *workers
 	endedCtx       context.Context // the context of inline ops; it has ended
 	ctx            context.Context // ends with Close
 	cancel         context.CancelFunc
@@ -176,10 +176,10 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	s.cfg = cfg
 	s.memory = newMemory(cfg.Memory)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.meta = make(workers, cfg.MaxWorkers)
-	s.bulk = make(workers, cfg.MaxWorkers)
-	s.homes = make(workers, cfg.MaxWorkers)
-	s.mirror = make(workers, cfg.MaxWorkers)
+	s.meta = newWorkers(s, cfg.MaxWorkers)
+	s.bulk = newWorkers(s, cfg.MaxWorkers)
+	s.homes = newWorkers(s, cfg.MaxWorkers)
+	s.mirror = newWorkers(s, cfg.MaxWorkers)
 	over, end := context.WithCancel(context.Background())
 	end()
 	s.endedCtx = over

@@ -356,9 +356,11 @@ func TestWorkersAreBounded(t *testing.T) {
 		conns = append(conns, conn)
 	}
 	eventually(t, "four requests", func() bool { return s.Stats().InFlight == 4 })
-	if len(s.bulk) != 2 {
-		t.Errorf("%d bulk workers, want 2", len(s.bulk))
+	s.bulk.mu.Lock()
+	if s.bulk.n != 2 {
+		t.Errorf("%d bulk workers, want 2", s.bulk.n)
 	}
+	s.bulk.mu.Unlock()
 	meta := dialShaken(t, addr, wire.PurposeMeta)
 	_, _ = meta.Write(lookup(1))
 	readReply(t, meta)

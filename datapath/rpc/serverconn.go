@@ -23,7 +23,7 @@ type serverConn struct {
 	s       *Server
 	conn    net.Conn
 	peer    metadata.NodeID
-	workers workers
+	workers *workers
 	r       frameReader
 	w       *frameWriter
 	slots   chan struct{}       // a token for each request under way

@@ -1,19 +1,63 @@
 package rpc
 
-// workers bounds the goroutines that run handlers: a token for each.
-type workers chan struct{}
+import "sync"
 
-// run gives t to a goroutine; it waits while there are enough. False if the connection or the server ended first. The
-// connection of t is counted in the server's WaitGroup, so that this cannot race with Wait.
-func (p workers) run(t *task) bool {
+// workers runs handlers on a bounded number of goroutines, which start on demand and stay until the
+// server closes: a warm goroutine is cheaper than a new one with its stack to grow.
+type workers struct {
+	s    *Server
+	work chan *task // unbuffered: every task in it has a goroutine
+	max  int
+
+	mu sync.Mutex
+	n  int // guarded by mu: goroutines
+}
+
+func newWorkers(s *Server, most int) *workers {
+	return &workers{s: s, work: make(chan *task), max: most}
+}
+
+// run gives t to a goroutine; it waits while all are busy. False if the connection or the server
+// ended first.
+func (p *workers) run(t *task) bool {
 	select {
-	case p <- struct{}{}:
+	case p.work <- t:
+		return true
+	default:
+	}
+	if p.grow(t) {
+		return true
+	}
+	select {
+	case p.work <- t:
+		return true
 	case <-t.c.ctx.Done():
 		return false
 	}
-	t.c.s.wg.Go(func() {
-		defer func() { <-p }()
-		t.run()
-	})
+}
+
+// grow starts one more goroutine with t as its first task. The connection of t is counted in the
+// server's WaitGroup, so Add cannot race with Wait.
+func (p *workers) grow(t *task) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.n >= p.max {
+		return false
+	}
+	p.n++
+	p.s.wg.Add(1)
+	go p.loop(t)
 	return true
+}
+
+func (p *workers) loop(t *task) {
+	defer p.s.wg.Done()
+	for {
+		t.run()
+		select {
+		case t = <-p.work:
+		case <-p.s.ctx.Done():
+			return
+		}
+	}
 }
