@@ -91,7 +91,7 @@ type Participant interface {
 var ErrUnknownOutcome = errors.New("the change may have taken effect")
 
 // ErrMoved says that another node has the home that was asked, and that nothing was done. The call is to be repeated there.
-var ErrMoved error = syscall.EREMCHG
+var ErrMoved error = syscall.ENOLINK
 
 // Outcome is the outcome of a transaction.
 type Outcome uint8

@@ -54,7 +54,7 @@ func TestPatient(t *testing.T) {
 		{"the handler's own connection", wire.OpRead, []error{said(syscall.ECONNRESET), nil}, syscall.ECONNRESET, 1},
 		{"no space at the second try", wire.OpWrite, []error{down, said(syscall.ENOSPC), nil}, syscall.ENOSPC, 2},
 		{"no answer in time", wire.OpRead, []error{said(syscall.ETIMEDOUT), nil}, syscall.ETIMEDOUT, 1},
-		{"another node has the home", wire.OpCreate, []error{said(syscall.EREMCHG), fmt.Errorf("here: %w", metadata.ErrMoved), nil}, nil, 3},
+		{"another node has the home", wire.OpCreate, []error{said(syscall.ENOLINK), fmt.Errorf("here: %w", metadata.ErrMoved), nil}, nil, 3},
 		{"try again, says a handler", wire.OpLock, []error{said(syscall.EAGAIN), nil}, syscall.EAGAIN, 1},
 		{"closed", wire.OpRead, []error{down, said(syscall.ESHUTDOWN), nil}, syscall.ESHUTDOWN, 2},
 	} {
@@ -101,7 +101,7 @@ func TestPatientGivesUp(t *testing.T) {
 }
 
 func TestPatientEnds(t *testing.T) {
-	moved := said(syscall.EREMCHG)
+	moved := said(syscall.ENOLINK)
 	if !errors.Is(moved, syscall.EAGAIN) {
 		t.Errorf("%v is not EAGAIN for callers that repeat by themselves", moved)
 	}

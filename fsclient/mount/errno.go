@@ -37,7 +37,7 @@ func errnoOf(err error) syscall.Errno {
 		return syscall.EIO
 	}
 	switch e {
-	case syscall.ENOSYS, syscall.ENOTSUP, syscall.EREMOTE, syscall.EREMCHG,
+	case syscall.ENOSYS, syscall.ENOTSUP, syscall.EREMOTE, syscall.EREMCHG, syscall.ENOLINK,
 		syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNRESET, syscall.ECONNREFUSED,
 		syscall.EPIPE, syscall.ESHUTDOWN, syscall.ENOTCONN, syscall.EBADRQC, syscall.EBADMSG, syscall.EPROTO, syscall.EMSGSIZE:
 		return syscall.EIO
