@@ -3,6 +3,8 @@ package route
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -147,5 +149,42 @@ func TestNewerMap(t *testing.T) {
 	view.Store(&cluster.View{Map: newer})
 	if order := <-got; len(order) != 2 {
 		t.Errorf("Order = %v, want the two nodes that are up", order)
+	}
+}
+
+// TestPairs: the nodes of a file with two copies are those of the map, also for other files, epochs and nodes, and a map in
+// which nodes are lost.
+func TestPairs(t *testing.T) {
+	r, view := newRouter(t)
+	was := view.Load().Map
+	m := was.WithState(1, cluster.Down, "")
+	for range 2 {
+		for node := range metadata.NodeID(3) {
+			for _, epoch := range []metadata.Epoch{was.Epoch, m.Epoch, 0} {
+				view.Store(&cluster.View{Map: m})
+				l := metadata.Layout{Kind: metadata.Local, Node: node, Copies: 2, Epoch: epoch}
+				got, err := r.Order(t.Context(), metadata.LiveIno(0, 9), l)
+				if want := m.Order(metadata.LiveIno(0, 9), l); err != nil || !slices.Equal(got, want) {
+					t.Errorf("node %d in epoch %d: %v, %v, want %v", node, epoch, got, err, want)
+				}
+			}
+		}
+	}
+}
+
+func BenchmarkPairs(b *testing.B) {
+	const nodes = 1000
+	m := cluster.NewMap(7, make([]string, nodes))
+	var up []cluster.Change
+	for i := range metadata.NodeID(nodes) {
+		up = append(up, cluster.Change{ID: i, State: cluster.Up, Switch: fmt.Sprint("leaf", i/16)})
+	}
+	m = m.With(up)
+	r := New(Config{View: func() cluster.View { return cluster.View{Map: m} }})
+	l := metadata.Layout{Kind: metadata.Local, Node: 5, Copies: 2, Epoch: m.Epoch}
+	for b.Loop() {
+		if _, err := r.Order(b.Context(), metadata.LiveIno(0, 9), l); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

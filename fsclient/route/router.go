@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient/cache"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
@@ -38,13 +40,24 @@ type Router struct {
 	away   *cache.Stubs[metadata.NodeStore] // of this node's home, if another node stands in for it
 	here   func() error                     // why Local cannot be used
 	shards cluster.ShardTable
+	pairs  *lru.Cache[pair, []metadata.NodeID] // the orders of files with two copies: by Slurm's topology, which takes time
 
 	local, remote atomic.Int64 // metadata calls
 }
 
+// pair names the two nodes of the local files of node that were made in epoch.
+type pair struct {
+	node  metadata.NodeID
+	epoch metadata.Epoch
+}
+
+// maxPairs is how many are remembered.
+const maxPairs = 1 << 12
+
 // New returns a Router. It connects to nothing.
 func New(cfg Config) *Router {
 	r := &Router{cfg: cfg, meta: cache.NewStubs(cfg.Meta), data: cache.NewStubs(cfg.Data)}
+	r.pairs, _ = lru.New[pair, []metadata.NodeID](maxPairs) // it fails only for a size of 0
 	r.away, r.here = cache.NewStubs(cfg.Meta), func() error { return nil }
 	if h, ok := cfg.Local.(interface{ Here() error }); ok {
 		r.here = h.Here
@@ -183,9 +196,18 @@ func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout)
 			return nil, fmt.Errorf("inode %v: %w", ino, err)
 		}
 	}
+	p, paired := pair{l.Node, l.Epoch}, l.Kind == metadata.Local && l.Copied() && l.Epoch > 0 && !ino.Sealed()
+	if paired {
+		if order, ok := r.pairs.Get(p); ok {
+			return order, nil
+		}
+	}
 	order := m.Order(ino, l)
 	if len(order) == 0 {
 		return nil, fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, l.Epoch, syscall.EIO)
+	}
+	if paired {
+		r.pairs.Add(p, order)
 	}
 	return order, nil
 }
