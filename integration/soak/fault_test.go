@@ -66,6 +66,7 @@ func (j *testJob) fault(rng *rand.Rand) {
 func (j *testJob) kill(i int) {
 	if j.nodes[i].kill() {
 		j.count("kill")
+		j.seen.note("node %d: kill", i)
 		j.turned.Store(time.Now().UnixNano())
 	}
 }
@@ -136,6 +137,7 @@ func (j *testJob) stepClock(rng *rand.Rand, i int) {
 	switch err := j.nodes[i].setClock(by); {
 	case err == nil:
 		j.count("clock step")
+		j.seen.note("node %d: clock stepped by %v", i, by)
 	case !errors.Is(err, syscall.ESRCH):
 		j.found(&j.verdict.other, "clock of node %d: %v", i, err)
 	}
@@ -152,8 +154,10 @@ func (j *testJob) lasting(what string, i int, d time.Duration, begin, end func()
 	err := begin()
 	if err == nil {
 		j.count(what)
+		j.seen.note("node %d: %s for %v", i, what, d)
 		time.Sleep(d)
 		err = end()
+		j.seen.note("node %d: %s over", i, what)
 	}
 	j.turned.Store(time.Now().Add(d + time.Second).UnixNano())
 	j.faults.Add(-1)

@@ -14,6 +14,7 @@
 //	network_test.go   links
 //	fault_test.go     all faults, chosen by the seed
 //	losses_test.go    the loss of two nodes
+//	evidence_test.go  what a failed run leaves behind
 //	verdict_test.go   operations, how their answers are judged, and the sum of a run
 //	worker_test.go, appender_test.go, checkpoint_test.go, reader_test.go   the loads
 package soak
@@ -58,6 +59,7 @@ type testJob struct {
 	net     *network
 	done    map[string]int // faults so far, by kind
 	verdict verdict
+	seen    evidence
 
 	keepers []io.Closer // each ends when it is closed
 	wg      sync.WaitGroup
@@ -182,6 +184,7 @@ func (j *testJob) heard(x *node, line string) {
 	_, _ = fmt.Sscan(rest+" 0", &pid, &clock)
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	j.seen.note("node %d: %s", x.id, line)
 	switch what {
 	case "started":
 		x.pid, x.clock = pid, clock
@@ -326,6 +329,9 @@ func (j *testJob) end(dir string) {
 		_ = k.Close() // which ends it
 	}
 	j.wg.Wait()
+	if j.t.Failed() {
+		j.keepEvidence()
+	}
 	for _, x := range j.nodes {
 		b, err := os.ReadFile(x.log)
 		if err == nil && j.t.Failed() {

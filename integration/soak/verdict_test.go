@@ -53,7 +53,9 @@ type operation struct {
 func (j *testJob) try(o operation) bool {
 	deaths, calm := j.moment()
 	began := time.Now()
+	late := j.suspect(o.what)
 	err := o.do()
+	late.Stop()
 	j.timed(o.what, began, *o.node)
 	if err == nil || j.nodes[*o.node].lost.Load() {
 		return err == nil
@@ -73,9 +75,10 @@ func (j *testJob) try(o operation) bool {
 }
 
 // timed measures an operation that has ended, from the last fault on: of any node, or of its own, whose daemon it waits
-// for. One that takes over a mount answers before it is ready.
+// for. One that takes over a mount answers before it is ready. While half of the nodes are dead nothing is given up, so
+// operations wait until one of them is back.
 func (j *testJob) timed(what string, began time.Time, node int) {
-	if !j.nodes[node].ready.Load() {
+	if !j.nodes[node].ready.Load() || !j.quorate() {
 		return
 	}
 	from := max(began.UnixNano(), j.turned.Load(), j.nodes[node].since.Load())
@@ -86,4 +89,18 @@ func (j *testJob) timed(what string, began time.Time, node int) {
 	if took > answerTime {
 		j.found(&j.verdict.hung, "%s: took %v, %v of it after the last fault", what, time.Since(began), took)
 	}
+}
+
+// quorate reports whether more than half of the nodes that are not lost are ready.
+func (j *testJob) quorate() bool {
+	ready, all := 0, 0
+	for _, x := range j.nodes {
+		if x.lost.Load() {
+			continue
+		}
+		if all++; x.ready.Load() {
+			ready++
+		}
+	}
+	return 2*ready > all
 }
