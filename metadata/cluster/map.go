@@ -42,8 +42,13 @@ func (n *Node) leaves() bool {
 // Serves reports whether n takes part in the job's work: it is Up or Leaving.
 func (n Node) Serves() bool { return n.State == Up || n.State == Leaving }
 
-func (n Node) upAt(e metadata.Epoch) bool {
-	return slices.ContainsFunc(n.Terms, func(t Term) bool { return t.has(e) })
+func (n *Node) upAt(e metadata.Epoch) bool {
+	for _, t := range n.Terms {
+		if t.has(e) {
+			return true
+		}
+	}
+	return false
 }
 
 // Map is the job's cluster map. Maps are immutable: With… methods return a

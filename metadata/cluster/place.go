@@ -63,12 +63,11 @@ func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 	}
 	h := m.hash(kindStripe, uint64(ino))
 	places := make([]place, 0, len(m.Nodes))
-	for _, n := range m.Nodes {
-		if l.Epoch == 0 || n.upAt(l.Epoch) {
+	for i := range m.Nodes {
+		if n := &m.Nodes[i]; l.Epoch == 0 || n.upAt(l.Epoch) {
 			places = append(places, place{weight(h, n.ID), n.ID})
 		}
 	}
-	slices.SortFunc(places, heavier)
 	width := int(l.Width)
 	if width == 0 && !ino.Sealed() {
 		width = metadata.DefaultWidth
@@ -79,17 +78,35 @@ func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 		}
 		width = min(2*width, len(places))
 		if len(places) > 1 && m.switched() {
-			places = m.apart(places, width/2)
+			slices.SortFunc(places, heavier)
+			return nodes(m.apart(places, width/2))
 		}
 	}
-	if width > 0 && width < len(places) {
-		places = places[:width]
+	if width == 0 {
+		width = len(places)
 	}
+	return nodes(top(places, min(width, len(places))))
+}
+
+func nodes(places []place) []metadata.NodeID {
 	order := make([]metadata.NodeID, len(places))
 	for i, p := range places {
 		order[i] = p.id
 	}
 	return order
+}
+
+// top returns the n heaviest places, the heaviest first. It changes places.
+func top(places []place, n int) []place {
+	slices.SortFunc(places[:n], heavier)
+	for _, p := range places[n:] {
+		if n > 0 && heavier(p, places[n-1]) < 0 {
+			at, _ := slices.BinarySearchFunc(places[:n], p, heavier)
+			copy(places[at+1:n], places[at:])
+			places[at] = p
+		}
+	}
+	return places[:n]
 }
 
 // DirHome returns the home for a new directory name of parent: an Up node, by hash.

@@ -187,9 +187,30 @@ func BenchmarkFileOwner(b *testing.B) {
 }
 
 func BenchmarkOrder(b *testing.B) {
-	m := upMap(64, 1)
-	for b.Loop() {
-		m.Order(1024, metadata.Layout{Epoch: 64})
+	for _, n := range []int{64, 1000} {
+		m := upMap(n, 1)
+		b.Run(fmt.Sprint("nodes=", n), func(b *testing.B) {
+			for b.Loop() {
+				m.Order(1024, metadata.Layout{Epoch: metadata.Epoch(n)})
+			}
+		})
+	}
+}
+
+// TestTop: the few heaviest places are those that sorting all of them would give.
+func TestTop(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		all := make([]place, rng.IntN(20))
+		for i := range all {
+			all[i] = place{rng.Uint64N(30), metadata.NodeID(i)}
+		}
+		sorted := slices.SortedFunc(slices.Values(all), heavier)
+		for n := range len(all) + 1 {
+			if got := top(slices.Clone(all), n); !slices.Equal(got, sorted[:n]) {
+				t.Fatalf("the %d heaviest of %v are %v, want %v", n, all, got, sorted[:n])
+			}
+		}
 	}
 }
 
