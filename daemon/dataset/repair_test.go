@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
@@ -200,5 +201,30 @@ func TestOpenOfChunks(t *testing.T) {
 			}
 		}
 		opens(true)
+	}
+}
+
+// TestVerifyStandIn: what a node has fetched of a node that was lost is verified and repaired when that one is back, by
+// verify and by the scrub: it is read without another comparison if the node is lost once more.
+func TestVerifyStandIn(t *testing.T) {
+	all, _ := newNodes(t, 2)
+	x := all[0]
+	x.Fills.cfg.Sums = false
+	id, inos := x.stage(t, 3, metadata.Layout{Kind: metadata.Local, Node: 1})
+	for _, pace := range []*rate.Bucket{nil, rate.New(1<<30, nil)} {
+		if err := x.store.WriteAt(t.Context(), inos[1], []byte{0xee}, 17); err != nil {
+			t.Fatal(err)
+		}
+		q := &verifyRequest{Dataset: id}
+		res, err := x.Verifier.runPaced(t.Context(), q, pace)
+		if err != nil || res.Bad != 1 || res.BadFiles[0].Ino != inos[1] {
+			t.Errorf("after damage: %+v, %v", res, err)
+		}
+		if r, err := x.Verifier.refetch(t.Context(), &repairRequest{Dataset: id, Inos: inos[1:2]}); err != nil || len(r.Failed) > 0 {
+			t.Errorf("refetch: %+v, %v", r, err)
+		}
+		if res, err := x.Verifier.runPaced(t.Context(), q, pace); err != nil || res.Bad != 0 {
+			t.Errorf("after the repair: %+v, %v", res, err)
+		}
 	}
 }

@@ -132,7 +132,31 @@ func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string
 		r.ownOverflow(path, a)
 	case mine:
 		g.Go(func() error { return r.file(ctx, path, a, order) })
+	case !again && a.Layout.Kind == metadata.Local && r.fill != nil && r.fill.Stored(a.Ino):
+		g.Go(func() error { return r.standIn(ctx, path, a) })
 	}
+}
+
+// standIn compares a file of another node that was fetched while that one was lost. It is read if the node is lost again.
+func (r *verification) standIn(ctx context.Context, path string, a metadata.Attr) error {
+	if err := r.pace.Take(ctx, a.Size); err != nil {
+		return err
+	}
+	want, _, err := r.table.table.Record(a.Ino)
+	if err != nil {
+		return err
+	}
+	if want == [16]byte{} {
+		want = r.whole[a.Ino]
+	}
+	c := stagein.NewChecker(want, a.Size)
+	if err = r.read(ctx, a, nil, c); err == nil {
+		err = c.Check()
+	}
+	if err != nil && ctx.Err() == nil {
+		r.bad(path, a.Ino, fmt.Errorf("fetched while its node was lost: %w", err))
+	}
+	return ctx.Err()
 }
 
 // ownOverflow is for an overflow file of this node.

@@ -88,6 +88,8 @@ func (j *testJob) badDrive(rng *rand.Rand, i int, last time.Duration) {
 func (j *testJob) damage(rng *rand.Rand, i int) {
 	j.damaged.Add(1)
 	defer j.damaged.Add(1)
+	j.seen.note("node %d: damage", i)
+	defer j.seen.note("node %d: damage is repaired", i)
 	for range 1 + rng.IntN(8) {
 		g, err := j.nodes[i].garble(rng, func(ino metadata.Ino, _ string) bool { return ino.Sealed() })
 		if err != nil {
@@ -98,6 +100,9 @@ func (j *testJob) damage(rng *rand.Rand, i int) {
 		}
 	}
 	j.eventually("the dataset is repaired", func() error {
+		if !j.nodes[i].ready.Load() {
+			return fmt.Errorf("node %d is not ready: its files are not verified", i)
+		}
 		r, err := j.ctl((i+1)%len(j.nodes)).Verify(context.Background(), dataset.VerifySpec{Name: setName})
 		if err == nil && r.Bad > 0 {
 			err = fmt.Errorf("%d files are bad, %d of them repaired: %v", r.Bad, r.Repaired, r.BadFiles)

@@ -189,7 +189,8 @@ func lastSum(f *Fill, p PieceID, a *metadata.Attr, journaled [16]byte) ([16]byte
 	return stagein.CRCSum(crcs.At(int(p.Chunk))), nil
 }
 
-// forget drops this node's pieces of a file, with the checksums was, from the set of those present, and returns them.
+// forget drops this node's pieces of a file, with the checksums was, from the set of those present, and returns them: its
+// own, and those that it has fetched while another node was lost.
 func (f *Fill) forget(ino metadata.Ino, was map[PieceID][16]byte) ([]PieceID, error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
@@ -199,10 +200,10 @@ func (f *Fill) forget(ino metadata.Ino, was map[PieceID][16]byte) ([]PieceID, er
 	s := placementOf(m, a)
 	var mine []PieceID
 	for chunk := range s.pieces() {
-		if len(s.order) == 0 || m.Holder(ino, s.owner(chunk)) != f.cfg.Self {
+		p := PieceID{ino, chunk}
+		if len(s.order) == 0 || m.Holder(ino, s.owner(chunk)) != f.cfg.Self && !f.present.has(p) {
 			continue
 		}
-		p := PieceID{ino, chunk}
 		if f.overflow.has(p) {
 			continue // it is not here
 		}
