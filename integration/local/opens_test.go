@@ -73,17 +73,6 @@ func TestOneNodeEpochs(t *testing.T) {
 		_, err := os.ReadFile(files[i])
 		k.must(err)
 	}
-	_, err = ctl.SetPlan(t.Context(), plan)
-	k.must(err)
-	eventually(t, "the node has the plan", func() bool { return status().Plan != nil })
-	at := func(epoch int) {
-		t.Helper()
-		eventually(t, fmt.Sprintf("the rank is at the end of epoch %d", epoch), func() bool {
-			s := status().State
-			return s != nil && s.Phase == accessplan.Following && len(s.Ranks) == 1 &&
-				(s.Ranks[0].Epoch == epoch && s.Ranks[0].Position >= planned-2*8 || s.Ranks[0].Epoch == epoch+1 && s.Ranks[0].Position == 0)
-		})
-	}
 	samples := func(want int64) {
 		t.Helper()
 		var last training.Places
@@ -97,6 +86,24 @@ func TestOneNodeEpochs(t *testing.T) {
 		if want := (training.Places{Local: training.Count{Samples: want, Bytes: want / planned * bytes}}); last != want {
 			t.Errorf("samples by place: %+v, want %+v", last, want)
 		}
+	}
+	samples(planned) // so that the plan sees none of these opens
+	_, err = ctl.SetPlan(t.Context(), plan)
+	k.must(err)
+	eventually(t, "the node has the plan", func() bool { return status().Plan != nil })
+	at := func(epoch int) {
+		t.Helper()
+		var s *accessplan.State
+		defer func() {
+			if t.Failed() {
+				t.Logf("the last state: %+v", s)
+			}
+		}()
+		eventually(t, fmt.Sprintf("the rank is at the end of epoch %d", epoch), func() bool {
+			s = status().State
+			return s != nil && s.Phase == accessplan.Following && len(s.Ranks) == 1 &&
+				(s.Ranks[0].Epoch == epoch && s.Ranks[0].Position >= planned-2*8 || s.Ranks[0].Epoch == epoch+1 && s.Ranks[0].Position == 0)
+		})
 	}
 	for epoch := range 3 {
 		read(epoch)
