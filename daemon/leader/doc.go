@@ -17,7 +17,8 @@
 //
 // Invariants: the duties are a function of the view, the reports and the time alone. A new
 // leader starts with an empty memory, and gives every node the time of a full silence
-// before it declares one down.
+// before it declares one down; one that is elected again for the next term goes on with
+// what it knows.
 //
 // Locks: Leader.mu is a leaf; it is not held across a proposal or a call.
 //

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -20,6 +21,7 @@ import (
 // Group is the control group, as a member sees it; *raftstore.Group.
 type Group interface {
 	IsLeader() bool
+	Term() uint64 // grows with each leader
 	View() cluster.View
 	Propose(ctx context.Context, c raftstore.Command) (cluster.View, error)
 	// Confirm returns nil when View has all that was agreed on before.
@@ -51,6 +53,8 @@ type Leader struct {
 
 	mu      sync.Mutex
 	since   time.Time                 // guarded by mu; since when silence counts; zero while another node leads
+	before  time.Time                 // guarded by mu; since, when this node last led
+	term    uint64                    // guarded by mu; the last one in which this node led
 	looked  time.Time                 // guarded by mu; when it last looked at the reports
 	reports map[metadata.NodeID]heard // guarded by mu
 	marks   uint64                    // guarded by mu; version of the marks in the reports
@@ -93,24 +97,40 @@ func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 }
 
 // memory is since when the silence of a node counts, and a copy of the reports. That is when this node began to lead, or
-// when it resumed after a pause, during which it recorded no reports.
-func (l *Leader) memory(leads bool, at time.Time) (time.Time, map[metadata.NodeID]heard) {
+// when it resumed after a pause, during which it recorded no reports. A leader that is elected anew for the very next term
+// goes on with what it knows: no other node can have led meanwhile. Else a leader that has lost the lead for a moment, on
+// busy processors, would let a lost node be silent for as long again.
+func (l *Leader) memory(leads bool, term uint64, at time.Time) (time.Time, map[metadata.NodeID]heard) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !leads {
-		l.since, l.confirmed = time.Time{}, false
-		clear(l.reports)
+	if !leads || term != l.term { // proposals of that time may have an outcome that the view lacks
+		l.before = cmp.Or(l.since, l.before)
+		l.since, l.confirmed, l.restoring = time.Time{}, false, false
 		clear(l.doomed)
-		l.restoring = false
+	}
+	if !leads {
 		return l.since, nil
 	}
-	if l.since.IsZero() || at.Sub(l.looked) > l.cfg.Down/2 {
+	paused := at.Sub(l.looked) > l.cfg.Down/2
+	switch {
+	case l.since.IsZero() && (paused || term != l.term+1):
+		clear(l.reports)
+		l.since = at
+	case l.since.IsZero():
+		l.since = l.before
+	case paused:
 		l.since = at
 	}
-	l.looked = at
+	l.looked, l.term = at, term
 	m := make(map[metadata.NodeID]heard, len(l.reports))
 	maps.Copy(m, l.reports)
 	return l.since, m
+}
+
+// leads reports whether this node leads, and the term.
+func leads(g Group) (bool, uint64) {
+	term := g.Term()
+	return g.IsLeader() && g.Term() == term, term
 }
 
 // AllHave reports whether all other nodes that serve in v, and have reported, have v.
@@ -142,8 +162,9 @@ func (l *Leader) Run(ctx context.Context, g Group) {
 				return
 			}
 		}
-		leads, at := g.IsLeader(), time.Now()
-		since, reports := l.memory(leads, at)
+		leads, term := leads(g)
+		at := time.Now()
+		since, reports := l.memory(leads, term, at)
 		if leads {
 			l.act(ctx, g, since, reports, at)
 		}

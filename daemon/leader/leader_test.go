@@ -136,7 +136,7 @@ func TestStoppedLeader(t *testing.T) {
 			if reports {
 				l.Record(Report{Node: 1, Ready: true}, at)
 			}
-			since, heard := l.memory(true, at)
+			since, heard := l.memory(true, 1, at)
 			for _, c := range l.nodeDuties(v, since, heard, at) {
 				lost += len(c.Nodes)
 			}
@@ -152,5 +152,57 @@ func TestStoppedLeader(t *testing.T) {
 	}
 	if lost := look(down, false); lost == 0 {
 		t.Error("a silent node is not given up")
+	}
+}
+
+// TestElectedAnew: a leader that has lost the lead for a moment, to no other node, gives a silent node up as if it had led all
+// the time. If another one may have led, or it took long, every node gets the time of a full silence. In any case leases begin
+// only when the outcome of its earlier proposals is known.
+func TestElectedAnew(t *testing.T) {
+	const down = 15 * time.Second
+	for _, c := range []struct {
+		name string
+		term uint64
+		gap  time.Duration
+		want time.Duration // from the last report on
+	}{
+		{"at once", 6, time.Second, down}, {"between two looks", 6, 0, down}, {"after another leader", 7, time.Second, 10*time.Second + time.Second + down},
+		{"after a long time", 6, down, 10*time.Second + 2*down},
+	} {
+		n := nodetest.New(t, 0, 2)
+		l := New(Config{Job: &job.File{Hosts: make([]string, 2)}, Node: n, Every: time.Second, Down: down})
+		v := cluster.View{Map: cluster.NewMap(1, []string{"n0", "n1"}).WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")}
+		at := time.Unix(1000, 0)
+		look := func(term uint64) (lost int) {
+			at = at.Add(lookEvery)
+			l.Record(Report{Node: 0, Ready: true}, at)
+			since, heard := l.memory(true, term, at)
+			for _, c := range l.nodeDuties(v, since, heard, at) {
+				lost += len(c.Nodes)
+			}
+			return lost
+		}
+		for range 2 * down / lookEvery {
+			l.Record(Report{Node: 1, Ready: true}, at)
+			look(5)
+			l.confirm(&deafGroup{})
+		}
+		last := at.Add(-lookEvery)
+		for range 10 * time.Second / lookEvery {
+			look(5)
+		}
+		if c.gap > 0 {
+			l.memory(false, 5, at)
+			at = at.Add(c.gap)
+		}
+		lost := look(c.term)
+		if l.Record(Report{Node: 0, Ready: true}, at) {
+			t.Errorf("%s: a report has renewed a lease before earlier proposals are known", c.name)
+		}
+		for ; lost == 0 && at.Sub(last) < 4*down; lost = look(c.term) {
+		}
+		if got := at.Sub(last); got < c.want || got > c.want+3*lookEvery {
+			t.Errorf("%s: given up after a silence of %v, want %v", c.name, got, c.want)
+		}
 	}
 }

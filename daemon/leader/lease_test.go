@@ -50,6 +50,8 @@ type deafGroup struct {
 
 func (g *deafGroup) IsLeader() bool { return true }
 
+func (g *deafGroup) Term() uint64 { return 1 }
+
 func (g *deafGroup) View() cluster.View { return g.view }
 
 func (g *deafGroup) Propose(context.Context, raftstore.Command) (cluster.View, error) {
@@ -79,7 +81,7 @@ func TestStoppedInConfirm(t *testing.T) {
 			for id := range metadata.NodeID(2) {
 				l.Record(Report{Node: id, Ready: true}, at)
 			}
-			since, reports := l.memory(true, at)
+			since, reports := l.memory(true, 1, at)
 			g.lost = look < 100 // it has led for longer than a node may be silent
 			l.act(t.Context(), g, since, reports, at)
 			time.Sleep(lookEvery)
@@ -106,19 +108,19 @@ func TestLeases(t *testing.T) {
 		return []cluster.Change{{ID: 1, State: cluster.Down}, {ID: 2, State: cluster.Up}}
 	}
 	report(false, "while another node leads")
-	l.memory(true, at)
+	l.memory(true, 1, at)
 	l.confirm(g)
 	report(false, "before earlier proposals are known")
 	g.lost = false
 	l.confirm(g)
 	report(true, "in normal use")
 
-	_, reports := l.memory(true, at)
+	_, reports := l.memory(true, 1, at)
 	report(true, "between the look at the reports and the proposal")
 	if got := l.doom(down(), reports); len(got) != 1 || got[0].ID != 2 {
 		t.Errorf("proposed: %v, want node 2 alone", got)
 	}
-	_, reports = l.memory(true, at)
+	_, reports = l.memory(true, 1, at)
 	if got := l.doom(down(), reports); len(got) != 2 {
 		t.Errorf("proposed: %v", got)
 	}
@@ -129,7 +131,7 @@ func TestLeases(t *testing.T) {
 	g.lost = false
 	l.confirm(g)
 	report(true, "when it is known")
-	l.memory(false, at)
+	l.memory(false, 1, at)
 	l.confirm(g)
 	report(false, "when another node leads again")
 	if l.since != (time.Time{}) || l.doomed[metadata.NodeID(1)] {

@@ -235,6 +235,9 @@ func (g *Group) Leader() (metadata.NodeID, bool) {
 // commands; its proposals are applied after them.
 func (g *Group) IsLeader() bool { return g.raft.State() == raft.Leader }
 
+// Term is the term of the group as this member knows it. At most one member leads in a term.
+func (g *Group) Term() uint64 { return g.raft.CurrentTerm() }
+
 // Close leaves the group: proposals are answered, streams and store closed. It returns an error if
 // that takes too long; then the store stays open until the process ends.
 func (g *Group) Close() error {
