@@ -28,6 +28,7 @@ const (
 	maxProduct   = 72_000 // lines of product code
 	maxProse     = 160    // characters of a line of Markdown outside tables and code
 	maxReadme    = 120    // lines of README.md, and characters of a line of its prose
+	maxTerms     = 25     // rows of the glossary
 	maxRoomDoc   = 80     // lines of a package comment in doc.go
 )
 
@@ -215,16 +216,22 @@ func TestProse(t *testing.T) {
 		if name == "ARCHITECTURE.md" && len(lines) > 200 {
 			t.Errorf("ARCHITECTURE.md has %d lines, the limit is 200", len(lines))
 		}
-		fenced := false
+		fenced, rows := false, -2 // the title and the rule below it
 		for i, l := range lines {
 			if strings.HasPrefix(strings.TrimSpace(l), "```") {
 				fenced = !fenced
 			}
 			table := strings.HasPrefix(l, "|")
+			if table {
+				rows++
+			}
 			code := fenced || strings.HasPrefix(l, "    ")
 			if n := len([]rune(l)); n > limit && !table && !code {
 				t.Errorf("%s:%d: a line of %d characters, the limit is %d", name, i+1, n, limit)
 			}
+		}
+		if name == "deploy/docs/glossary.md" && rows > maxTerms {
+			t.Errorf("%s has %d terms, the limit is %d: which have a usual name?", name, rows, maxTerms)
 		}
 	}
 }
