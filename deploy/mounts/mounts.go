@@ -1,70 +1,3 @@
-// Package mounts reads the mount table of this namespace and mounts over datasets.
-//
-// Reading the table never asks a mount itself, unlike stat(2), so a dead mount cannot block
-// the reader. A process of its own, the helper, does what has to ask one: mounting a Cover
-// or a View.
-//
-// # One mount for each dataset
-//
-// A dataset of small files has one mount, a View or a Cover, over the directory data/NAME. It is
-// there before programs see the name, and stays until the dataset goes. Were it mounted later, a
-// tree walk that goes up by ".." would meet another directory than it left, and GNU find and du
-// would fail.
-//
-//	daemon: manifest loaded; lookups of data/NAME are ENOENT (package mount, gate)
-//	  │ starts a helper, serves its connection, sends it the tree
-//	helper: makes the mount; looks data/NAME up with HelperGID, which only it has
-//	  │ from now on other lookups of the name wait
-//	helper: moves the mount over the directory, reports, ends
-//	daemon: answers the lookups; reports the dataset as loaded to the leader
-//
-// The dataset leaves the phase Publishing, and bivouac wait returns, when all nodes have come so far. If
-// mounting fails the dataset is read through the main mount. After a restart of a daemon its datasets, which
-// other nodes show, are seen at once, and are mounted over when the mount is made.
-//
-// # Files that come later
-//
-// A view is made before the files of the dataset are fetched. Overlayfs looks for a file's
-// data at its first open: first in the store directories, then in the connection, where the read fetches the
-// file. What it found it keeps until the kernel evicts the file's inode. It never remembers that a
-// store had nothing (Linux 6.18). The daemon writes an object in place, over some time, so views do not look
-// among the objects, but among links to them (chunkstore.WholeDir): a fill has a link made when it has stored and
-// recorded a file, before reads that wait for the file go on; the link is removed with its object. So:
-//
-//   - A file that was opened before its bytes were here is read through the connection, as through a
-//     cover, until its inode is evicted; every other one by the kernel alone.
-//   - An object that is removed takes space while a view has it open. When replicas give way to scratch, or a
-//     file is damaged and cannot be repaired, the daemon detaches the view, and makes it again.
-//
-// # Opens in a view
-//
-// No daemon sees a read that the kernel serves alone. So the helper of a view also sends a descriptor of its root, and the
-// daemon sets inotify watches for opens in its directories (Opens), with the user's rights and limits. The path from that
-// descriptor leads through the overlay and the image alone; that from the mount would ask the daemon itself, which could not be
-// killed then. A new daemon makes a new view, and has new watches. Every open is counted until there are more than 10,000 in a
-// second in the view; then watches are set for a part of the time. FUSE for one file in 64 would slow these reads down, and
-// fanotify needs root at all times.
-//
-// # Views
-//
-// The helper of a view is root and works for a user. These rules keep the two apart:
-//
-//   - The helper writes the EROFS image itself, record by record, from the user's
-//     description of the tree, which package erofs checks. The image is a file without a
-//     name, and is read through a loop device that only root can open: the user cannot write
-//     to what the kernel parses.
-//   - The path of a file's data follows from its inode number alone (ObjectPath), in
-//     directories that overlayfs never leaves: in data layers it follows no symbolic link and
-//     crosses no mount.
-//   - A thread with the user's credentials, and no capability that overrides file modes
-//     (dropCredentials), opens those layers and makes the overlayfs, which keeps the
-//     credentials for its own lookups. A replaced object leads only to plain files
-//     that the user could read anyway; a link, device or FIFO is an error, for root too.
-//   - Names and bytes of the tree are bounded, and so is the helper's time.
-//
-// Image and connection are mounted in a mount namespace that the helper leaves; after that
-// only the view holds them. So unmounting the view, or what it lies upon, removes all:
-// overlayfs, image, loop device and connection. A helper that fails or is killed leaves nothing.
 package mounts
 
 import (
@@ -81,7 +14,6 @@ type Entry struct {
 	ID     string
 	Parent string // the ID of the mount in which it is
 	Dev    string // major:minor
-	Root   string // directory of the filesystem that is mounted
 	Path   string
 	Shared bool // it propagates to other namespaces
 	FSType string
@@ -107,7 +39,7 @@ func parse(text string) []Entry {
 			}
 			table = append(table, Entry{
 				ID: strconv.Itoa(m.ID), Parent: strconv.Itoa(m.Parent), Dev: fmt.Sprintf("%d:%d", m.Major, m.Minor),
-				Root: m.Root, Path: m.Mountpoint, FSType: m.FSType, Shared: strings.Contains(m.Optional, "shared:"),
+				Path: m.Mountpoint, FSType: m.FSType, Shared: strings.Contains(m.Optional, "shared:"),
 			})
 		}
 	}

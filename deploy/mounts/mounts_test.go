@@ -12,9 +12,9 @@ func TestParse(t *testing.T) {
 cut off
 `
 	want := []Entry{
-		{ID: "22", Parent: "1", Dev: "254:0", Root: "/", Path: "/", Shared: true, FSType: "ext4"},
-		{ID: "44", Parent: "22", Dev: "0:40", Root: "/", Path: "/tmp/a b\tc\\d", FSType: "fuse.bivouac"},
-		{ID: "45", Parent: "22", Dev: "0:41", Root: "/x", Path: "/y", FSType: "tmpfs"},
+		{ID: "22", Parent: "1", Dev: "254:0", Path: "/", Shared: true, FSType: "ext4"},
+		{ID: "44", Parent: "22", Dev: "0:40", Path: "/tmp/a b\tc\\d", FSType: "fuse.bivouac"},
+		{ID: "45", Parent: "22", Dev: "0:41", Path: "/y", FSType: "tmpfs"},
 	}
 	if got := parse(text); !slices.Equal(got, want) {
 		t.Errorf("parse = %+v, want %+v", got, want)

@@ -1,7 +1,3 @@
-// Package show turns what a daemon says of its job into text for people:
-// status, progress and the report at the end. Its one idea is that every
-// figure is computed from daemon.Status alone, so text and JSON cannot differ.
-// It makes no calls and no decisions.
 package show
 
 import (
@@ -71,7 +67,7 @@ func Status(w io.Writer, s daemon.Status) error {
 		}
 		Incomplete(w, "", ds)
 		unreadable(w, ds)
-		displaced(w, ds)
+		overflow(w, ds)
 		copies(w, ds)
 		if err := plan(w, ds); err != nil {
 			return err
@@ -145,8 +141,8 @@ func unreadable(w io.Writer, ds daemon.DatasetStatus) {
 	}
 }
 
-// displaced says which files of a dataset are not on the nodes that are to have them.
-func displaced(w io.Writer, ds daemon.DatasetStatus) {
+// overflow says which files of a dataset are not on their owners.
+func overflow(w io.Writer, ds daemon.DatasetStatus) {
 	for _, x := range ds.Overflow {
 		if x.Files > 0 {
 			fmt.Fprintf(w, "%s: %s has no room for %s, %s, because nodes were lost or scratch has grown: they are read from the source\n",
@@ -229,7 +225,7 @@ func perNode(w io.Writer, ds daemon.DatasetStatus) {
 		fmt.Fprintf(w, "  %-24s %s, %s, without room on the nodes\n", s.Host, Count(s.Files, "file"), metadata.FormatBytes(s.Bytes))
 	}
 	unreadable(w, ds)
-	displaced(w, ds)
+	overflow(w, ds)
 	copies(w, ds)
 	if sum > 0 {
 		mean := float64(sum) / float64(len(ds.PerNode))
