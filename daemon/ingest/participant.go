@@ -117,7 +117,7 @@ func (p *participant) stage(ctx context.Context, part stagein.Part, w, skips io.
 		Checkpointed: p.saveMark(part), Resume: was.mark, Before: was.records,
 		Plan: p.plan, Part: part, FS: s.cfg.Source, Map: p.plan.Map, Target: s.cfg.Data.Stores.Since(p.plan.Map.Epoch),
 		BoundaryIn: p.boundaryIn, BoundaryOut: p.boundaryOut, Records: w, Skipped: skips,
-		Scratch: s.cfg.Data.Files.Scratch(p.plan.Dataset), Log: p.log(),
+		Scratch: s.cfg.Data.Files.Scratch(p.plan.Dataset),
 	})
 	if err != nil {
 		return err

@@ -259,7 +259,7 @@ func (n *node) stageOut(ctx context.Context, s daemonout.Share) (stageout.Result
 	}
 	return stageout.Run(ctx, stageout.Config{
 		Store: n.client, Read: n.client.ReadFile, Root: root, To: s.To, Name: path.Base(s.From), Self: s.Self, N: s.N,
-		Settle: s.Settle, Memory: s.Memory, Trust: s.Trust, Help: s.Help, Writer: s.Writer, Gone: s.Gone, Failed: s.Failed, Log: n.log.WithField("part", "stage-out"),
+		Settle: s.Settle, Memory: s.Memory, Trust: s.Trust, Help: s.Help, Writer: s.Writer, Gone: s.Gone, Failed: s.Failed,
 	})
 }
 
@@ -336,7 +336,7 @@ func (n *node) leave(ctx context.Context, heartbeat *daemon.Heartbeat, o daemon.
 	}
 	note := daemon.Note{Left: true}
 	if err := n.daemon.Leave(ctx); err != nil {
-		n.log.WithError(err).Error("stage-out incomplete")
+		n.log.WithError(err).Error("stage-out incomplete: the job's output names the files that were not copied")
 		note.Trouble = err.Error()
 	}
 	for _, ds := range n.daemon.View().Datasets {
@@ -357,12 +357,12 @@ func (n *node) close() {
 	n.covers.stop()
 	n.ahead.stop()
 	if err := n.mount.Unmount(); err != nil {
-		n.log.WithError(err).Warn("could not unmount")
+		n.log.WithError(err).Warn("could not unmount: the keeper, or bivouac down, tries again")
 	}
 	n.covers.wait()
 	n.client.Close()
 	if err := n.daemon.Close(); err != nil {
-		n.log.WithError(err).Warn("could not close the daemon cleanly")
+		n.log.WithError(err).Warn("could not close all stores: the next daemon on them recovers")
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 // Request is an answered request of the kernel.
 type Request struct {
-	At    time.Time
 	Op    string
 	Ino   metadata.Ino // for a name its directory
 	Pid   uint32       // 0 for requests of the kernel itself
@@ -42,7 +41,7 @@ func note(ctx context.Context, what string) {
 }
 
 func (r *request) report(f *func(Request), o op, h *fuse.InHeader, start time.Time, err error) {
-	(*f)(Request{At: start, Op: o.String(), Ino: metadata.Ino(h.NodeId), Pid: h.Pid, What: r.what, Took: time.Since(start), Error: errnoOnly(err)})
+	(*f)(Request{Op: o.String(), Ino: metadata.Ino(h.NodeId), Pid: h.Pid, What: r.what, Took: time.Since(start), Error: errnoOnly(err)})
 }
 
 // span formats a range of a file.

@@ -204,7 +204,7 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 		}
 		return stageout.Run(ctx, stageout.Config{
 			Store: n.Client, Read: n.Client.ReadFile, Root: root, To: s.To, Self: s.Self, N: s.N, Piece: cfg.Piece,
-			Settle: s.Settle, Memory: s.Memory, Help: s.Help, Failed: s.Failed, Log: log.WithField("node", i),
+			Settle: s.Settle, Memory: s.Memory, Help: s.Help, Failed: s.Failed,
 		})
 	}, func(ctx context.Context, p stageout.Piece) error {
 		return stageout.CopyPiece(ctx, n.Client.ReadFile, p)

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -40,7 +38,6 @@ type Config struct {
 	Workers     int // PutAlls in flight; 0: 16
 	// Scratch holds the records of a speculation until it is proved.
 	Scratch *manifest.Scratch
-	Log     *logrus.Entry
 
 	// Checkpointed, if it is not nil, gets the checkpoints, one after the other, when the records before them have been
 	// written to Records, and flushed if Records can be.

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -32,7 +31,6 @@ type Config struct {
 	// disagree on N may copy a file at the same time, so each has temporary names of its own.
 	Writer string
 	Gone   []string // writers that were lost: what they left under temporary names is removed
-	Log    *logrus.Entry
 	// Settle leaves out files that were written to so lately, which may not be
 	// done; 0 takes all.
 	Settle time.Duration
