@@ -111,7 +111,7 @@ func (d *Daemon) serveCtl() (*ctlServer, error) {
 	go func() {
 		defer close(c.done)
 		if err := c.srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			d.log.WithError(err).Error("control socket failed: bivouac commands cannot reach this daemon")
+			d.log.WithError(err).Error("control socket failed: bivouac commands cannot reach this daemon until it is restarted")
 		}
 	}()
 	return c, nil

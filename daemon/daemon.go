@@ -234,7 +234,7 @@ func (d *Daemon) openNetwork(ls []net.Listener) error {
 	for _, l := range ls {
 		d.Spawn(func(context.Context) {
 			if err := d.rpc.Serve(l); err != nil && d.ctx.Err() == nil {
-				log.WithError(err).Error("no longer accepting connections: other nodes cannot reach this one")
+				log.WithError(err).Error("no longer accepting connections: other nodes cannot reach this one until its daemon is restarted")
 			}
 		})
 	}

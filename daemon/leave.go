@@ -15,21 +15,21 @@ import (
 
 // leaving is how far this node is with leaving the job.
 type leaving struct {
-	mu      sync.Mutex
-	leaving bool   // guarded by mu
-	done    bool   // guarded by mu
-	crew    uint64 // guarded by mu; of the share that is done
+	mu           sync.Mutex
+	leaving      bool   // guarded by mu
+	done         bool   // guarded by mu
+	participants uint64 // guarded by mu; of the stage-out whose share is done
 }
 
-func (l *leaving) state() (leaving, done bool, crew uint64) {
+func (l *leaving) state() (leaving, done bool, participants uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.leaving, l.done, l.crew
+	return l.leaving, l.done, l.participants
 }
 
-func (l *leaving) set(done bool, crew uint64) {
+func (l *leaving) set(done bool, participants uint64) {
 	l.mu.Lock()
-	l.leaving, l.done, l.crew = true, done, crew
+	l.leaving, l.done, l.participants = true, done, participants
 	l.mu.Unlock()
 }
 

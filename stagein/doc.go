@@ -3,7 +3,7 @@
 //
 // # Scan, then fill: a directory, a large zip, a tar of large members
 //
-//	coordinator      scan.Run: walk the tree, read the central directory, or hop from header to header
+//	coordinator      scan.Run: walk the tree, read the central directory, or read one header after another
 //	     |              -> manifest (names, attributes, manifest.Origin of each file) -> published: the tree is visible
 //	     v
 //	every node       fill.Fill: runs of 4 MiB of an archive, in the order of the fill

@@ -11,7 +11,7 @@ import (
 
 // Target is where staged bytes go: the objects of all nodes.
 type Target interface {
-	// PutAll stores parcels on a node, as datapath.PiecePutter has it.
+	// PutAll stores pieces on a node, as datapath.PiecePutter has it.
 	PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error)
 	// Remove takes an object away; it is no error if there is none.
 	Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error

@@ -118,7 +118,7 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Peers: peers{f, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
 		Room:  f.cfg.Fence.room, Drop: f.cfg.Store.Remove,
-		Copy: f.replicas.Adopt, Claim: f.replicas.Claim, Stored: f.link, Dropped: f.unlink,
+		Copy: f.replicas.Adopt, MayStore: f.replicas.MayStore, Stored: f.link, Dropped: f.unlink,
 		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), CacheSize: f.cfg.Window, Sums: f.cfg.Sums,
 		Log: n.Log().WithField("dataset", ds.Name),
 	}

@@ -51,21 +51,22 @@ func endsInErrno(text string) bool {
 
 // Absent is an ENOENT whose text says all.
 func Absent(format string, args ...any) error {
-	return told{fmt.Sprintf(format, args...), syscall.ENOENT}
+	return plainError{fmt.Sprintf(format, args...), syscall.ENOENT}
 }
 
 // Present is an EEXIST whose text says all.
 func Present(format string, args ...any) error {
-	return told{fmt.Sprintf(format, args...), syscall.EEXIST}
+	return plainError{fmt.Sprintf(format, args...), syscall.EEXIST}
 }
 
-type told struct {
+// plainError is an errno whose text is for the user, without that of the errno.
+type plainError struct {
 	text string
 	kind syscall.Errno
 }
 
-func (e told) Error() string { return e.text }
-func (e told) Unwrap() error { return e.kind }
+func (e plainError) Error() string { return e.text }
+func (e plainError) Unwrap() error { return e.kind }
 
 // LossText says which data is lost with a node, what is repaired, and what to do. names is where the names of its files
 // are, if they have copies.

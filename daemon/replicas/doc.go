@@ -24,7 +24,7 @@
 //     owner whose transfers have become slow, or that does not answer, is left alone for a while.
 //   - Replicas take only free room, and leave 1/keepFree of the node's room free.
 //   - A whole replica's object is also that of the node's own file. A removal is over before the node stores its own there,
-//     and nothing removes that: where a replica is, Adopt takes it over, and others do not store the file (Claim).
+//     and nothing removes that: where a replica is, Adopt takes it over, and others do not store the file (MayStore).
 //   - A replica that was given back to scratch is not made again: a reader may still have the old copy
 //     open, and scratch that grew once grows again.
 //

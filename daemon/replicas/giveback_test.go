@@ -225,11 +225,11 @@ func TestPieceIsClaimed(t *testing.T) {
 	}{{absent, gone, true}, {present, present, false}, {leaving, leaving, false}, {gone, gone, true}, {traded, gone, true}, {kept, kept, true}} {
 		f := &s.files[i]
 		x.bytes.Add(s.put(f, c.was))
-		if ok := x.Claim(f.PieceID); ok != c.ok || f.state != c.is {
-			t.Errorf("Claim in state %d = %v, state %d, want %v, %d", c.was, ok, f.state, c.ok, c.is)
+		if ok := x.MayStore(f.PieceID); ok != c.ok || f.state != c.is {
+			t.Errorf("MayStore in state %d = %v, state %d, want %v, %d", c.was, ok, f.state, c.ok, c.is)
 		}
 	}
-	if p := (fill.PieceID{Ino: metadata.SealedIno(1, 0, 7)}); !x.Claim(p) {
+	if p := (fill.PieceID{Ino: metadata.SealedIno(1, 0, 7)}); !x.MayStore(p) {
 		t.Errorf("%v, of which no replica is asked for, is not claimed", p)
 	}
 }

@@ -67,9 +67,9 @@ func (r *Replicas) remove(object metadata.Ino) {
 	}
 }
 
-// Claim reports whether a piece that falls to this node may be stored without Adopt, and then no replica of it will be made
+// MayStore reports whether a piece that falls to this node may be stored without Adopt, and then no replica of it will be made
 // here. False: there is a replica, which Adopt takes over, or which is being removed.
-func (r *Replicas) Claim(p fill.PieceID) bool {
+func (r *Replicas) MayStore(p fill.PieceID) bool {
 	was := r.move(p, gone, absent, traded)
 	return was != present && was != leaving
 }

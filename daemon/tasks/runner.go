@@ -169,7 +169,7 @@ func (r *Runner) run(ctx context.Context, q *Request, t *running) {
 	defer context.AfterFunc(ctx, t.cancel)()
 	err := t.Run(t.ctx)
 	if err != nil {
-		r.n.Log().WithError(err).WithField("task", q.ID).Warn("task failed")
+		r.n.Log().WithError(err).WithField("task", q.ID).Warn("task for another node failed: that node decides whether to try again")
 	}
 	r.finish(q.ID, t, err)
 }

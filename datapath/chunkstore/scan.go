@@ -57,7 +57,7 @@ func (s *Store) scan() error {
 		return err
 	})
 	if n := strangers.Load(); n > 0 {
-		s.cfg.Log.WithField("files", n).Warn("unknown files in the data store are left alone")
+		s.cfg.Log.WithField("files", n).Warn("unknown files in the data store are left alone: they take space until the job ends")
 	}
 	return err
 }

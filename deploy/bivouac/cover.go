@@ -178,7 +178,7 @@ func (c *covers) prepare(ds cluster.Dataset) {
 	}
 	c.uncover(ds.Name)
 	if err := os.WriteFile(c.mountedFile(ds.ID), nil, 0o600); err != nil {
-		c.node.log.WithError(err).Warn("if the daemon is restarted, the dataset's mount is made again")
+		c.node.log.WithError(err).WithField("dataset", ds.Name).Warn("could not note that a mount is made: if the daemon is restarted, it is made again")
 	}
 }
 

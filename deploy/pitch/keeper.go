@@ -297,7 +297,7 @@ func (k *keeper) mayRestart(why error) bool {
 	}
 	k.trouble = append(k.trouble, why.Error())
 	k.restarts.Add(1)
-	k.log.WithError(why).Warn("restarting the daemon")
+	k.log.WithError(why).Warn("the daemon ended: restarting it")
 	t := time.NewTimer(backoff << len(k.deaths))
 	defer t.Stop()
 	select {

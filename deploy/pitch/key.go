@@ -42,7 +42,7 @@ func hasMunge(site Site) bool {
 }
 
 const (
-	// sealers is how many credentials are made at once, so that a crowd of
+	// sealers is how many credentials are made at once, so that a burst of
 	// connections costs the first host little.
 	sealers = 4
 	// maxWaiting is how many connections wait for one of them.
@@ -122,14 +122,14 @@ func (s *keyServer) accept() {
 		select {
 		case s.wait <- struct{}{}:
 		default:
-			_ = conn.Close() // a crowd: it may come again
+			_ = conn.Close() // too many at once: the node asks again
 			continue
 		}
 		s.wg.Go(func() {
 			defer func() { <-s.wait }()
 			defer conn.Close()
 			if err := s.answer(conn); err != nil && s.ctx.Err() == nil {
-				s.log.WithError(err).WithField("peer", conn.RemoteAddr()).Warn("the job key was not handed out")
+				s.log.WithError(err).WithField("peer", conn.RemoteAddr()).Warn("the job key was not handed out: that node asks again")
 			}
 		})
 	}

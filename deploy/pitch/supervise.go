@@ -226,7 +226,7 @@ func (k *keeper) settle(c *child) {
 	}
 	start := daemon.Start{Key: hex.EncodeToString(k.key[:]), Fuse: true, Backing: c.backing, Handover: c.conn.memory != nil, Adopt: c.conn.kept}
 	if err := c.heartbeat.Send(start); err != nil {
-		k.log.WithError(err).Warn("could not send the start message to the daemon")
+		k.log.WithError(err).Warn("could not send the start message to the daemon: it is restarted")
 	}
 }
 

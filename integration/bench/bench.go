@@ -98,7 +98,7 @@ func (b *bench) live(ctx context.Context) (err error) {
 	if b.camp, err = pitchWith(ctx, b.program, job); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.camp.strike()) }()
+	defer func() { err = errors.Join(err, b.camp.down()) }()
 	defer func() { err = errors.Join(err, b.hideBelow()) }()
 	if b.loop, err = newLoopback(filepath.Join(b.home, "under"), filepath.Join(b.home, "loop"), loopFile); err != nil {
 		return err

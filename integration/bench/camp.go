@@ -57,7 +57,7 @@ func pitchWith(ctx context.Context, program string, cfg local.Config) (*camp, er
 	return &camp{dir: cfg.Dir, state: s}, nil
 }
 
-func (c *camp) strike() error {
+func (c *camp) down() error {
 	_, err := local.Down(c.dir)
 	return err
 }

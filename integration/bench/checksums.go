@@ -33,7 +33,7 @@ func sums(ctx context.Context, b *bench) (err error) {
 		if e != nil {
 			return e
 		}
-		defer func() { err = errors.Join(err, c.strike()) }()
+		defer func() { err = errors.Join(err, c.down()) }()
 		dir, e := c.fresh(0, 0)
 		if e != nil {
 			return e

@@ -31,7 +31,7 @@ func faultCopies(ctx context.Context, b *bench) (err error) {
 	if b.camp, err = pitchWith(ctx, b.program, local.Config{Dir: filepath.Join(b.home, "copies")}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.camp.strike()) }()
+	defer func() { err = errors.Join(err, b.camp.down()) }()
 	const row = "4 checkpoint, write to close"
 	side := func(name, copies string) (arm, error) {
 		dir, err := b.camp.fresh(0, 0)

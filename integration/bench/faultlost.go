@@ -49,7 +49,7 @@ func (b *bench) loseNode(ctx context.Context, round int) (err error) {
 	if b.camp, err = pitchWith(ctx, b.program, local.Config{Dir: filepath.Join(home, "job"), Wrap: s.wrap}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.camp.strike()) }()
+	defer func() { err = errors.Join(err, b.camp.down()) }()
 	if err := b.addDataset(ctx, s.own(tar.name), setName); err != nil {
 		return err
 	}

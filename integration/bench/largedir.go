@@ -38,7 +38,7 @@ func largeDir(ctx context.Context, b *bench) error {
 			return err
 		}
 		// The loopback's own creates get slower with every name; what is below it is not in its caches.
-		if err := b.crowd(filepath.Join(b.loop.under, filepath.Base(loop)), size); err != nil {
+		if err := b.fill(filepath.Join(b.loop.under, filepath.Base(loop)), size); err != nil {
 			return err
 		}
 		if err := b.expire(ctx); err != nil { // it may be split meanwhile
@@ -61,10 +61,10 @@ func (b *bench) crowded(entries int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return dir, b.crowd(dir, entries)
+	return dir, b.fill(dir, entries)
 }
 
-func (b *bench) crowd(dir string, entries int) error {
+func (b *bench) fill(dir string, entries int) error {
 	_, err := load("create", slices.Repeat([]string{dir}, largeDirRounds), b.amount(entries)/largeDirRounds)
 	return err
 }

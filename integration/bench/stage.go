@@ -138,7 +138,7 @@ func (b *bench) stageSpec(ctx context.Context, dir string, spec job.Dataset, wra
 	if err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(err, c.strike()) }()
+	defer func() { err = errors.Join(err, c.down()) }()
 	unix.Sync()
 	before, _, err := c.cpu()
 	if err != nil {

@@ -152,7 +152,7 @@ func (c course) run(ctx context.Context, ready func(daemon.DatasetStatus) bool, 
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, m.strike()) }()
+	defer func() { err = errors.Join(err, m.down()) }()
 	unix.Sync()
 	var dirs []string
 	for _, n := range m.state.Nodes {

@@ -50,7 +50,7 @@ func trainRemote(ctx context.Context, b *bench) (err error) {
 	if b.camp, err = pitchWith(ctx, b.program, local.Config{Dir: filepath.Join(b.home, "job"), Addrs: nw.Addrs(), Wrap: nw.Wrap}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.camp.strike()) }()
+	defer func() { err = errors.Join(err, b.camp.down()) }()
 	if err := b.addDataset(ctx, src, setName); err != nil {
 		return err
 	}

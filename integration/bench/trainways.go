@@ -114,7 +114,7 @@ func (sc *school) train(ctx context.Context, w way) (o outcome, err error) {
 		if err != nil {
 			return o, err
 		}
-		defer func() { err = errors.Join(err, c.strike()) }()
+		defer func() { err = errors.Join(err, c.down()) }()
 		for _, n := range c.state.Nodes {
 			camps = append(camps, n.Mount)
 			dirs = append(dirs, filepath.Join(n.Mount, "data", "set"))

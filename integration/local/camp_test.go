@@ -53,7 +53,7 @@ func newCamp(t *testing.T) *camp {
 	}
 	c := &camp{t: t, bin: netcluster.Binary(t), home: home, dir: filepath.Join(home, "job"), mounts: "/proc/self/mountinfo"}
 	t.Cleanup(func() {
-		c.strike()
+		c.down()
 		if err := os.RemoveAll(home); err != nil {
 			t.Error(err)
 		}
@@ -168,8 +168,8 @@ func (c *camp) failed(r result, want ...string) {
 // progressLine matches the lines that a wait may write before it ends.
 var progressLine = regexp.MustCompile(`^bivouac: [^:]+: (scanning |.*(ETA |finishing|distributing the manifest|; fetching the files|ready in ))`)
 
-// strike ends the job if one is left, after which nothing is.
-func (c *camp) strike() {
+// down ends the job if one is left, after which nothing is.
+func (c *camp) down() {
 	c.t.Helper()
 	if r := c.run("down", "--dir", c.dir); r.status != 0 && !strings.Contains(r.err, "nothing is up in "+c.dir) {
 		c.t.Errorf("down: status %d:\n%s", r.status, r.err)

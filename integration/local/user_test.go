@@ -36,7 +36,7 @@ func (c *camp) enter(script string) {
 	}
 	prefix, mounts := c.prefix, c.mounts
 	c.t.Cleanup(func() {
-		c.strike()
+		c.down()
 		c.prefix, c.mounts = prefix, mounts
 		_ = in.Close() // cat ends
 		_ = cmd.Wait() // it was there to be ended

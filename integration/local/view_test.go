@@ -92,7 +92,7 @@ func (c *camp) loops() (left []string) {
 // struck ends the job, after which nothing is left, no loop device either.
 func (c *camp) struck() {
 	c.t.Helper()
-	c.strike()
+	c.down()
 	eventually(c.t, "the loop devices are gone", func() bool { return len(c.loops()) == 0 })
 }
 

@@ -41,11 +41,11 @@ func (c *Cluster) wrong(ctx context.Context, t testing.TB) []string {
 		if err := n.Home().ReportShards(ctx); err != nil {
 			return []string{err.Error()}
 		}
-		census, err := n.Home().Inventory(ctx)
+		inventory, err := n.Home().Inventory(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, census)
+		all = append(all, inventory)
 	}
 	return txn.Check(all)
 }

@@ -117,9 +117,9 @@ func TestBuggyPeer(t *testing.T) {
 	}
 }
 
-// TestHostileParcels: a parcel that is not what was sent, or not of a dataset, is
-// refused by itself; lengths that do not add up, as a whole.
-func TestHostileParcels(t *testing.T) {
+// TestHostilePieces: a piece that differs from what was sent, or is not of a dataset, is
+// refused alone; a message whose lengths do not add up is refused as a whole.
+func TestHostilePieces(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
 	to := c.Nodes[1].Peers().To(0)
@@ -142,7 +142,7 @@ func TestHostileParcels(t *testing.T) {
 	}
 	call.Data = call.Data[:3]
 	if err := to.Do(context.Background(), &call); !errors.Is(err, syscall.EPROTO) {
-		t.Errorf("three parcels' bytes for four: %v, want EPROTO", err)
+		t.Errorf("the bytes of three pieces for four: %v, want EPROTO", err)
 	}
 }
 

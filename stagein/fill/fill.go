@@ -45,9 +45,9 @@ type Config struct {
 	// something was stored all the same. If want is not zeros, the piece has that checksum, and is compared before
 	// it is stored. Nil: there are no replicas.
 	Copy func(ctx context.Context, p PieceID, want [16]byte) (sum [16]byte, ok, soiled bool)
-	// Claim is asked before a piece is stored without Copy, because another node offers it or it comes with others: false
+	// MayStore is asked before a piece is stored without Copy, because another node offers it or it comes with others: false
 	// leaves it to Copy, which has a replica here. Nil: there are no replicas.
-	Claim func(p PieceID) bool
+	MayStore func(p PieceID) bool
 	// Kept makes a file from what an earlier job has kept under a key, and returns its checksum;
 	// false if there is none. Nil: nothing is kept.
 	Kept func(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool)

@@ -67,7 +67,7 @@ func TestGivesWay(t *testing.T) {
 		waits := func(rest time.Duration) bool {
 			over := make(chan struct{})
 			ctx, cancel := context.WithCancel(t.Context())
-			go func() { fs.giveWay(ctx, rest); close(over) }()
+			go func() { fs.yieldToReaders(ctx, rest); close(over) }()
 			synctest.Wait()
 			defer func() { cancel(); <-over }()
 			select {

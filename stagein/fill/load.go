@@ -71,10 +71,10 @@ func (t *flights) served() {
 	})
 }
 
-// giveWay returns when no reader waits, or after a rest. If readers follow the order of the fill, so
+// yieldToReaders returns when no reader waits, or after a rest. If readers follow the order of the fill, so
 // that few pieces were demanded before their turn, it returns at once: what they wait for next comes next, and a node that
 // held back would fall behind the others, which take its share of the source.
-func (t *flights) giveWay(ctx context.Context, rest time.Duration) {
+func (t *flights) yieldToReaders(ctx context.Context, rest time.Duration) {
 	t.mu.Lock()
 	idle, follow := t.idle, t.early <= t.most
 	t.mu.Unlock()

@@ -54,7 +54,7 @@ func (f *Fill) Accept(c Offer) []bool {
 	fits, comparable := f.fits(c.Pieces), comparableIn(f, c.Pieces)
 	return f.flights.grant(c, func(i int) bool {
 		p := c.Pieces[i]
-		return !f.overflow.has(p) && !f.dropped.has(p) && comparable(i) && fits(i) && f.claim(p)
+		return !f.overflow.has(p) && !f.dropped.has(p) && comparable(i) && fits(i) && f.mayStore(p)
 	})
 }
 
@@ -71,8 +71,8 @@ func comparableIn(f *Fill, ps []PieceID) func(i int) bool {
 	return func(i int) bool { return ok[i] }
 }
 
-// claim reports whether a piece may be stored here without Copy.
-func (f *Fill) claim(p PieceID) bool { return f.cfg.Claim == nil || f.cfg.Claim(p) }
+// mayStore reports whether a piece may be stored here without Copy.
+func (f *Fill) mayStore(p PieceID) bool { return f.cfg.MayStore == nil || f.cfg.MayStore(p) }
 
 // Complete records the result of an Offer.
 func (f *Fill) Complete(l Completion) error {

@@ -75,27 +75,27 @@ func TestDisplacedIsReadThrough(t *testing.T) {
 		j, f, files := crammed(t, 20, 5000, asks)
 		missing, _ := f.Missing()
 		if n := f.Overflow(); n.Bytes != n.Files*1000 || n.Files < 15 || n.Files > 19 || missing != 0 {
-			t.Errorf("displaced: %+v, lacking %d", n, missing)
+			t.Errorf("overflowed: %+v, lacking %d", n, missing)
 		}
 		if p := f.Progress(); p.Files != 20-f.Overflow().Files || !p.Done || p.Bytes != p.SourceTotal {
 			t.Errorf("progress: %+v", p)
 		}
 		var reads atomic.Int64
 		j.FS.OnRead = func(string, int64) { reads.Add(1) }
-		displaced := int64(0)
+		overflowed := int64(0)
 		for range 2 {
 			for i := range files {
-				displaced += wantObject(t, j, f, &files[i])
+				overflowed += wantObject(t, j, f, &files[i])
 			}
 		}
-		if n := f.Overflow().Files; displaced != 2*n || reads.Load() != n {
-			t.Errorf("%d reads were of displaced files, %d of the source, want %d and %d", displaced, reads.Load(), 2*n, n)
+		if n := f.Overflow().Files; overflowed != 2*n || reads.Load() != n {
+			t.Errorf("%d reads were of overflowed files, %d of the source, want %d and %d", overflowed, reads.Load(), 2*n, n)
 		}
 	}
 }
 
-// wantObject reads all of a node's object of a file, and is 1 if it is displaced.
-func wantObject(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record) (displaced int64) {
+// wantObject reads all of a node's object of a file, and is 1 if it is overflowed.
+func wantObject(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record) (overflowed int64) {
 	t.Helper()
 	var number byte
 	if _, err := fmt.Sscanf(r.Path, "f%02d", &number); err != nil {
@@ -110,7 +110,7 @@ func wantObject(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record) 
 	n := 0
 	switch {
 	case errors.Is(err, fill.ErrOverflow):
-		displaced = 1
+		overflowed = 1
 		n, err = f.ReadOverflow(t.Context(), r.Attr.Ino, p[10:], 10, here)
 		n += copy(p[:10], want)
 	case err == nil:
@@ -119,7 +119,7 @@ func wantObject(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record) 
 	if err != nil || n != len(want) || !bytes.Equal(p, want) {
 		t.Errorf("%s: %d bytes, %v", r.Path, n, err)
 	}
-	return displaced
+	return overflowed
 }
 
 // TestDisplacedSourceChanges: an overflowed file that has changed in the source is EIO, and is named.
@@ -155,6 +155,6 @@ func TestDisplacedStays(t *testing.T) {
 		t.Errorf("again: %v, %v", failed, err)
 	}
 	if n := f.Overflow(); n.Files != 5 {
-		t.Errorf("displaced: %+v", n)
+		t.Errorf("overflowed: %+v", n)
 	}
 }

@@ -54,7 +54,7 @@ func (u unpacking) all(wanted PieceID) error {
 			return true
 		}
 		partsOf(u.m, from, a, func(p part) {
-			if p.node == u.cfg.Self && !u.present.has(p.PieceID) && (p.PieceID == wanted || u.claim(p.PieceID)) {
+			if p.node == u.cfg.Self && !u.present.has(p.PieceID) && (p.PieceID == wanted || u.mayStore(p.PieceID)) {
 				parts = append(parts, u.item(p))
 			}
 		})

@@ -63,7 +63,7 @@ func TestUnpackingLeavesReplicas(t *testing.T) {
 	wanted := lastIn(files)
 	cfg := f.Config()
 	cfg.Room = nil
-	cfg.Claim = func(p fill.PieceID) bool { return !replica(p.Ino) }
+	cfg.MayStore = func(p fill.PieceID) bool { return !replica(p.Ino) }
 	cfg.Put = func(_ context.Context, ino metadata.Ino, _ []byte, _ int64) error {
 		if replica(ino) && ino != wanted {
 			t.Errorf("%v is stored over its replica", ino)

@@ -174,7 +174,7 @@ func (f *Fill) work(i int, next <-chan PieceID) {
 	}
 	for p := range next {
 		if !f.present.has(p) {
-			f.flights.giveWay(f.ctx, rest)
+			f.flights.yieldToReaders(f.ctx, rest)
 		}
 		f.flights.reached(p)
 		began := time.Now()

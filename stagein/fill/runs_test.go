@@ -134,8 +134,8 @@ func TestRunsAtTrouble(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(j *jobtest.Job){
-		"claims fail": func(j *jobtest.Job) {
-			j.Swarm.Claims = func(to metadata.NodeID, _ fill.Offer) error {
+		"offers fail": func(j *jobtest.Job) {
+			j.Swarm.Offers = func(to metadata.NodeID, _ fill.Offer) error {
 				if to == 1 {
 					return syscall.EHOSTUNREACH
 				}
@@ -227,7 +227,7 @@ func TestReplicaIsNotOffered(t *testing.T) {
 	_, f, mine := oneFill(t, large(t, 40))
 	a, b := mine[0], mine[1]
 	var copies atomic.Int64
-	f.Config().Claim = func(p fill.PieceID) bool { return p != a }
+	f.Config().MayStore = func(p fill.PieceID) bool { return p != a }
 	f.Config().Copy = func(_ context.Context, p fill.PieceID, _ [16]byte) (sum [16]byte, ok, soiled bool) {
 		copies.Add(1)
 		return [16]byte{1}, p == a, false
@@ -240,9 +240,9 @@ func TestReplicaIsNotOffered(t *testing.T) {
 	}
 }
 
-// TestClaim: a piece is granted once; who is born again has claimed nothing; and
+// TestOffer: a piece is granted once; a node that has restarted has offered nothing; and
 // what was not brought is fetched.
-func TestClaim(t *testing.T) {
+func TestOffer(t *testing.T) {
 	j, f, mine := oneFill(t, large(t, 40))
 	a, b, c := mine[0], mine[1], mine[2]
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -265,24 +265,24 @@ func TestClaim(t *testing.T) {
 	}
 	waits := wait(a)
 	sum := make([]byte, 16)
-	landing := func(birth uint64, p fill.PieceID, sum []byte) {
+	complete := func(birth uint64, p fill.PieceID, sum []byte) {
 		t.Helper()
 		if err := f.Complete(fill.Completion{By: 1, Incarnation: birth, Pieces: []fill.PieceID{p}, Sums: [][]byte{sum}}); err != nil {
 			t.Error(err)
 		}
 	}
-	landing(6, a, sum) // of another life
+	complete(6, a, sum) // of another incarnation
 	if f.Present(a) {
-		t.Error("what was not claimed has landed")
+		t.Error("a piece that was not offered was completed")
 	}
-	landing(7, a, sum)
+	complete(7, a, sum)
 	if err := <-waits; err != nil || !f.Present(a) || j.FS.Read.Load() != read {
-		t.Errorf("landed: %v, here %v, %d bytes read", err, f.Present(a), j.FS.Read.Load()-read)
+		t.Errorf("completed: %v, present %v, %d bytes read", err, f.Present(a), j.FS.Read.Load()-read)
 	}
 	waits = wait(b)
-	landing(7, b, nil)
+	complete(7, b, nil)
 	if err := <-waits; err != nil || j.FS.Read.Load() == read {
-		t.Errorf("what was given up was not fetched: %v", err)
+		t.Errorf("a piece that was given up was not fetched: %v", err)
 	}
 	f.Accept(offerOf(1, 7, c))
 	waits = wait(c)
@@ -290,16 +290,16 @@ func TestClaim(t *testing.T) {
 		t.Errorf("granted %v of nothing", g)
 	}
 	if err := <-waits; err != nil || !f.Present(c) {
-		t.Errorf("a claim of an earlier life holds: %v", err)
+		t.Errorf("an offer of an earlier incarnation holds: %v", err)
 	}
 	if err := f.Complete(fill.Completion{By: 1, Incarnation: 8, Pieces: []fill.PieceID{a}}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("a landing without sums: %v", err)
+		t.Errorf("a completion without sums: %v", err)
 	}
 	d := mine[3]
 	f.Accept(offerOf(1, 8, d))
-	landing(8, d, []byte("short"))
+	complete(8, d, []byte("short"))
 	if f.Present(d) || f.Err() != nil {
-		t.Errorf("a landing with half a sum: here %v, %v", f.Present(d), f.Err())
+		t.Errorf("a completion with half a sum: present %v, %v", f.Present(d), f.Err())
 	}
 }
 
@@ -323,7 +323,7 @@ func TestLandedTwice(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		calls int // at a time, each with as many pieces as there are left
-	}{{"in one landing", 1}, {"in many", times}} {
+	}{{"in one completion", 1}, {"in many", times}} {
 		t.Run(c.name, func(t *testing.T) {
 			_, f, mine := oneFill(t, large(t, 40))
 			p := mine[0]
@@ -365,8 +365,8 @@ func TestLandedTwice(t *testing.T) {
 	}
 }
 
-// TestClaimOfLostNode: what a lost node has claimed is fetched.
-func TestClaimOfLostNode(t *testing.T) {
+// TestOfferOfLostNode: pieces that a lost node has offered are fetched.
+func TestOfferOfLostNode(t *testing.T) {
 	_, f, mine := oneFill(t, large(t, 40))
 	changed := make(chan struct{})
 	var lost atomic.Bool
@@ -392,8 +392,8 @@ func TestClaimOfLostNode(t *testing.T) {
 	wg.Wait()
 }
 
-// TestClaimAtClose: who waits for a claimed piece is let go.
-func TestClaimAtClose(t *testing.T) {
+// TestOfferAtClose: a reader that waits for an offered piece is released.
+func TestOfferAtClose(t *testing.T) {
 	_, f, mine := oneFill(t, large(t, 40))
 	f.Accept(offerOf(1, 7, mine[0]))
 	done := make(chan error, 1)

@@ -27,13 +27,13 @@ func TestSmallTravelTogether(t *testing.T) {
 	}
 	j := runJob(archive, nodes)
 	j.Lim.Piece, j.RunSize, j.Memory = 64<<10, 256<<10, 1<<20
-	var reads, messages, parcels atomic.Int64
+	var reads, messages, pieces atomic.Int64
 	var once sync.Once
 	j.Order = func(int) { once.Do(func() { j.FS.OnRead = func(string, int64) { reads.Add(1) } }) }
 	j.Swarm.Loads = func(ps []datapath.PiecePut) {
 		checkLoad(t, ps)
 		messages.Add(1)
-		parcels.Add(int64(len(ps)))
+		pieces.Add(int64(len(ps)))
 	}
 	j.Swarm.Alone = func() { messages.Add(1) }
 	got, err := j.Run(context.Background())
@@ -45,19 +45,19 @@ func TestSmallTravelTogether(t *testing.T) {
 	if most := reads.Load() * (nodes - 1 + 2); messages.Load() > most {
 		t.Errorf("%d messages after %d reads, want %d at the most", messages.Load(), reads.Load(), most)
 	}
-	if parcels.Load() < members/2 {
-		t.Errorf("%d parcels of %d members", parcels.Load(), members)
+	if pieces.Load() < members/2 {
+		t.Errorf("%d pieces of %d members", pieces.Load(), members)
 	}
 }
 
-// checkLoad is whether parcels fit in a message.
+// checkLoad checks that pieces fit in a message.
 func checkLoad(t *testing.T, ps []datapath.PiecePut) {
 	n := int64(0)
 	for i := range ps {
 		n += ps[i].Len()
 	}
 	if n > wire.MaxData || len(ps) > wire.MaxPieces || len(ps) == 0 {
-		t.Errorf("%d parcels of %d bytes in a message", len(ps), n)
+		t.Errorf("%d pieces of %d bytes in a message", len(ps), n)
 	}
 }
 
@@ -102,9 +102,9 @@ func TestReadTravelsTogether(t *testing.T) {
 	}
 }
 
-// TestOneBadParcel: one that cannot be stored, or does not arrive as it was, is
-// fetched by who is to have it; the others of its message are there.
-func TestOneBadParcel(t *testing.T) {
+// TestOneBadPiece: a piece that cannot be stored, or differs from what was sent, is
+// fetched by its owner; the others of its message are stored.
+func TestOneBadPiece(t *testing.T) {
 	archive := large(t, 200)
 	want, err := stageintest.TwinTar(archive)
 	if err != nil {
@@ -113,7 +113,7 @@ func TestOneBadParcel(t *testing.T) {
 	for _, no := range []error{syscall.EBADMSG, syscall.ENOSPC} {
 		j := runJob(archive, 3)
 		var n, bad atomic.Int64
-		j.Swarm.Parcel = func(*datapath.PiecePut) error {
+		j.Swarm.Stores = func(*datapath.PiecePut) error {
 			if n.Add(1)%3 == 0 {
 				bad.Add(1)
 				return no
@@ -126,7 +126,7 @@ func TestOneBadParcel(t *testing.T) {
 		}
 		stageintest.CheckTree(t, got, want)
 		if bad.Load() == 0 {
-			t.Errorf("%v: no parcel was bad", no)
+			t.Errorf("%v: no piece was bad", no)
 		}
 	}
 }

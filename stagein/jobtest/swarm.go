@@ -19,12 +19,12 @@ type swarm struct {
 	here map[metadata.NodeID]*fill.Fill    // guarded by mu
 	come map[metadata.NodeID]chan struct{} // closed when a fill is here
 
-	Claims func(to metadata.NodeID, c fill.Offer) error      // before a claim
-	landed func(to metadata.NodeID, l fill.Completion) error // before a landing
+	Offers func(to metadata.NodeID, c fill.Offer) error      // before an offer
+	landed func(to metadata.NodeID, l fill.Completion) error // before a completion
 	Sent   func(n int)                                       // before n bytes go to another node
 	Loads  func(ps []datapath.PiecePut)                      // before they go to another node together
 	Alone  func()                                            // before a piece goes there alone
-	Parcel func(p *datapath.PiecePut) error                  // before each of these is stored there
+	Stores func(p *datapath.PiecePut) error                  // before each of these is stored there
 	Lost   func() error                                      // the fault of all of these, on their way
 }
 
@@ -39,8 +39,8 @@ func NewSwarm(j *Job) *swarm {
 // again returns a swarm like c without fills.
 func (c *swarm) again() *swarm {
 	n := NewSwarm(c.j)
-	n.Claims, n.landed, n.Sent, n.Loads = c.Claims, c.landed, c.Sent, c.Loads
-	n.Alone, n.Parcel, n.Lost = c.Alone, c.Parcel, c.Lost
+	n.Offers, n.landed, n.Sent, n.Loads = c.Offers, c.landed, c.Sent, c.Loads
+	n.Alone, n.Stores, n.Lost = c.Alone, c.Stores, c.Lost
 	return n
 }
 
@@ -65,8 +65,8 @@ func (c *swarm) fill(ctx context.Context, node metadata.NodeID) (*fill.Fill, err
 }
 
 func (c *swarm) Offer(ctx context.Context, to metadata.NodeID, q fill.Offer) ([]bool, error) {
-	if c.Claims != nil {
-		if err := c.Claims(to, q); err != nil {
+	if c.Offers != nil {
+		if err := c.Offers(to, q); err != nil {
 			return nil, err
 		}
 	}
@@ -103,7 +103,7 @@ func (c *swarm) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Pi
 	errs := make([]error, len(ps))
 	for i := range ps {
 		p := &ps[i]
-		if err := c.badParcel(p); err != nil {
+		if err := c.badPiece(p); err != nil {
 			errs[i] = err
 			continue
 		}
@@ -112,10 +112,10 @@ func (c *swarm) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Pi
 	return errs, nil
 }
 
-// badParcel is a node's error for a parcel that differs from the one sent.
-func (c *swarm) badParcel(p *datapath.PiecePut) error {
-	if c.Parcel != nil {
-		if err := c.Parcel(p); err != nil {
+// badPiece is a node's error for a piece that differs from the one sent.
+func (c *swarm) badPiece(p *datapath.PiecePut) error {
+	if c.Stores != nil {
+		if err := c.Stores(p); err != nil {
 			return err
 		}
 	}

@@ -81,8 +81,8 @@ func (c *Cluster) loses(t *testing.T, i int, ds metadata.DatasetID, m map[string
 	return had
 }
 
-// displaced is what the status of node 0 says of the only dataset.
-func (c *Cluster) displaced(t *testing.T) (s daemon.DatasetStatus, files, lacking int64) {
+// overflowed counts the files of the only dataset that are not on their owners, by the status of node 0.
+func (c *Cluster) overflowed(t *testing.T) (s daemon.DatasetStatus, files, lacking int64) {
 	t.Helper()
 	s = c.Nodes[0].Status(context.Background()).Datasets[0]
 	for _, x := range s.Overflow {
@@ -136,7 +136,7 @@ func TestLostNodeFindsNoRoom(t *testing.T) {
 				fsys := newCounted()
 				c := Start(t, Config{Source: fsys, Capacity: capacity, VerifyReads: sums, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 				ds := c.Dataset(t, 0, "set")
-				if s, _, _ := c.displaced(t); ds.Phase != cluster.Sealed || s.InSource != nil || len(s.Overflow) > 0 {
+				if s, _, _ := c.overflowed(t); ds.Phase != cluster.Sealed || s.InSource != nil || len(s.Overflow) > 0 {
 					t.Fatalf("dataset: %+v", s)
 				}
 				c.fillUp(t, 0)
@@ -179,8 +179,8 @@ func (c *Cluster) wantDisplaced(t *testing.T, want int64) {
 	t.Helper()
 	var files, lacking int64
 	var s daemon.DatasetStatus
-	Eventually(t, fmt.Sprint(want, " files are displaced"), func() bool {
-		s, files, lacking = c.displaced(t)
+	Eventually(t, fmt.Sprint(want, " files are overflowed"), func() bool {
+		s, files, lacking = c.overflowed(t)
 		return files == want && lacking == 0
 	})
 	if s.Phase != cluster.Sealed || s.Error != "" {
@@ -216,9 +216,9 @@ func TestLostNodeFindsSomeRoom(t *testing.T) {
 			had := c.loses(t, 1, ds.ID, m)
 			readAll(t, c, ds.ID, m, 1)
 			var files int64
-			Eventually(t, "some are displaced", func() bool { _, files, _ = c.displaced(t); return files > 0 })
+			Eventually(t, "some are overflowed", func() bool { _, files, _ = c.overflowed(t); return files > 0 })
 			if files < int64(len(had)/5) || files > int64(len(had)*4/5) {
-				t.Errorf("of %d files %d are displaced, want about half", len(had), files)
+				t.Errorf("of %d files %d are overflowed, want about half", len(had), files)
 			}
 			if r := c.verify(t, dataset.VerifySpec{Name: "set", Source: true}); r.Bad != 0 || r.Files != int64(len(m)) {
 				t.Errorf("verify with the source: %+v", r)
@@ -254,7 +254,7 @@ func TestLostNodeAndItsSource(t *testing.T) {
 			var s daemon.DatasetStatus
 			Eventually(t, "status says how many files are not to be had", func() bool {
 				var files, lacking int64
-				s, files, lacking = c.displaced(t)
+				s, files, lacking = c.overflowed(t)
 				return files+lacking == int64(len(had)) && (files > 0) == full && len(s.Unreadable) > 0
 			})
 			if u := s.Unreadable[0]; had[string(u.Path)] == nil || !strings.Contains(u.Error, "no such file") {
@@ -278,7 +278,7 @@ func TestLostNodeAndItsSource(t *testing.T) {
 			}
 			readAll(t, c, ds.ID, m, 1)
 			Eventually(t, "status is silent of it", func() bool {
-				s, _, lacking := c.displaced(t)
+				s, _, lacking := c.overflowed(t)
 				return len(s.Unreadable) == 0 && lacking == 0
 			})
 		})
@@ -306,7 +306,7 @@ func TestLostNodeOfWhatCannotStay(t *testing.T) {
 		}
 	}
 	Eventually(t, "status says what to do", func() bool {
-		s, _, lacking := c.displaced(t)
+		s, _, lacking := c.overflowed(t)
 		return lacking == int64(len(had)) && len(s.Unreadable) > 0 && strings.Contains(s.Unreadable[0].Error, "remove files of scratch")
 	})
 	for i := range 4 {
@@ -322,7 +322,7 @@ func TestLostNodeOfWhatCannotStay(t *testing.T) {
 	}
 	readAll(t, c, ds.ID, m, 1)
 	Eventually(t, "status is silent", func() bool {
-		s, files, lacking := c.displaced(t)
+		s, files, lacking := c.overflowed(t)
 		return files == 0 && lacking == 0 && len(s.Unreadable) == 0
 	})
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// treeless is a tar whose members make no tree, padded so that it has several regions, and what
-// of it is one when the rest is left out.
-func treeless(t *testing.T) (archive []byte, want map[string][]byte) {
+// contradictory makes a tar whose members contradict each other, padded so that it has several regions. want is the
+// tree when those that cannot be staged are left out.
+func contradictory(t *testing.T) (archive []byte, want map[string][]byte) {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -68,7 +68,7 @@ func treeless(t *testing.T) (archive []byte, want map[string][]byte) {
 // every kind of source; without it the dataset fails.
 func TestSkipTreeless(t *testing.T) {
 	t.Parallel()
-	archive, want := treeless(t)
+	archive, want := contradictory(t)
 	dir := t.TempDir()
 	plain, packed, many := filepath.Join(dir, "plain.tar"), filepath.Join(dir, "packed.tar.gz"), filepath.Join(dir, "m*.tar")
 	for _, name := range []string{plain, filepath.Join(dir, "m0.tar")} {
