@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/fsclient/pagecache"
 	"github.com/bivouacfs/bivouac/fsclient/stripe"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/fsclient/writeback"
@@ -46,6 +47,7 @@ type File struct {
 	homeRun  metadata.Run                 // under mu: metadata.Holding.Run, if the home has not restarted since
 	failed   bool                         // under mu: there may be bytes of which no home knows
 	drops    bool                         // under mu: writes drop setuid and setgid
+	shown    pagecache.Shown              // under mu: how the kernel knows whether its pages are valid
 	reserved int64                        // under mu: how far space was taken behind the end
 	unsynced map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
 	existed  bool                         // under mu: as it was opened here, not created; no Sync since has made durable what was written before
@@ -77,7 +79,7 @@ func (c *Client) Reopen(ctx context.Context, ino metadata.Ino, maps bool) (*File
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.since = unknownTime
+	f.since, f.shown = unknownTime, pagecache.Shown{}
 	f.touch(f.order)
 	return f, nil
 }
@@ -238,6 +240,7 @@ func (f *File) begin(ctx context.Context, a metadata.Attr) error {
 	known := f.order != nil
 	if f.since == 0 {
 		f.since = a.Ctime
+		f.shown.Opened(a)
 	}
 	f.mu.Unlock()
 	if known {
@@ -296,6 +299,21 @@ func (f *File) Changed(a metadata.Attr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return a.Ctime != f.since
+}
+
+// PagesMtime is the st_mtime with which the kernel keeps its pages of the file with the attributes a, if only
+// this node has changed it since it was told the last one.
+func (f *File) PagesMtime(a metadata.Attr) metadata.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.shown.Mtime(a)
+}
+
+// PagesMiss notes, before a change, that the kernel's pages may not show it.
+func (f *File) PagesMiss() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shown.Missed()
 }
 
 // known is Attr; f.mu is held.

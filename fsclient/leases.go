@@ -53,6 +53,7 @@ func changing(c *Client, ino metadata.Ino, do func() (metadata.Attr, error)) err
 	change := c.leases.Change(ino)
 	defer change.End()
 	a, err := do()
+	a.Before = 0 // the lease is on what Getattr returns
 	if err != nil || !change.Changed(a) {
 		c.changedHere(err, attrKey(ino))
 	}

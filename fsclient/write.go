@@ -44,6 +44,7 @@ func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, err er
 func (f *File) torn() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.shown.Missed()
 	f.changed()
 }
 
@@ -58,7 +59,10 @@ func (f *File) changed() {
 func (f *File) wrote(nodes []metadata.NodeID, n int, off int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.failed = f.failed || err != nil
+	if err != nil {
+		f.failed = true
+		f.shown.Missed()
+	}
 	f.touch(nodes)
 	if n > 0 {
 		f.end, f.later = max(f.end, off+int64(n)), max(f.later, off+int64(n))
@@ -165,6 +169,7 @@ func (f *File) syncNodes(ctx context.Context) error {
 	f.mu.Unlock()
 	if reportedOnce(err) {
 		f.buffer.Lost(err)
+		f.PagesMiss()
 	}
 	return err
 }
@@ -222,6 +227,12 @@ func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Cha
 	}
 	err := changing(f.c, f.ino, func() (_ metadata.Attr, err error) {
 		a, err = inCrowd(ctx, func() (metadata.Attr, error) { return s.Setattr(ctx, f.ino, ch) })
+		if err == nil {
+			f.mu.Lock()
+			f.shown.Changed(a.Before, a.Ctime)
+			f.mu.Unlock()
+		}
+		a.Before = 0
 		return a, err
 	})
 	if err != nil {

@@ -178,6 +178,7 @@ type Attr struct {
 	Mtime  Time
 	Ctime  Time
 	Layout Layout // of a directory: inherited by new files
+	Before Time   // in the answer to Setattr: Ctime before it; else 0
 }
 
 // Object returns the number under which the nodes have the data of the file.
@@ -306,7 +307,7 @@ type Namespace interface {
 type Inodes interface {
 	// Getattr returns the attributes of ino; ENOENT when there is no such inode.
 	Getattr(ctx context.Context, ino Ino) (Attr, error)
-	// Setattr applies c and returns the new attributes.
+	// Setattr applies c and returns the new attributes, with Before.
 	Setattr(ctx context.Context, ino Ino, c Change) (Attr, error)
 	// Readlink returns the target of a symbolic link; EINVAL for anything else.
 	Readlink(ctx context.Context, ino Ino) (string, error)

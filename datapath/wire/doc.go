@@ -183,7 +183,7 @@
 //	TxReq        8 transaction
 //	RenameLockReq  8 transaction, bool unlock
 //	AncestorReq  8 from, 8 stop
-//	AttrResp     Attr
+//	AttrResp     Attr, 8 st_ctime before a setattr; else 0
 //	EntryResp    [Entry]
 //	EntriesResp  Entry…
 //	StringResp   string

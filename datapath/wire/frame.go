@@ -10,7 +10,7 @@ import (
 )
 
 // Version is the version of the protocol.
-const Version = 9 // 8 had opens without the run of the home, 7 had copies of homes only, 6 had freezes without numbers and recalls that were never busy, 5 had leases without sessions, 4 had no protection, 3 opens without mappings, 2 counts of other sizes, 1 no checksum of bodies
+const Version = 10 // 9 had no st_ctime before a change, 8 had opens without the run of the home, 7 had copies of homes only, 6 had freezes without numbers and recalls that were never busy, 5 had leases without sessions, 4 had no protection, 3 opens without mappings, 2 counts of other sizes, 1 no checksum of bodies
 
 // The bounds of a frame, in bytes.
 const (

@@ -84,10 +84,13 @@ func (m *LinkReq) fields(c *codec) {
 	c.string(&m.Name)
 }
 
-// AttrResp answers with attributes.
+// AttrResp answers with attributes. Before is there, too.
 type AttrResp struct{ Attr metadata.Attr }
 
-func (m *AttrResp) fields(c *codec) { c.attr(&m.Attr) }
+func (m *AttrResp) fields(c *codec) {
+	c.attr(&m.Attr)
+	u64(c, &m.Attr.Before)
+}
 
 // EntryResp answers with an entry, or with none.
 type EntryResp struct{ Entry *metadata.Entry }

@@ -219,7 +219,7 @@ func TestGolden(t *testing.T) {
 		want string
 	}{
 		{&DirName{Dir: 16, Name: "ab"}, "1000000000000000" + "02000000" + "6162"},
-		{&AttrResp{Attr: sampleAttr}, attr},
+		{&AttrResp{Attr: sampleAttr}, attr + "0000000000000000"},
 		{&EntryResp{Entry: &metadata.Entry{Name: "a", Ino: 17, Mode: 3, Attr: &sampleAttr}},
 			"01" + "1100000000000000" + "03000000" + "01" + attr + "01000000" + "61"},
 		{&CreateReq{Dir: 1, Name: "n", New: metadata.New{Mode: 1, UID: 2, GID: 3, Rdev: 4, Target: "t", Layout: sampleLayout}},
@@ -236,7 +236,7 @@ func TestGolden(t *testing.T) {
 			attr + "01000000" + "e8030000" + "0200" + "0300000000000000" + "01000000"},
 		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "01000000" + "1000000000000000" + "01000000" + "64"},
 		{&Hello{Purpose: PurposeStream, Protection: 2, From: 1, To: 2, Nonce: Nonce{9}},
-			hex.EncodeToString([]byte("BVhi")) + "0900" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+			hex.EncodeToString([]byte("BVhi")) + "0a00" + "03" + "02" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
 		if got := hex.EncodeToString(Append(nil, c.m)); got != c.want {
 			t.Errorf("%T = %s, want %s", c.m, got, c.want)

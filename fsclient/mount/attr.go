@@ -296,16 +296,21 @@ func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 	})
 }
 
-// markChanged makes the kernel drop its pages if the file has changed since it was opened
-// here. The kernel drops them when st_mtime changes, but writers can set that back (cp -p,
-// rsync --inplace -t, touch -r): so the answer to a reader has st_ctime in its place. No
-// process sees these times: stat asks without a handle and gets the true ones; if they
+// markChanged makes the kernel drop its pages if another node has changed the file since it was
+// opened here. The kernel drops them when st_mtime changes, but writers can set that back (cp -p,
+// rsync --inplace -t, touch -r), and own writes change it: so the answer to a reader has another time in its
+// place (pagecache.Shown). No process sees these times: stat asks without a handle and gets the true ones; if they
 // differ, the kernel drops the pages once more.
 func (s *fsys) markChanged(fh uint64, a *metadata.Attr, out *fuse.Attr) {
 	h, err := s.handles.get(fh)
-	if err != nil && s.cfg.Adopt || err == nil && h.file != nil && !a.Ino.Sealed() && h.file.Changed(*a) {
-		out.Mtime, out.Mtimensec = out.Ctime, out.Ctimensec
+	t := a.Ctime
+	switch {
+	case err == nil && h.file != nil && !a.Ino.Sealed():
+		t = h.file.PagesMtime(*a)
+	case err == nil || !s.cfg.Adopt:
+		return
 	}
+	out.Mtime, out.Mtimensec = split(t)
 }
 
 // SetAttr serves chmod, chown, utimens and truncate.

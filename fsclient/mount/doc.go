@@ -26,8 +26,9 @@
 //	                                                                          show zeros for the new bytes, if another
 //	                                                                          thread learns the new size at the same
 //	                                                                          moment
-//	                    the kernel keeps the pages of a file that has not
-//	                    changed, also across opens
+//	                    the kernel keeps the pages of a file that has not     own writes keep them too, while the file is
+//	                    changed, also across opens                            open to read and write, until a stat, an
+//	                                                                          open, or a write past the page cache
 //	shared mapping      of one node at a time if it may write (a descriptor   ENODEV there for descriptors opened while
 //	                    for reading and writing): coherent for all its        the file is open here to read and write,
 //	                    processes; for reading only: everywhere, see open     and for those with O_APPEND; the reads of

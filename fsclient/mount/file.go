@@ -273,6 +273,9 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 			h.writer.Repeat(errResent)
 			return errResent
 		}
+		if !intoPages(h, in) {
+			h.file.PagesMiss()
+		}
 		n, err := s.writeDurable(ctx, h, in, data)
 		s.takeover.settle(h)
 		if n > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
@@ -310,6 +313,12 @@ func (s *fsys) wrote(ctx context.Context, h *handle, off int64, n int) {
 // that; before Linux 5.2 not in writes past the page cache.
 func dropsSetIDs(h *handle, in *fuse.WriteIn) bool {
 	return in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 || h.appends && in.WriteFlags&fuse.WRITE_CACHE == 0 && in.Uid != 0
+}
+
+// intoPages reports whether the kernel has locked the pages of a write, and has its bytes there. The pages that it drops before
+// a write past them can be read anew, with the old bytes, while that is under way; older kernels do not drop them again.
+func intoPages(h *handle, in *fuse.WriteIn) bool {
+	return in.WriteFlags&fuse.WRITE_CACHE != 0 || mappable(in.Flags) && !h.direct && in.Flags&syscall.O_DIRECT == 0
 }
 
 // throughFlags are the flags of descriptors whose writes are not buffered.

@@ -27,6 +27,26 @@ func madeAt(t *testing.T, flags uint32) (s, there *fsys, made fuse.CreateOut, no
 	return s, there, made, now
 }
 
+// Only writes of which the kernel keeps the bytes in locked pages leave it its pages.
+func TestIntoPages(t *testing.T) {
+	for _, c := range []struct {
+		flags, write uint32
+		direct, want bool
+	}{
+		{flags: syscall.O_RDWR, want: true},
+		{flags: syscall.O_RDWR | syscall.O_SYNC, want: true},
+		{flags: syscall.O_RDWR, direct: true},
+		{flags: syscall.O_RDWR | syscall.O_DIRECT},
+		{flags: syscall.O_RDWR | syscall.O_APPEND},
+		{flags: syscall.O_WRONLY},
+		{flags: syscall.O_WRONLY, write: fuse.WRITE_CACHE, want: true}, // of a mapping, by any descriptor
+	} {
+		if got := intoPages(&handle{direct: c.direct}, &fuse.WriteIn{Flags: c.flags, WriteFlags: c.write}); got != c.want {
+			t.Errorf("%+v: intoPages = %v", c, got)
+		}
+	}
+}
+
 // TestReaderAfterAppends: a reader of a file to which lines are appended, each with an open
 // of its own, gets no cached pages, also between two appends, if another node has it open.
 func TestReaderAfterAppends(t *testing.T) {

@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -96,6 +97,95 @@ func TestPagesAreKept(t *testing.T) {
 	if n := j.mounts[0].Stats().Calls["read"] - before; n != 0 {
 		t.Errorf("%d reads by later opens, want none", n)
 	}
+}
+
+// rewriting is a file with size bytes, open on mount 0 to read and write, whose pages the kernel has, and what it holds.
+func (j *job) rewriting(t *testing.T, size int) (*os.File, []byte) {
+	t.Helper()
+	want := bytes.Repeat([]byte{7}, size)
+	check(t, os.WriteFile(j.scratch(0, "f"), want, 0o644))
+	f, err := os.OpenFile(j.scratch(0, "f"), os.O_RDWR, 0)
+	check(t, err)
+	t.Cleanup(func() { _ = f.Close() }) // the test is over
+	p := make([]byte, size)
+	_, err = f.ReadAt(p, 0)
+	check(t, err)
+	return f, want
+}
+
+// TestPagesAreKeptOverOwnWrites: a process that reads and writes one file, as a database does, finds in the page cache what it has
+// read before, also after an fsync.
+func TestPagesAreKeptOverOwnWrites(t *testing.T) {
+	j := newJob(t)
+	const size = 200_000
+	f, want := j.rewriting(t, size)
+	p := make([]byte, size)
+	before := j.mounts[0].Stats().Calls["read"]
+	for i := range 10 {
+		want[i*10_000] = byte(i)
+		_, err := f.WriteAt([]byte{byte(i)}, int64(i*10_000))
+		check(t, err)
+		if i == 7 {
+			check(t, f.Sync())
+		}
+		if _, err := f.ReadAt(p, 0); err != nil || !bytes.Equal(p, want) {
+			t.Fatalf("write %d: the reader has other bytes, %v", i, err)
+		}
+	}
+	if n := j.mounts[0].Stats().Calls["read"] - before; n != 0 {
+		t.Errorf("%d reads after own writes, want none", n)
+	}
+}
+
+// TestOtherWritesAreSeenBetweenOwn: what comes between two writes of a process and is not in its pages is seen by its next read:
+// writes of another node, with the time set back and just before an own one, and those past the page cache here.
+func TestOtherWritesAreSeenBetweenOwn(t *testing.T) {
+	const at = 100_000
+	old := time.Unix(1e9, 123456789)
+	for what, write := range map[string]func(j *job, p []byte) error{
+		"there": func(j *job, p []byte) error { return writeAt(j.scratch(1, "f"), os.O_WRONLY, p, at) },
+		"there, with the time set back": func(j *job, p []byte) error {
+			return errors.Join(writeAt(j.scratch(1, "f"), os.O_WRONLY, p, at), os.Chtimes(j.scratch(1, "f"), old, old))
+		},
+		"by a descriptor for writing": func(j *job, p []byte) error { return writeAt(j.scratch(0, "f"), os.O_WRONLY, p, at) },
+		"by O_DIRECT":                 func(j *job, p []byte) error { return writeAt(j.scratch(0, "f"), os.O_RDWR|unix.O_DIRECT, p, at) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			j := newJob(t)
+			f, want := j.rewriting(t, 200_000)
+			p := make([]byte, len(want))
+			for i := range 6 {
+				want[0], want[at] = byte(i), byte(10+i)
+				own := func() {
+					_, err := f.WriteAt(want[:1], 0)
+					check(t, err)
+				}
+				if i%2 == 0 {
+					own()
+				}
+				check(t, write(j, want[at:at+1]))
+				if i%3 == 0 {
+					own()
+				}
+				if i%2 != 0 && i%3 != 0 {
+					want[0] = p[0]
+				}
+				if _, err := f.ReadAt(p, 0); err != nil || !bytes.Equal(p, want) {
+					t.Fatalf("round %d: byte 0 is %d, byte %d is %d, %v; want %d, %d", i, p[0], at, p[at], err, want[0], want[at])
+				}
+			}
+		})
+	}
+}
+
+// writeAt writes p to a file that it opens.
+func writeAt(path string, flags int, p []byte, off int64) error {
+	f, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(p, off)
+	return errors.Join(err, f.Close())
 }
 
 // TestRestartedHome: bytes of which no home knows, because their writer was killed together with it, or before it has asked the

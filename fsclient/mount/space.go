@@ -26,6 +26,7 @@ func (s *fsys) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Stat
 		if in.Offset > 1<<63-1 || in.Length > 1<<63-1 {
 			return syscall.EFBIG
 		}
+		h.file.PagesMiss()
 		err = fallocate(ctx, h.file, in.Mode, int64(in.Offset), int64(in.Length))
 		s.takeover.settle(h)
 		if err == nil && in.Uid != 0 { // the kernel has no flag for that

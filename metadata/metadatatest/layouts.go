@@ -10,6 +10,7 @@ func (f *fixture) setLayout(ino metadata.Ino, set metadata.Set, l metadata.Layou
 	f.Helper()
 	a, err := f.s.Setattr(ctx, ino, metadata.Change{Set: set, Layout: l})
 	f.want(err, nil, "Setattr(%v) of layout %+v", ino, l)
+	a.Before = 0
 	if got := f.attr(ino); got != a {
 		f.Fatalf("Getattr(%v) after a layout = %+v, want %+v", ino, got, a)
 	}

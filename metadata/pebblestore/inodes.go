@@ -59,7 +59,9 @@ func (s *Store) Setattr(_ context.Context, ino metadata.Ino, c metadata.Change) 
 		return metadata.Attr{}, err
 	}
 	defer s.end()
-	return s.onInode(ino, func(t *step, n *inode) error {
+	var before metadata.Time
+	a, err := s.onInode(ino, func(t *step, n *inode) error {
+		before = n.Ctime
 		t.now = later(t.now, n.Ctime)
 		if err := change(n, c, t.now); err != nil {
 			return fmt.Errorf("change of inode %v: %w", ino, err)
@@ -68,6 +70,8 @@ func (s *Store) Setattr(_ context.Context, ino metadata.Ino, c metadata.Change) 
 		t.put(n)
 		return nil
 	})
+	a.Before = before
+	return a, err
 }
 
 // changed sets the st_ctime of n. It is always later than the one before, also if the clock was set back
