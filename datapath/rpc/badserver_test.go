@@ -197,12 +197,12 @@ func TestRequestThatStalls(t *testing.T) {
 // A peer that does not reply for the time of a whole call loses its connection, so that the next
 // call finds out by a handshake.
 func TestSilentPeerIsSuspected(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	addr := fakeServer(t, wire.PurposeMeta, func(net.Conn) { <-release })
 	defer close(release)
 	p := startPeers(t, addr, func(c *PeersConfig) {
-		c.Timeout = 100 * time.Millisecond
-		c.HandshakeTimeout = 100 * time.Millisecond
+		c.Timeout, c.HandshakeTimeout = 2*time.Second, time.Second // a call must not end while it connects
 		c.Backoff = time.Minute
 	})
 	wantErrno(t, p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup}), syscall.ETIMEDOUT)
