@@ -47,7 +47,7 @@ type File struct {
 	homeRun  metadata.Run                 // under mu: metadata.Holding.Run, if the home has not restarted since
 	failed   bool                         // under mu: there may be bytes of which no home knows
 	drops    bool                         // under mu: writes drop setuid and setgid
-	shown    pagecache.Shown              // under mu: how the kernel knows whether its pages are valid
+	shown    pagecache.Shown              // under mu: validates the kernel's pages
 	reserved int64                        // under mu: how far space was taken behind the end
 	unsynced map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
 	existed  bool                         // under mu: as it was opened here, not created; no Sync since has made durable what was written before
@@ -301,15 +301,14 @@ func (f *File) Changed(a metadata.Attr) bool {
 	return a.Ctime != f.since
 }
 
-// PagesMtime is the st_mtime with which the kernel keeps its pages of the file with the attributes a, if only
-// this node has changed it since it was told the last one.
+// PagesMtime is the st_mtime for the kernel to validate its pages with: pagecache.Shown.
 func (f *File) PagesMtime(a metadata.Attr) metadata.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.shown.Mtime(a)
 }
 
-// PagesMiss notes, before a change, that the kernel's pages may not show it.
+// PagesMiss records, before a change, that the kernel's pages may lack it.
 func (f *File) PagesMiss() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

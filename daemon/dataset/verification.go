@@ -142,12 +142,9 @@ func (r *verification) standIn(ctx context.Context, path string, a metadata.Attr
 	if err := r.pace.Take(ctx, a.Size); err != nil {
 		return err
 	}
-	want, _, err := r.table.table.Record(a.Ino)
+	want, err := r.sum(a.Ino)
 	if err != nil {
 		return err
-	}
-	if want == [16]byte{} {
-		want = r.whole[a.Ino]
 	}
 	c := stagein.NewChecker(want, a.Size)
 	if err = r.read(ctx, a, nil, c); err == nil {
@@ -240,6 +237,15 @@ func (r *verification) note(f BadFile) {
 	}
 }
 
+// sum returns the checksum of a whole file; zeros if there is none.
+func (r *verification) sum(ino metadata.Ino) ([16]byte, error) {
+	sum, _, err := r.table.table.Record(ino)
+	if sum == [16]byte{} {
+		sum = r.whole[ino]
+	}
+	return sum, err
+}
+
 // file compares a file. Only what keeps the whole run from going on is an error.
 func (r *verification) file(ctx context.Context, path string, a metadata.Attr, order []metadata.NodeID) error {
 	if ctx.Err() != nil {
@@ -248,16 +254,13 @@ func (r *verification) file(ctx context.Context, path string, a metadata.Attr, o
 	if err := r.pace.Take(ctx, a.Size); err != nil {
 		return err
 	}
-	want, _, err := r.table.table.Record(a.Ino)
+	want, err := r.sum(a.Ino)
 	if err != nil {
 		return err
 	}
 	chunks, err := r.table.table.Chunks(a.Ino)
 	if err != nil {
 		return err
-	}
-	if want == [16]byte{} {
-		want = r.whole[a.Ino]
 	}
 	// Pieces are compared one by one if each has a checksum, if the file has none, or if a
 	// node that had some of them is lost.

@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -53,8 +52,9 @@ type Leader struct {
 
 	mu      sync.Mutex
 	since   time.Time                 // guarded by mu; since when silence counts; zero while another node leads
-	before  time.Time                 // guarded by mu; since, when this node last led
 	term    uint64                    // guarded by mu; the last one in which this node led
+	before  time.Time                 // guarded by mu; since, as it was when this node lost the lead
+	kept    map[metadata.NodeID]heard // guarded by mu; reports, likewise
 	looked  time.Time                 // guarded by mu; when it last looked at the reports
 	reports map[metadata.NodeID]heard // guarded by mu
 	marks   uint64                    // guarded by mu; version of the marks in the reports
@@ -103,22 +103,23 @@ func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 func (l *Leader) memory(leads bool, term uint64, at time.Time) (time.Time, map[metadata.NodeID]heard) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !leads || term != l.term { // proposals of that time may have an outcome that the view lacks
-		l.before = cmp.Or(l.since, l.before)
-		l.since, l.confirmed, l.restoring = time.Time{}, false, false
+	if lost := !leads || term != l.term; lost && !l.since.IsZero() {
+		l.before, l.kept = l.since, maps.Clone(l.reports)
+		l.since, l.confirmed, l.restoring = time.Time{}, false, false // proposals may have an outcome that the view lacks
 		clear(l.doomed)
+		clear(l.reports)
 	}
 	if !leads {
+		clear(l.reports)
 		return l.since, nil
 	}
 	paused := at.Sub(l.looked) > l.cfg.Down/2
 	switch {
-	case l.since.IsZero() && (paused || term != l.term+1):
-		clear(l.reports)
-		l.since = at
-	case l.since.IsZero():
+	case l.since.IsZero() && term == l.term+1 && !paused:
 		l.since = l.before
-	case paused:
+		maps.Copy(l.kept, l.reports) // those since the election are newer
+		l.reports = l.kept
+	case l.since.IsZero() || paused:
 		l.since = at
 	}
 	l.looked, l.term = at, term
@@ -127,9 +128,9 @@ func (l *Leader) memory(leads bool, term uint64, at time.Time) (time.Time, map[m
 	return l.since, m
 }
 
-// leads reports whether this node leads, and the term.
-func leads(g Group) (bool, uint64) {
-	term := g.Term()
+// leadership reports whether this node leads, and the term.
+func leadership(g Group) (leads bool, term uint64) {
+	term = g.Term()
 	return g.IsLeader() && g.Term() == term, term
 }
 
@@ -162,7 +163,7 @@ func (l *Leader) Run(ctx context.Context, g Group) {
 				return
 			}
 		}
-		leads, term := leads(g)
+		leads, term := leadership(g)
 		at := time.Now()
 		since, reports := l.memory(leads, term, at)
 		if leads {

@@ -12,7 +12,7 @@
 // them. Dropped waits for that first request because the reply to the open may still be on
 // its way to the kernel: another open must not keep what this one is about to drop.
 //
-// While a file is open, the kernel checks its pages before each read. What it is then told is Shown.
+// While a file is open, the kernel validates its pages before each read, by an st_mtime: Shown.
 //
 // It does no I/O, and must not know the kernel's protocol.
 package pagecache

@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Own changes leave the time that the kernel is told; every change of another node is a time that it was not told before.
+// TestShown: changes by this node keep the st_mtime in replies to the kernel; each change by another node gives a new one.
 func TestShown(t *testing.T) {
 	at := func(ctime, mtime metadata.Time) metadata.Attr { return metadata.Attr{Ctime: ctime, Mtime: mtime} }
 	var s Shown
@@ -34,7 +34,7 @@ func TestShown(t *testing.T) {
 	for _, x := range steps {
 		x.do()
 		if got := s.Mtime(x.a); got != x.want {
-			t.Errorf("%s: told %d, want %d", x.what, got, x.want)
+			t.Errorf("%s: st_mtime %d, want %d", x.what, got, x.want)
 		}
 	}
 }

@@ -43,12 +43,7 @@ func (n *Node) leaves() bool {
 func (n Node) Serves() bool { return n.State == Up || n.State == Leaving }
 
 func (n *Node) upAt(e metadata.Epoch) bool {
-	for _, t := range n.Terms {
-		if t.has(e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Terms, func(t Term) bool { return t.has(e) })
 }
 
 // Map is the job's cluster map. Maps are immutable: With… methods return a
