@@ -97,9 +97,10 @@ func TestStandInCompares(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			var wg sync.WaitGroup
+			var wg, tried sync.WaitGroup
 			for _, f := range fills {
-				wg.Go(func() { f.Run(ctx, func() {}) })
+				tried.Add(1)
+				wg.Go(func() { f.Run(ctx, sync.OnceFunc(tried.Done)) })
 			}
 			read := func() (served, refused int) {
 				t.Helper()
@@ -120,6 +121,7 @@ func TestStandInCompares(t *testing.T) {
 			if served, refused := read(); refused <= served {
 				t.Errorf("the source has other bytes: %d pieces were served, %d refused", served, refused)
 			}
+			tried.Wait() // a fetch that has begun before may have read the other bytes
 			s.FS.Mu.Lock()
 			n.Data = old
 			s.FS.Mu.Unlock()
