@@ -393,3 +393,34 @@ func TestHeardRun(t *testing.T) {
 		}
 	}
 }
+
+// closedClient is a client that has nothing open.
+type closedClient struct{ Client }
+
+func (closedClient) Recall(metadata.Recall) metadata.Recalled {
+	return metadata.Recalled{Run: 7, Floor: 100}
+}
+
+// TestLostClose: a file without a name whose close was lost is found although the cluster view changes all the time.
+func TestLostClose(t *testing.T) {
+	hs := homes(t, 2)
+	hs[1].SetClient(closedClient{})
+	by := metadata.Holder{Node: 1, Run: 7}
+	a, err := hs[0].Create(t.Context(), metadata.RootIno, "f", newFile())
+	opened := hs[0].files.Registry.Open(by, a.Ino, 1)
+	_, gone := hs[0].Unlink(t.Context(), metadata.RootIno, "f")
+	if err := errors.Join(err, opened, gone); err != nil {
+		t.Fatal(err)
+	}
+	if len(hs[0].files.OrphanHolders()[1]) != 1 {
+		t.Fatal("node 1 does not hold the orphan")
+	}
+	hs[0].node.Spawn(hs[0].followHolders)
+	hs[0].node.Spawn(hs[0].followOrphans)
+	for deadline := time.Now().Add(time.Minute); len(hs[0].files.OrphanHolders()) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the lost close was not found in a minute")
+		}
+		hs[0].fake.Change(func(v cluster.View) cluster.View { v.Version++; return v })
+	}
+}

@@ -24,7 +24,7 @@ const (
 	maxOrphans  = 1 << 16          // of an earlier run that one start adopts; the next start adopts more
 	recallTime  = 10 * time.Second // for one answer
 	recallPause = time.Second      // before a failed recall is repeated
-	confirmTime = 30 * time.Second // between checks whether nodes still have orphans open
+	retryMax    = 30 * time.Second // between attempts to remove a file
 )
 
 // recoverOrphans registers the orphans that the home's last run left. They are removed once
@@ -122,25 +122,18 @@ func (s *Server) followHolders(ctx context.Context) {
 	}
 	for {
 		v, changed := s.node.Watch()
-		wait := confirmTime
+		var again <-chan time.Time
 		if s.askHolders(ctx, v, asked, current) {
-			wait = recallPause
+			again = time.After(recallPause)
 		}
 		s.files.Retry()
-		pause := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
+			return
 		case <-changed:
 		case <-current:
 			current = nil
-		case <-pause.C:
-			if wait == confirmTime {
-				s.confirmHolders(ctx)
-			}
-		}
-		pause.Stop()
-		if ctx.Err() != nil {
-			return
+		case <-again:
 		}
 	}
 }
@@ -148,7 +141,7 @@ func (s *Server) followHolders(ctx context.Context) {
 // retryRemovals retries failed removals with back-off: soon at first, because a daemon that
 // died usually restarts at once.
 func (s *Server) retryRemovals(ctx context.Context) {
-	for b := retry.New(recallPause, confirmTime, 0); b.Wait(ctx); {
+	for b := retry.New(recallPause, retryMax, 0); b.Wait(ctx); {
 		if s.files.Retry() == 0 {
 			b.Reset()
 		}
@@ -221,6 +214,13 @@ func (s *Server) askHolder(ctx context.Context, id metadata.NodeID) error {
 			return nil
 		}
 		q.After = r.Files[len(r.Files)-1].Ino
+	}
+}
+
+// followOrphans finds closes that were lost, however often the map changes.
+func (s *Server) followOrphans(ctx context.Context) {
+	for node.Pause(ctx, 6*s.cfg.SweepDelay) == nil {
+		s.confirmHolders(ctx)
 	}
 }
 

@@ -49,6 +49,36 @@ func (t *Tracker) activate(id, at int, now time.Time) *rank {
 	return r
 }
 
+// near reports whether a position is close to that of an active rank.
+func (t *Tracker) near(at int) bool {
+	for _, r := range t.active {
+		if d := at - r.front; max(d, -d) <= max(r.window, r.length/4) {
+			return true
+		}
+	}
+	return false
+}
+
+// late reports whether a file may be read by a slow worker of a rank, far behind the others: in the current epoch, or in the one
+// before, if its rank has begun with the current one.
+func (t *Tracker) late(file int) bool {
+	for lap, n := range []int{t.current, t.before} {
+		e := t.epoch(n)
+		if e == nil {
+			continue
+		}
+		id, pos, ok := e.Find(file)
+		r := t.active[id]
+		if !ok || r == nil {
+			continue
+		}
+		if at := pos - lap*r.length; at < r.front && at >= r.front-r.length/3 && !r.seen(at) {
+			return true
+		}
+	}
+	return false
+}
+
 // fits reports whether a read at a position is one of the rank's next ones, or follows another one,
 // as those of a late worker do.
 func (r *rank) fits(at int) bool {

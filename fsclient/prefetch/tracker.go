@@ -199,8 +199,23 @@ func (t *Tracker) next() int {
 // Observe records a read of the beginning of a file that the kernel had not cached.
 func (t *Tracker) Observe(file int, now time.Time) { t.observe(file, true, now) }
 
-// Opened records an open of a file that the kernel reads by itself. It shows where a rank is, but is no hit and no miss.
+// Opened records an open of a file that the kernel may read by itself. It shows where a rank is, but is no hit and no miss.
 func (t *Tracker) Opened(file int, now time.Time) { t.observe(file, false, now) }
+
+// Served records a read whose open is seen as well, later. It is a hit or a miss, and does not show where a rank is: the order of
+// such reads among the opens is not known.
+func (t *Tracker) Served(file int) {
+	if t.phase != accessplan.Following {
+		return
+	}
+	it := t.items[file]
+	if !t.consume(file) {
+		t.count.misses++
+	}
+	if it == nil || !it.Beacon {
+		t.sample(false)
+	}
+}
 
 func (t *Tracker) observe(file int, read bool, now time.Time) {
 	if t.phase == accessplan.Off || file < 0 || file >= t.order.Files() {
@@ -248,7 +263,7 @@ func (t *Tracker) follow(file int, read bool, now time.Time) {
 			t.advanced(r)
 			return
 		}
-		if r == nil && t.near(at) && !t.straggles(file) {
+		if r == nil && t.near(at) && !t.late(file) {
 			if !t.join(id, at, now) && read {
 				t.count.misses++
 			}
@@ -261,7 +276,7 @@ func (t *Tracker) follow(file int, read bool, now time.Time) {
 	if read {
 		t.count.misses++
 	}
-	if t.straggles(file) {
+	if t.late(file) {
 		return
 	}
 	t.judge(0)
@@ -270,29 +285,7 @@ func (t *Tracker) follow(file int, read bool, now time.Time) {
 	}
 }
 
-// straggles reports whether a slow worker still reads a file near the end of the epoch before, although its rank has begun
-// with the current one.
-func (t *Tracker) straggles(file int) bool {
-	e := t.epoch(t.before)
-	if e == nil {
-		return false
-	}
-	id, pos, ok := e.Find(file)
-	r := t.active[id]
-	return ok && r != nil && r.front < r.window && pos >= r.length-max(r.window, 2*r.spread)
-}
-
 func (t *Tracker) judge(fit float64) { t.score += scoreWeight * (fit - t.score) }
-
-// near reports whether a position is close to that of an active rank.
-func (t *Tracker) near(at int) bool {
-	for _, r := range t.active {
-		if d := at - r.front; max(d, -d) <= max(r.window, r.length/4) {
-			return true
-		}
-	}
-	return false
-}
 
 // join counts a read of a rank that is not active, and reports whether it is now.
 func (t *Tracker) join(id, at int, now time.Time) bool {

@@ -74,6 +74,7 @@ type loader struct {
 	epochs  int
 	skip    float64 // share of the files that are read without the daemon
 	opens   bool    // opens of these files are seen
+	watched bool    // opens of all files are seen, after at most openEvery
 	valid   int     // reads of validation files of the dataset after each epoch
 	exact   bool    // the script reports positions
 	unknown float64 // share of the files whose inode the kernel does not know: they stay in memory
@@ -86,6 +87,8 @@ type loader struct {
 	kernel map[int]bool // stored
 	memory map[int]bool // kept
 	flying []fetch
+	opened []int // not delivered yet
+	look   time.Time
 
 	// By epoch.
 	reads, ahead []int
@@ -100,7 +103,10 @@ type fetch struct {
 	met  bool // a read waits for it
 }
 
-const fileSize = 1000
+const (
+	fileSize  = 1000
+	openEvery = 50 * time.Millisecond
+)
 
 func (l *loader) run(t *testing.T, budget int64) {
 	l.t = New(l.plan, Config{Budget: budget, Mean: fileSize})
@@ -186,6 +192,15 @@ func (l *loader) epoch(t *testing.T, e int) {
 // read is a read of the script; epoch -1 is not counted.
 func (l *loader) read(f, e int) {
 	l.now = l.now.Add(time.Duration(100+l.rand.IntN(400)) * time.Microsecond)
+	if l.watched {
+		l.opened = append(l.opened, f)
+		if l.now.Sub(l.look) >= openEvery {
+			for _, f := range l.opened {
+				l.t.Opened(f, l.now)
+			}
+			l.opened, l.look = nil, l.now
+		}
+	}
 	if l.hidden(f) {
 		if l.opens {
 			l.t.Opened(f, l.now)
@@ -213,7 +228,11 @@ func (l *loader) read(f, e int) {
 	}
 	l.kernel[f] = keeps
 	delete(l.memory, f)
-	l.t.Observe(f, l.now)
+	if l.watched {
+		l.t.Served(f)
+	} else {
+		l.t.Observe(f, l.now)
+	}
 }
 
 // hidden reports whether the kernel reads a file by itself.
@@ -316,16 +335,38 @@ func TestOpened(t *testing.T) {
 		l := random(seed)
 		l.opens, l.skip, l.exact, l.plan.epochs, l.epochs = true, 1, false, 0, 4
 		l.run(t, 1<<30)
-		s := l.t.State()
-		if s.Phase != accessplan.Following || len(s.Ranks) != len(l.local) || s.Hits+s.Misses != 0 {
+		l.atEnd(t, seed, 0)
+		if s := l.t.State(); s.Hits+s.Misses != 0 {
 			t.Errorf("seed %d: %v", seed, l)
 		}
-		for _, r := range s.Ranks {
-			each := l.plan.files / l.plan.ranks
-			far := r.Epoch*each + r.Position - l.epochs*each
-			if most := 2*l.batch*max(l.workers, 1) + leastWindow; max(far, -far) > most {
-				t.Errorf("seed %d: rank %d is at %d of epoch %d, want the end of epoch %d: %v", seed, r.Rank, r.Position, r.Epoch, l.epochs-1, l)
-			}
+	}
+}
+
+// TestWatched: the daemon serves a few files, sooner than it sees that they were opened. Only the opens show where the ranks are.
+func TestWatched(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.watched, l.opens, l.skip, l.exact, l.plan.epochs, l.epochs = true, false, 0.95, false, 0, 4
+		l.run(t, 1<<30)
+		l.atEnd(t, seed, int(openEvery/(100*time.Microsecond)))
+		if s := l.t.State(); s.Reason != "" || s.Hits+s.Misses == 0 {
+			t.Errorf("seed %d: %v", seed, l)
+		}
+	}
+}
+
+// atEnd checks that all ranks are followed, and are at most so many positions, and what workers read ahead, from the end.
+func (l *loader) atEnd(t *testing.T, seed uint64, unseen int) {
+	t.Helper()
+	s := l.t.State()
+	if s.Phase != accessplan.Following || len(s.Ranks) != len(l.local) {
+		t.Errorf("seed %d: %v", seed, l)
+	}
+	for _, r := range s.Ranks {
+		each := l.plan.files / l.plan.ranks
+		far := r.Epoch*each + r.Position - l.epochs*each
+		if most := 2*l.batch*max(l.workers, 1) + leastWindow + unseen; max(far, -far) > most {
+			t.Errorf("seed %d: rank %d is at %d of epoch %d, want the end of epoch %d: %v", seed, r.Rank, r.Position, r.Epoch, l.epochs-1, l)
 		}
 	}
 }
