@@ -14,7 +14,7 @@ const (
 	Own     Place = iota // this node, as the file's owner or the owner's stand-in
 	Replica              // this node, which has a replica
 	Remote               // another node
-	Source               // the source, through the owner
+	Source               // the source, read by this node or, if it lost its room later, by the owner
 	places
 )
 
