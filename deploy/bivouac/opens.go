@@ -89,7 +89,6 @@ func (o *opens) end(ds metadata.DatasetID) {
 func (o *opens) run(ctx context.Context, w *mounts.Opens, ds metadata.DatasetID, dirs []metadata.Ino) error {
 	t := time.NewTicker(openEvery)
 	defer t.Stop()
-	defer o.show(ds, false)
 	for {
 		select {
 		case <-ctx.Done():
@@ -138,17 +137,14 @@ func (o *opens) look(ctx context.Context, w *mounts.Opens, ds metadata.DatasetID
 		return nil // the dataset is being removed
 	}
 	self := o.node.job.Self
-	ahead := o.show(ds, w.Watching())
+	var ahead *prefetch.Engine
+	if len(o.node.job.Hosts) == 1 { // else reads through the daemon show the positions sooner, and opens would come out of order
+		ahead = o.node.ahead.engine(ds)
+	}
 	var seen training.Places
 	over, missed, err := w.Read(now, func(dir int, name string) {
 		e, err := table.Lookup(ctx, dirs[dir], name)
-		if err != nil || e.Attr == nil {
-			return
-		}
-		if ahead != nil {
-			ahead.Opened(e.Ino)
-		}
-		if !slices.Contains(o.node.client.Where(e.Attr), self) {
+		if err != nil || e.Attr == nil || !slices.Contains(o.node.client.Where(e.Attr), self) {
 			return // the daemon sees its reads
 		}
 		to := &seen.Local
@@ -156,6 +152,9 @@ func (o *opens) look(ctx context.Context, w *mounts.Opens, ds metadata.DatasetID
 			to = &seen.Replica
 		}
 		to.Samples, to.Bytes = to.Samples+1, to.Bytes+e.Attr.Size
+		if ahead != nil {
+			ahead.Opened(e.Ino)
+		}
 	})
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -165,19 +164,6 @@ func (o *opens) look(ctx context.Context, w *mounts.Opens, ds metadata.DatasetID
 		k.extrapolate(missed)
 	}
 	return err
-}
-
-// show has the prefetch of a job of one node know whether opens show the positions, and returns it. With more nodes reads through
-// the daemon show them sooner, and opens would come out of order.
-func (o *opens) show(ds metadata.DatasetID, watched bool) *prefetch.Engine {
-	if len(o.node.job.Hosts) != 1 {
-		return nil
-	}
-	e := o.node.ahead.engine(ds)
-	if e != nil {
-		e.Watched(watched)
-	}
-	return e
 }
 
 // kernelReads counts opens of this node's files whose reads no daemon has seen.

@@ -82,7 +82,7 @@ func (o *Opens) watch(now time.Time) (err error) {
 func (o *Opens) Read(now time.Time, fn func(dir int, name string)) (over bool, missed float64, err error) {
 	o.budget = min(o.budget+openRate*now.Sub(o.last).Seconds(), o.most())
 	o.last = now
-	if !o.Watching() {
+	if o.fd < 0 {
 		if o.budget >= float64(leastOn+watchCost*len(o.dirs)) {
 			err = o.watch(now)
 		}
@@ -126,11 +126,8 @@ func (o *Opens) events(fn func(dir int, name string)) (seen int, lost bool, err 
 	}
 }
 
-// Watching reports whether there are watches now.
-func (o *Opens) Watching() bool { return o.fd >= 0 }
-
 func (o *Opens) unwatch() {
-	if o.Watching() {
+	if o.fd >= 0 {
 		_ = unix.Close(o.fd) // it was only read
 	}
 	o.fd = -1

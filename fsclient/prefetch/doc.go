@@ -13,8 +13,6 @@
 // its read is seen even if the kernel still has the file from an earlier epoch. If the kernel has nearly all
 // files (resident), only beacons are fetched. Of files that the kernel reads by itself, such as local ones through
 // a kernel view, opens are seen in jobs of one node (Engine.Opened). They show where ranks are, and are neither hits nor misses.
-// They are seen up to 50 ms later than the reads that the daemon serves. So while all opens are seen (Engine.Watched), such reads
-// are only hits and misses.
 //
 // The tracker follows the plan, searches where in the plan the reads are, or has found the plan to
 // be stale:

@@ -84,8 +84,6 @@ type Engine struct {
 	moved atomic.Bool           // pages has changed: what it held is not read any more
 	units atomic.Pointer[accessplan.Numbering]
 
-	watched atomic.Bool // opens show where the ranks are, reads do not
-
 	mu      sync.Mutex
 	kept    map[place]*kept   // guarded by mu
 	flights map[place]*flight // guarded by mu; bytes under way
@@ -129,10 +127,7 @@ func (e *Engine) Read(ctx context.Context, p Pages, ino metadata.Ino, off, n int
 	return all
 }
 
-// Watched says whether all opens are recorded now. Then only they show where the ranks are.
-func (e *Engine) Watched(on bool) { e.watched.Store(on) }
-
-// Opened records an open of a file that the kernel may read by itself.
+// Opened records an open of a file that the kernel reads by itself.
 func (e *Engine) Opened(ino metadata.Ino) {
 	select {
 	case e.seen <- sight{ino: ino, opened: true}:

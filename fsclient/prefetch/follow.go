@@ -106,11 +106,8 @@ func (f *follower) observe(s sight) {
 	if f.streams.budget > 0 && f.t.phase != accessplan.Stale && f.stream(number, s) && f.numbers.Len() < leastTracked {
 		return // the tracker would find no epoch
 	}
-	switch {
-	case f.numbers.Ranged() && first <= pageBytes, first == 0 && !f.e.watched.Load():
+	if first == 0 || f.numbers.Ranged() && first <= pageBytes {
 		f.t.Observe(number, f.e.cfg.Now())
-	case first == 0:
-		f.t.Served(number)
 	}
 }
 

@@ -20,6 +20,7 @@ type rank struct {
 	items  []*item
 	recent [lookback / 2]int // ring of the positions of the last reads; the next one replaces
 	reads  int               // recent[reads%len]
+	late   int               // reads far behind since the last one that fitted
 	done   map[int]struct{}  // positions read, from front-window on
 
 	filling bool    // wants up to the distance; batches are larger if it pauses in between
@@ -60,8 +61,9 @@ func (t *Tracker) near(at int) bool {
 }
 
 // late reports whether a file may be read by a slow worker of a rank, far behind the others: in the current epoch, or in the one
-// before, if its rank has begun with the current one.
-func (t *Tracker) late(file int) bool {
+// before, if its rank has begun with the current one. The open of a file that the daemon has served is seen late, too. If a rank
+// reads nothing else for long, it has gone back.
+func (t *Tracker) late(file int, read bool) bool {
 	for lap, n := range []int{t.current, t.before} {
 		e := t.epoch(n)
 		if e == nil {
@@ -69,10 +71,11 @@ func (t *Tracker) late(file int) bool {
 		}
 		id, pos, ok := e.Find(file)
 		r := t.active[id]
-		if !ok || r == nil {
+		if !ok || r == nil || r.late > max(mostLate, 2*r.spread) {
 			continue
 		}
-		if at := pos - lap*r.length; at < r.front && at >= r.front-r.length/3 && !r.seen(at) {
+		if at := pos - lap*r.length; at < r.front && at >= r.front-r.length/3 && !(read && r.seen(at)) {
+			r.late++
 			return true
 		}
 	}
@@ -130,6 +133,7 @@ func (r *rank) read(at int, beacon bool, now time.Time) {
 	r.done[at] = struct{}{}
 	r.recent[r.reads%len(r.recent)] = at
 	r.reads++
+	r.late = 0
 	switch {
 	case at < r.front:
 		r.spread = max(r.spread-r.spread/64, r.front-at)

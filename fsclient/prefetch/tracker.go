@@ -36,6 +36,7 @@ const (
 	mostAhead   = 4096 // positions
 	leastWindow = 16   // positions around a rank's front in which its reads fit
 	mostWindow  = 1024
+	mostLate    = 256 // reads far behind
 	joinReads   = 3   // of a new rank near the others, until it is followed
 	lostScore   = 0.5 // share of reads that fit; below it the place in the plan is lost
 	scoreWeight = 1. / 16
@@ -199,23 +200,8 @@ func (t *Tracker) next() int {
 // Observe records a read of the beginning of a file that the kernel had not cached.
 func (t *Tracker) Observe(file int, now time.Time) { t.observe(file, true, now) }
 
-// Opened records an open of a file that the kernel may read by itself. It shows where a rank is, but is no hit and no miss.
+// Opened records an open of a file that the kernel reads by itself. It shows where a rank is, but is no hit and no miss.
 func (t *Tracker) Opened(file int, now time.Time) { t.observe(file, false, now) }
-
-// Served records a read whose open is seen as well, later. It is a hit or a miss, and does not show where a rank is: the order of
-// such reads among the opens is not known.
-func (t *Tracker) Served(file int) {
-	if t.phase != accessplan.Following {
-		return
-	}
-	it := t.items[file]
-	if !t.consume(file) {
-		t.count.misses++
-	}
-	if it == nil || !it.Beacon {
-		t.sample(false)
-	}
-}
 
 func (t *Tracker) observe(file int, read bool, now time.Time) {
 	if t.phase == accessplan.Off || file < 0 || file >= t.order.Files() {
@@ -263,7 +249,7 @@ func (t *Tracker) follow(file int, read bool, now time.Time) {
 			t.advanced(r)
 			return
 		}
-		if r == nil && t.near(at) && !t.late(file) {
+		if r == nil && t.near(at) && !t.late(file, read) {
 			if !t.join(id, at, now) && read {
 				t.count.misses++
 			}
@@ -276,7 +262,7 @@ func (t *Tracker) follow(file int, read bool, now time.Time) {
 	if read {
 		t.count.misses++
 	}
-	if t.late(file) {
+	if t.late(file, read) {
 		return
 	}
 	t.judge(0)

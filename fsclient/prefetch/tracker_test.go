@@ -74,7 +74,7 @@ type loader struct {
 	epochs  int
 	skip    float64 // share of the files that are read without the daemon
 	opens   bool    // opens of these files are seen
-	watched bool    // opens of all files are seen, after at most openEvery
+	mixed   bool    // opens of all files are seen, after at most openEvery
 	valid   int     // reads of validation files of the dataset after each epoch
 	exact   bool    // the script reports positions
 	unknown float64 // share of the files whose inode the kernel does not know: they stay in memory
@@ -192,7 +192,7 @@ func (l *loader) epoch(t *testing.T, e int) {
 // read is a read of the script; epoch -1 is not counted.
 func (l *loader) read(f, e int) {
 	l.now = l.now.Add(time.Duration(100+l.rand.IntN(400)) * time.Microsecond)
-	if l.watched {
+	if l.mixed {
 		l.opened = append(l.opened, f)
 		if l.now.Sub(l.look) >= openEvery {
 			for _, f := range l.opened {
@@ -228,11 +228,7 @@ func (l *loader) read(f, e int) {
 	}
 	l.kernel[f] = keeps
 	delete(l.memory, f)
-	if l.watched {
-		l.t.Served(f)
-	} else {
-		l.t.Observe(f, l.now)
-	}
+	l.t.Observe(f, l.now)
 }
 
 // hidden reports whether the kernel reads a file by itself.
@@ -342,14 +338,14 @@ func TestOpened(t *testing.T) {
 	}
 }
 
-// TestWatched: the daemon serves a few files, sooner than it sees that they were opened. Only the opens show where the ranks are.
-func TestWatched(t *testing.T) {
+// TestMixed: opens are seen later than the reads that the daemon serves, so that the two orders mix.
+func TestMixed(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
-		l.watched, l.opens, l.skip, l.exact, l.plan.epochs, l.epochs = true, false, 0.95, false, 0, 4
+		l.mixed, l.opens, l.skip, l.exact, l.plan.epochs, l.epochs = true, false, []float64{0.5, 0.75, 0.95, 0.99}[seed%4], false, 0, 4
 		l.run(t, 1<<30)
 		l.atEnd(t, seed, int(openEvery/(100*time.Microsecond)))
-		if s := l.t.State(); s.Reason != "" || s.Hits+s.Misses == 0 {
+		if s := l.t.State(); s.Reason != "" {
 			t.Errorf("seed %d: %v", seed, l)
 		}
 	}
@@ -726,5 +722,24 @@ func TestPositionGoesBack(t *testing.T) {
 	}
 	if s := tr.State(); s.Memory > leastAhead*fileSize || s.Ranks[0].Position != 100 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestReadsGoBack: a script that begins again, or resumes from a checkpoint not far behind, is followed after some hundred reads.
+func TestReadsGoBack(t *testing.T) {
+	plan := shuffled{files: 40_000, ranks: 2, seed: 1, known: true}
+	e, err := plan.Epoch(0, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, now := New(plan, Config{Budget: leastAhead * fileSize, Mean: fileSize}), time.Unix(1e9, 0)
+	for _, c := range [][2]int{{0, 6500}, {0, 1000}} {
+		for pos := c[0]; pos < c[1]; pos++ {
+			now = now.Add(time.Millisecond)
+			tr.Observe(e.At(1, pos), now)
+		}
+		if s := tr.State(); len(s.Ranks) != 1 || s.Ranks[0].Position != c[1] {
+			t.Fatalf("after reads from %d to %d: %+v", c[0], c[1], s)
+		}
 	}
 }
