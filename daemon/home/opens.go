@@ -219,23 +219,37 @@ func (s *Server) askHolder(ctx context.Context, id metadata.NodeID) error {
 
 // followOrphans finds closes that were lost, however often the map changes.
 func (s *Server) followOrphans(ctx context.Context) {
-	for node.Pause(ctx, 6*s.cfg.SweepDelay) == nil {
+	for node.Pause(ctx, 5*s.cfg.SweepDelay+s.sweepPause()) == nil {
 		s.confirmHolders(ctx)
 	}
 }
 
 // confirmHolders asks the nodes that hold orphans open whether they still do.
 func (s *Server) confirmHolders(ctx context.Context) {
+	var g errgroup.Group
+	g.SetLimit(askWorkers)
+	m := s.node.View().Map
 	for id, inos := range s.files.OrphanHolders() {
-		for len(inos) > 0 && ctx.Err() == nil {
-			n := min(len(inos), wire.MaxOpened)
-			r, err := s.recall(ctx, id, metadata.Recall{Run: s.cfg.Run, Only: inos[:n]})
-			if err != nil {
-				break
-			}
-			s.files.Confirm(metadata.Holder{Node: id, Run: r.Run}, r.Floor, inos[:n], r.Files)
-			inos = inos[n:]
+		if n, ok := m.Node(id); ok && n.State != cluster.Down {
+			g.Go(func() error {
+				s.confirmHolder(ctx, id, inos)
+				return nil
+			})
 		}
+	}
+	_ = g.Wait() // no function fails
+}
+
+// confirmHolder asks a node whether it still has files open. One that does not answer is asked again later.
+func (s *Server) confirmHolder(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) {
+	for len(inos) > 0 && ctx.Err() == nil {
+		n := min(len(inos), wire.MaxOpened)
+		r, err := s.recall(ctx, id, metadata.Recall{Run: s.cfg.Run, Only: inos[:n]})
+		if err != nil {
+			return
+		}
+		s.files.Confirm(metadata.Holder{Node: id, Run: r.Run}, r.Floor, inos[:n], r.Files)
+		inos = inos[n:]
 	}
 }
 

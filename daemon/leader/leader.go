@@ -79,9 +79,7 @@ func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 	defer l.mu.Unlock()
 	leased = l.confirmed && !l.doomed[r.Node] && !l.restoring
 	was := l.reports[r.Node].Report
-	if r.Run < was.Run { // the report was delayed: what this run has made, the later one may not guard
-		r.Run, r.Rebuilt.Epoch = was.Run, 0
-	}
+	r.after(&was)
 	l.reports[r.Node] = heard{r, at}
 	if !maps.Equal(r.Replicas, was.Replicas) {
 		l.marks = max(l.marks+1, uint64(at.UnixNano())) // also newer than those of an earlier leader
@@ -94,6 +92,28 @@ func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 	default: // it is awake
 	}
 	return leased
+}
+
+// after makes a report the next one after was. If it was delayed, the later run may not guard what this one has made.
+func (r *Report) after(was *Report) {
+	if r.Run < was.Run {
+		r.Run, r.Rebuilt.Epoch = was.Run, 0
+	}
+}
+
+// resume goes on with what was known at the last look, but for the time since then, in which no node could report.
+func (l *Leader) resume(at time.Time) {
+	gap := at.Sub(l.looked)
+	l.since = l.before.Add(gap)
+	for id, h := range l.kept {
+		h.at = h.at.Add(gap)
+		if r, ok := l.reports[id]; ok {
+			r.after(&h.Report)
+			h = r
+		}
+		l.reports[id] = h
+	}
+	l.marks = max(l.marks+1, uint64(at.UnixNano())) // nodes may have a part of them by the present version
 }
 
 // memory is since when the silence of a node counts, and a copy of the reports. That is when this node began to lead, or
@@ -116,9 +136,7 @@ func (l *Leader) memory(leads bool, term uint64, at time.Time) (time.Time, map[m
 	paused := at.Sub(l.looked) > l.cfg.Down/2
 	switch {
 	case l.since.IsZero() && term == l.term+1 && !paused:
-		l.since = l.before
-		maps.Copy(l.kept, l.reports) // those since the election are newer
-		l.reports = l.kept
+		l.resume(at)
 	case l.since.IsZero() || paused:
 		l.since = at
 	}

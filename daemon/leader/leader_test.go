@@ -82,6 +82,17 @@ func TestMarks(t *testing.T) {
 	if newer <= v || len(all[3]) != 2 || all[3][0].Below+all[3][1].Below != 25 {
 		t.Errorf("version %d after %d: %v", newer, v, all)
 	}
+	// A node that has reported between an election and the next look has a part of the marks.
+	at := time.Unix(2, 0)
+	l.cfg.Down = 15 * time.Second
+	l.memory(true, 5, at)
+	l.memory(false, 5, at.Add(lookEvery))
+	report(2, 6)
+	part, _ := l.Marks(newer)
+	l.memory(true, 6, at.Add(2*lookEvery))
+	if v, all := l.Marks(part); v <= part || len(all[3]) != 2 || all[3][0].Below+all[3][1].Below != 26 {
+		t.Errorf("elected again: version %d after %d: %v", v, part, all)
+	}
 }
 
 // TestOutdated: a change is broadcast to the nodes that serve, are outside the group and do
@@ -166,7 +177,7 @@ func TestElectedAnew(t *testing.T) {
 		gap  time.Duration
 		want time.Duration // from the last report on
 	}{
-		{"at once", 6, time.Second, down}, {"between two looks", 6, 0, down}, {"after another leader", 7, time.Second, 10*time.Second + time.Second + down},
+		{"at once", 6, time.Second, time.Second + down}, {"between two looks", 6, 0, down}, {"after another leader", 7, time.Second, 10*time.Second + time.Second + down},
 		{"after a long time", 6, down, 10*time.Second + 2*down},
 	} {
 		n := nodetest.New(t, 0, 2)
