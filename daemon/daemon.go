@@ -289,6 +289,12 @@ func (d *Daemon) SetReplicasChanged(f func(ds metadata.DatasetID, gone []metadat
 	d.datasets.Replicas.SetNotify(f)
 }
 
+// Filling reports whether this node still fetches its part of a dataset. The other nodes are about as far.
+func (d *Daemon) Filling(id metadata.DatasetID) bool {
+	ds, ok := d.View().Dataset(id)
+	return ok && ds.Phase == cluster.Filling && !d.datasets.Fills.Complete(id)
+}
+
 // SetViewed sets viewed, which reports whether a dataset has a kernel view on this node, or will soon.
 func (d *Daemon) SetViewed(viewed func(metadata.DatasetID) bool) { d.datasets.Fills.SetViewed(viewed) }
 

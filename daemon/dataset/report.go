@@ -23,6 +23,16 @@ type FillReport struct {
 	Lack     string        `json:"lack,omitempty"`
 }
 
+// Complete reports whether this node has everything of a dataset that it owns.
+func (f *Fills) Complete(id metadata.DatasetID) bool {
+	x, _ := f.get(id)
+	if x == nil {
+		return false
+	}
+	_, whole := x.Done()
+	return whole
+}
+
 // Report is how far this node is with each dataset.
 func (f *Fills) Report() map[metadata.DatasetID]FillReport {
 	all := make(map[metadata.DatasetID]FillReport)

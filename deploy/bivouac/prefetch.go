@@ -84,10 +84,7 @@ func (p *prefetchers) see(ds cluster.Dataset) {
 		Client: n.client, Files: tableFiles{n.daemon, ds}, Budget: p.budget, Log: n.log.WithField("dataset", ds.Name), Now: time.Now,
 		Plan:      func() (*accessplan.Plan, <-chan struct{}) { return plans.Plan(ds.ID) },
 		Positions: func() []accessplan.Position { return plans.Positions(ds.ID) },
-		Filling: func() bool {
-			now, ok := n.daemon.View().Dataset(ds.ID)
-			return ok && now.Phase == cluster.Filling
-		},
+		Filling:   func() bool { return n.daemon.Filling(ds.ID) },
 	})
 	ctx, end := context.WithCancel(p.ctx)
 	p.engines[ds.ID] = engine{e, end}

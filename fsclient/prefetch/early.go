@@ -60,6 +60,21 @@ func (t *Tracker) needed(file, at int, r *rank) bool {
 // delays files that a reader waits for.
 func (t *Tracker) filling() bool { return t.cfg.Filling != nil && t.cfg.Filling() }
 
+// filled has the files wanted that were put off while others were staged, and are still to be read.
+func (t *Tracker) filled() {
+	for _, r := range t.active {
+		if len(r.putOff) == 0 || t.filling() {
+			continue
+		}
+		for _, at := range r.putOff {
+			if at >= r.front {
+				r.redo = append(r.redo, at)
+			}
+		}
+		r.putOff = nil
+	}
+}
+
 // arrived notes that an item is not under way any more.
 func (t *Tracker) arrived(it *item) {
 	if it.early {

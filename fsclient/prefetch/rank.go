@@ -15,6 +15,7 @@ type rank struct {
 	spread int   // how far behind the front reads come, lately
 	next   int   // next position to want
 	redo   []int // more positions to want
+	putOff []int // others, once all is staged
 	early  int   // next position to want before its turn; not less than next
 	beacon int   // least position of the next beacon
 	items  []*item
@@ -58,6 +59,26 @@ func (t *Tracker) near(at int) bool {
 		}
 	}
 	return false
+}
+
+// straggles reports whether a file is read for the first time, near the end of the epoch before, although its rank has begun with
+// the current one: it has dealt out all of an epoch while workers still read.
+func (t *Tracker) straggles(file int) bool {
+	e := t.epoch(t.before)
+	if e == nil {
+		return false
+	}
+	id, pos, ok := e.Find(file)
+	r := t.active[id]
+	if !ok || r == nil || r.front >= r.window {
+		return false
+	}
+	at := pos - r.length
+	if at < -max(r.window, 2*r.spread) || r.seen(at) {
+		return false
+	}
+	r.done[at] = struct{}{} // the next read is one of the current epoch
+	return true
 }
 
 // late reports whether a file may be read by a slow worker of a rank, far behind the others: in the current epoch, or in the one
@@ -186,11 +207,10 @@ func (r *rank) turn() {
 	for _, it := range r.items {
 		it.at -= r.length
 	}
-	for i := range r.redo {
-		r.redo[i] -= r.length
-	}
-	for i := range r.recent {
-		r.recent[i] -= r.length
+	for _, ps := range [][]int{r.redo, r.putOff, r.recent[:]} {
+		for i := range ps {
+			ps[i] -= r.length
+		}
 	}
 	done := make(map[int]struct{}, len(r.done))
 	for at := range r.done {

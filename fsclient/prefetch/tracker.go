@@ -224,6 +224,12 @@ func (t *Tracker) follow(file int, read bool, now time.Time) {
 	if read && it != nil && it.Beacon && t.sighted(it, now) {
 		return
 	}
+	if t.straggles(file) {
+		if read && !hit {
+			t.count.misses++
+		}
+		return
+	}
 	for lap, n := range []int{t.current, t.next()} {
 		e := t.epoch(n)
 		if e == nil {

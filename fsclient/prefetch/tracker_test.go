@@ -743,3 +743,82 @@ func TestReadsGoBack(t *testing.T) {
 		}
 	}
 }
+
+// TestPutOff: files that stay in the source are not fetched ahead while others are staged. Those of the next epoch that were passed
+// over are fetched afterwards.
+func TestPutOff(t *testing.T) {
+	const files = 2000
+	plan := shuffled{files: files, ranks: 1, seed: 2, known: true}
+	filling := true
+	tr := New(plan, Config{
+		Budget: 1 << 30, Mean: fileSize, Filling: func() bool { return filling },
+		Overflows: func(file int) bool { return file%2 == 0 }, Neighbours: func(int, func(int) bool) []int { return nil },
+	})
+	next, err := plan.Epoch(1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, fetched := time.Unix(1e9, 0), map[int]bool{}
+	fetch := func() {
+		for ws := tr.Next(mostWants, now); len(ws) > 0; ws = tr.Next(mostWants, now) {
+			for _, w := range ws {
+				if filling && w.File%2 == 0 {
+					t.Fatalf("file %d is fetched while others are staged", w.File)
+				}
+				fetched[w.File] = true
+				tr.Fetched(w, Stored, fileSize, time.Millisecond, now)
+			}
+		}
+	}
+	for pos := files / 2; pos < files; pos++ {
+		tr.Position(0, 0, pos, now)
+		fetch()
+	}
+	filling = false
+	fetch()
+	for pos := range leastAhead * 3 / 4 {
+		if f := next.At(0, pos); f%2 == 0 && !fetched[f] {
+			t.Errorf("the file at %d of the next epoch is not fetched before it begins", pos)
+		}
+	}
+}
+
+// TestStraggler: a rank has dealt out an epoch while a worker still reads its last files. One of them that comes early in the next
+// epoch, too, does not move the rank there.
+func TestStraggler(t *testing.T) {
+	for seed := range uint64(20) {
+		plan := shuffled{files: 2000, ranks: 1, seed: seed, known: true}
+		tr, now := New(plan, Config{Budget: 1 << 30, Mean: fileSize}), time.Unix(1e9, 0)
+		last, next := plan.order(t, 0), plan.order(t, 1)
+		tr.Position(0, 0, 0, now)
+		for _, f := range last[:1900] {
+			now = now.Add(time.Millisecond)
+			tr.Observe(f, now)
+		}
+		tr.Position(0, 0, 2000, now)
+		for _, f := range last[1900:] {
+			tr.Observe(f, now)
+		}
+		if s := tr.State(); s.Epoch != 1 || s.Ranks[0].Position != 0 {
+			t.Fatalf("seed %d: after the last files of epoch 0: %+v", seed, s)
+		}
+		for _, f := range next[:100] {
+			tr.Observe(f, now)
+		}
+		if s := tr.State(); s.Ranks[0].Position < 100-probeEvery || s.Ranks[0].Position > 100 {
+			t.Fatalf("seed %d: after 100 files of epoch 1: %+v", seed, s)
+		}
+	}
+}
+
+// order is the order of an epoch of the only rank.
+func (s shuffled) order(t *testing.T, epoch int) (all []int) {
+	e, err := s.Epoch(epoch, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pos := range e.Len(0) {
+		all = append(all, e.At(0, pos))
+	}
+	return all
+}

@@ -14,6 +14,7 @@ func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
 		return nil
 	}
 	ws = t.again(n, now)
+	t.filled()
 	for first := len(ws); first < n; first++ {
 		r := t.nearest()
 		if r == nil {
@@ -82,6 +83,10 @@ func (t *Tracker) want(r *rank, at int) *item {
 		return nil
 	}
 	if t.cfg.Overflows != nil && t.filling() && t.cfg.Overflows(f) {
+		r.putOff = append(r.putOff, at)
+		if len(r.putOff) > 2*mostAhead {
+			r.putOff = slices.DeleteFunc(r.putOff, func(at int) bool { return at < r.front })
+		}
 		return nil
 	}
 	beacon := at >= r.beacon && at < r.next && !t.unread(f, at, r) // none before its turn
