@@ -28,7 +28,7 @@
 // Files that overflow come from the source. Those beside each other in an archive that ranks here read soon are wanted
 // together, ahead of their turn, and are read by one request (Config.Neighbours). They may take three quarters of the
 // budget. While nothing nearer is wanted, such files are fetched early, so that the source is read steadily although a rank
-// that goes on to other chunks reads from many runs at once. While the dataset is still staged, none are fetched.
+// that goes on to other chunks reads from many runs at once. While this node still stages its part, none are fetched: they are put off.
 //
 // Nodes do not share what they read of the source. In virtual time, with four nodes, another node had asked for the same run
 // within a second in 4 to 10 % of the requests of a chunk-wise shuffle of 2,048 files and in none of 8,192; of a full shuffle with
