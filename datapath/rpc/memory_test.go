@@ -31,11 +31,11 @@ func filled(n int) Handler {
 func TestMemoryIsBounded(t *testing.T) {
 	const most = 3 * wire.MaxFrame
 	s, addr := startServer(t, map[wire.Op]Handler{wire.OpWrite: echo, wire.OpRead: filled(wire.MaxData)},
-		func(c *ServerConfig) { c.Memory = most })
+		func(c *ServerConfig) { c.Memory, c.FrameTimeout = most, time.Minute })
 	var wg sync.WaitGroup
 	for i := range 64 {
 		p := startPeers(t, addr, func(c *PeersConfig) { // a call waits for most of the others
-			c.Conns, c.Timeout = 1+i%2, time.Minute
+			c.Conns, c.Timeout, c.FrameTimeout = 1+i%2, time.Minute, time.Minute
 		})
 		wg.Go(func() {
 			for _, c := range []Call{
