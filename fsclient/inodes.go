@@ -61,18 +61,6 @@ func (c *Client) Readlink(ctx context.Context, ino metadata.Ino) (string, error)
 	return s.Readlink(ctx, ino)
 }
 
-// Reap is metadata.Inodes. It leaves the data.
-func (c *Client) Reap(ctx context.Context, ino metadata.Ino) error {
-	if ino.Sealed() {
-		return readOnly(ino)
-	}
-	s, err := c.nodes.Home(ino)
-	if err != nil {
-		return err
-	}
-	return s.Reap(ctx, ino)
-}
-
 // ReadFile is Read without options.
 func (c *Client) ReadFile(ctx context.Context, a metadata.Attr, p []byte, off int64) (int, error) {
 	return c.Read(ctx, a, p, off, ReadOpts{})

@@ -293,7 +293,7 @@ type Namespace interface {
 	// at least its Ino and Mode) is the existing inode's, so that an open needs no second call.
 	Create(ctx context.Context, dir Ino, name string, n New) (Attr, error)
 	// Unlink removes the entry name of dir, which is no directory. Without links the inode becomes
-	// an orphan: readable by number until Reap. The returned entry has the Attr after the change,
+	// an orphan: readable by number until it is closed everywhere. The returned entry has the Attr after the change,
 	// if the home of the inode is here.
 	Unlink(ctx context.Context, dir Ino, name string) (Entry, error)
 	// Rename moves an entry, and returns the replaced entry, if any, as Unlink does.
@@ -311,9 +311,6 @@ type Inodes interface {
 	Setattr(ctx context.Context, ino Ino, c Change) (Attr, error)
 	// Readlink returns the target of a symbolic link; EINVAL for anything else.
 	Readlink(ctx context.Context, ino Ino) (string, error)
-	// Reap removes an orphan, after the caller has removed its data. Nothing happens if ino is gone
-	// or no orphan.
-	Reap(ctx context.Context, ino Ino) error
 }
 
 // Directories creates and removes directories, and links files.

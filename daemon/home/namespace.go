@@ -68,9 +68,6 @@ func (s *Server) namespaceHandlers() node.Handlers {
 			target, err := s.Readlink(ctx, q.Ino)
 			return &wire.StringResp{S: target}, err
 		}),
-		wire.OpReap: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
-			return nil, s.Reap(ctx, q.Ino)
-		}),
 		wire.OpMkdir: node.Handle(func(ctx context.Context, q *wire.CreateReq) (node.Appender, error) {
 			return attrReply(s.Mkdir(ctx, q.Dir, q.Name, q.New))
 		}),

@@ -60,7 +60,7 @@ func TestHandle(t *testing.T) {
 			}
 			return &wire.InoReq{Ino: q.Ino + 1}, syscall.EEXIST
 		}),
-		wire.OpReap: node.HandleFrom(func(_ context.Context, r *rpc.Request, _ *wire.InoReq) (node.Appender, error) {
+		wire.OpReadlink: node.HandleFrom(func(_ context.Context, r *rpc.Request, _ *wire.InoReq) (node.Appender, error) {
 			return &wire.InoReq{Ino: metadata.Ino(r.Peer)}, nil
 		}),
 	})
@@ -72,7 +72,7 @@ func TestHandle(t *testing.T) {
 	if err := wire.Parse(c.ErrBody, &got); err != nil || got.Ino != 8 {
 		t.Errorf("reply %v, %v, want inode 8", got.Ino, err)
 	}
-	c = rpc.Call{Op: wire.OpReap, Body: &wire.InoReq{Ino: 7}, Reply: &got}
+	c = rpc.Call{Op: wire.OpReadlink, Body: &wire.InoReq{Ino: 7}, Reply: &got}
 	if err := n.To(1).Do(context.Background(), &c); err != nil || got.Ino != 1 {
 		t.Errorf("sender %v, %v, want 1", got.Ino, err)
 	}

@@ -63,7 +63,7 @@ func (m *CachedReplyResp) fields(c *codec) {
 // have it: o is not Repeatable, but a user waits for it.
 func (o Op) ReplyCached() bool {
 	switch o {
-	case OpCreate, OpCreateOpen, OpMkdir, OpLink, OpUnlink, OpRmdir, OpRename, OpReap, OpSync, OpSetxattr, OpRemovexattr, OpStandInOnce:
+	case OpCreate, OpCreateOpen, OpMkdir, OpLink, OpUnlink, OpRmdir, OpRename, OpSync, OpSetxattr, OpRemovexattr, OpStandInOnce:
 		return true
 	}
 	return false

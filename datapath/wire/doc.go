@@ -82,7 +82,6 @@
 //	getattr        7   InoReq       AttrResp
 //	setattr        8   SetattrReq   AttrResp
 //	readlink       9   InoReq       StringResp
-//	reap          10   InoReq       -
 //	mkdir         11   CreateReq    AttrResp
 //	rmdir         12   DirName      -
 //	link          13   LinkReq      AttrResp

@@ -18,7 +18,6 @@ const (
 	OpGetattr  Op = 7
 	OpSetattr  Op = 8
 	OpReadlink Op = 9
-	OpReap     Op = 10
 	OpMkdir    Op = 11
 	OpRmdir    Op = 12
 	OpLink     Op = 13
@@ -189,7 +188,7 @@ const MaxOp Op = 88
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
-	OpGetattr: "getattr", OpSetattr: "setattr", OpReadlink: "readlink", OpReap: "reap", OpMkdir: "mkdir",
+	OpGetattr: "getattr", OpSetattr: "setattr", OpReadlink: "readlink", OpMkdir: "mkdir",
 	OpRmdir: "rmdir", OpLink: "link", OpMirror: "mirror", OpStandIn: "stand-in", OpStandInPeer: "stand-in-peer", OpStandInOnce: "stand-in-once",
 	OpPrepare: "prepare", OpCommit: "commit", OpAbort: "abort", OpOutcome: "outcome", OpRenameLock: "rename-lock", OpAncestor: "ancestor",
 	OpOpen: "open", OpCreateOpen: "create-open", OpClosed: "closed", OpRecall: "recall",

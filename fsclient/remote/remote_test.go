@@ -86,9 +86,6 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 		parse(&ino)
 		s, rerr := m.Readlink(ctx, ino.Ino)
 		reply(&wire.StringResp{S: s}, rerr)
-	case wire.OpReap:
-		parse(&ino)
-		err = m.Reap(ctx, ino.Ino)
 	case wire.OpMkdir:
 		parse(&create)
 		attr(m.Mkdir(ctx, create.Dir, create.Name, create.New))
@@ -202,15 +199,23 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	return err
 }
 
-func openMeta(t *testing.T, self metadata.NodeID) *remote.Store {
+// client is the stub, and removes orphans at the home itself.
+type client struct {
+	*remote.Store
+	home *clienttest.Home
+}
+
+func (c client) Reap(ctx context.Context, ino metadata.Ino) error { return c.home.Reap(ctx, ino) }
+
+func openMeta(t *testing.T, self metadata.NodeID) client {
 	t.Helper()
 	m := cluster.NewMap(7, []string{"n0"}).WithState(0, cluster.Up, "n0:1")
 	h := clienttest.New(t, clienttest.Config{Self: self, Keep: true, View: func() cluster.View { return cluster.View{Map: m} }})
-	return remote.NewStore(&loop{meta: h, tx: h})
+	return client{remote.NewStore(&loop{meta: h, tx: h}), h}
 }
 
 func TestStore(t *testing.T) {
-	metadatatest.Run(t, func(t *testing.T) metadata.Store { return openMeta(t, 0) })
+	metadatatest.Run(t, func(t *testing.T) metadatatest.Store { return openMeta(t, 0) })
 }
 
 func TestParticipant(t *testing.T) {

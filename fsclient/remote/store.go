@@ -112,11 +112,6 @@ func (s *Store) Readlink(ctx context.Context, ino metadata.Ino) (string, error) 
 	return r.S, err
 }
 
-// Reap is metadata.Inodes.
-func (s *Store) Reap(ctx context.Context, ino metadata.Ino) error {
-	return do(ctx, s.c, wire.OpReap, &wire.InoReq{Ino: ino}, nil)
-}
-
 // Mkdir is metadata.Directories.
 func (s *Store) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	return s.attr(ctx, wire.OpMkdir, &wire.CreateReq{Dir: dir, Name: name, New: n})

@@ -14,7 +14,7 @@ import (
 // tree like any other.
 func TestWideStore(t *testing.T) {
 	t.Parallel()
-	metadatatest.Run(t, func(t *testing.T) metadata.Store {
+	metadatatest.Run(t, func(t *testing.T) metadatatest.Store {
 		c := Start(t, Config{SplitAt: 3})
 		return told{Client: c.Nodes[1].Client, c: c, t: t}
 	})
@@ -45,6 +45,13 @@ func (s told) Unlink(ctx context.Context, dir metadata.Ino, name string) (metada
 func (s told) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
 	s.keep(ctx, r.NewDir, r.NewName)
 	return s.Client.Rename(ctx, r)
+}
+
+// Reap removes an orphan that this node has open, which a home never does: it recalls no lease for it.
+func (s told) Reap(ctx context.Context, ino metadata.Ino) error {
+	err := s.c.Nodes[ino.Home()].Home().Reap(ctx, ino)
+	s.Revoke([]metadata.LeaseKey{{Ino: ino}})
+	return err
 }
 
 // Getattr is metadata.Inodes.

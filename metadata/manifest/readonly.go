@@ -32,9 +32,6 @@ func (t *Table) Setattr(context.Context, metadata.Ino, metadata.Change) (metadat
 	return metadata.Attr{}, t.readOnly()
 }
 
-// Reap does nothing: a sealed dataset has no orphans.
-func (t *Table) Reap(context.Context, metadata.Ino) error { return nil }
-
 // Mkdir is EROFS.
 func (t *Table) Mkdir(context.Context, metadata.Ino, string, metadata.New) (metadata.Attr, error) {
 	return metadata.Attr{}, t.readOnly()

@@ -94,9 +94,6 @@ func TestTableIsReadOnly(t *testing.T) {
 			t.Errorf("%s = %v, want EROFS", what, err)
 		}
 	}
-	if err := tab.Reap(ctx, f.Ino); err != nil {
-		t.Errorf("Reap = %v", err)
-	}
 	if got := walk(t, tab, tab.Root()); len(got) != 2 {
 		t.Errorf("tree = %q", got)
 	}

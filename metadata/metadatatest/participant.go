@@ -19,7 +19,7 @@ var (
 
 // Participant is a store that is a participant in transactions.
 type Participant interface {
-	metadata.Store
+	Store
 	metadata.Participant
 }
 

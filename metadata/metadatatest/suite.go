@@ -10,8 +10,16 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
+// Store is a store under test.
+type Store interface {
+	metadata.Store
+	// Reap removes an orphan at its home, as the home does once no node has it open. Nothing happens if ino is
+	// gone or no orphan.
+	Reap(ctx context.Context, ino metadata.Ino) error
+}
+
 // Run tests the stores that open returns, each an empty live realm that open closes by t.Cleanup.
-func Run(t *testing.T, open func(t *testing.T) metadata.Store) {
+func Run(t *testing.T, open func(t *testing.T) Store) {
 	tests := []struct {
 		name string
 		test func(*fixture)
@@ -68,7 +76,7 @@ const (
 // fixture is a store under test. Its short methods fail the test if the store fails.
 type fixture struct {
 	*testing.T
-	s metadata.Store
+	s Store
 }
 
 var ctx = context.Background()

@@ -13,7 +13,7 @@ import (
 
 // XattrStore is a store with extended attributes.
 type XattrStore interface {
-	metadata.Store
+	Store
 	metadata.Xattrs
 }
 

@@ -194,7 +194,7 @@ func resize(n *inode, c metadata.Change, now metadata.Time) error {
 	return nil
 }
 
-// Reap is metadata.Inodes.
+// Reap removes an orphan, after the caller has removed its data. Nothing happens if ino is gone or no orphan.
 func (s *Store) Reap(ctx context.Context, ino metadata.Ino) error {
 	err := s.retry(ctx, func() error {
 		_, err := s.onInode(ino, func(t *step, n *inode) error {

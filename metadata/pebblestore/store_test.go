@@ -52,7 +52,7 @@ func openWhole(t testing.TB, cfg Config) whole {
 }
 
 func TestConformance(t *testing.T) {
-	metadatatest.Run(t, func(t *testing.T) metadata.Store { return openWhole(t, Config{}) })
+	metadatatest.Run(t, func(t *testing.T) metadatatest.Store { return openWhole(t, Config{}) })
 }
 
 func TestParticipant(t *testing.T) {

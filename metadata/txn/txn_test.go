@@ -18,7 +18,7 @@ import (
 func TestStore(t *testing.T) {
 	for homes := 1; homes <= 4; homes++ {
 		t.Run(fmt.Sprint(homes), func(t *testing.T) {
-			metadatatest.Run(t, func(t *testing.T) metadata.Store {
+			metadatatest.Run(t, func(t *testing.T) metadatatest.Store {
 				j := newJob(t, homes)
 				j.around = true
 				t.Cleanup(func() {
