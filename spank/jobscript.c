@@ -1,7 +1,7 @@
 /*
  * Job script context: `slurmstepd spank prolog|epilog` on every node, as root. A status other than 0 makes Slurm drain the node and hold the
- * job, so it is reserved for EXIT_NODE, by which the program says that this node is sick; anything else that goes wrong is the job's affair and
- * is told to it by the state file. As the result of an optional plugin is ignored, a sick node is reported by leaving the process.
+ * job, so it is reserved for EXIT_NODE, with which the program reports a faulty node; every other failure concerns only the job, which reads it
+ * from the state file. Slurm ignores the result of an optional plugin, so a faulty node is reported by exiting the process.
  */
 #include "bivouac.h"
 

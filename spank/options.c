@@ -1,4 +1,4 @@
-/* The four options, and what is remembered of them. */
+/* The four options, and their values. */
 #include "bivouac.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@ enum { BARE, STAGE_IN, STAGE_OUT, OPTS, OPTIONS };
 
 static const char *const flag_of[OPTIONS] = {[STAGE_IN] = "--stage-in", [STAGE_OUT] = "--stage-out", [OPTS] = "--opts"};
 
-/* Slurm hands on a missing argument as the string "(null)". On the nodes it knows only the last of a repeated option: there the fact counts. */
+/* Slurm passes a missing argument as the string "(null)". On the nodes it knows only the last of a repeated option: there only its presence counts. */
 static int heard(int val, const char *arg, int remote)
 {
 	struct option *grown = realloc(wish.options, (wish.count + 1) * sizeof *grown);
@@ -61,7 +61,7 @@ static const char *const prefixes[] = {
 	"SPANK__SLURM_SPANK_OPTION_bivouac_",
 };
 
-/* Forgets what was heard last of an option. */
+/* Forgets the last value of an option. */
 static void unhear(int val)
 {
 	for (size_t i = wish.count; i-- > 0;) {

@@ -47,7 +47,7 @@ char *program_text(int fd)
 	return text;
 }
 
-/* The program is silent unless someone should know; `slurmstepd spank` writes nothing below an error to slurmd's log. */
+/* The program prints only what a user or administrator must see; `slurmstepd spank` logs nothing below an error to slurmd's log. */
 void program_log(const char *who, int fd)
 {
 	char *text = program_text(fd), *rest = text, *line;

@@ -1,6 +1,6 @@
 /*
  * Remote context: slurmstepd of each step. Nothing here may fail: a failing user_init drains the node, and the result of an optional plugin's
- * task_init is ignored. A task that was promised a bivouac and has none says so in the job's output and ends itself.
+ * task_init is ignored. A task whose job asked for a bivouac and has none prints the reason to the job's output and exits.
  */
 #include "bivouac.h"
 
@@ -28,7 +28,7 @@ static void export(spank_t sp, const char *name, const char *value)
 		slurm_error("bivouac: user_init: couldn't set %s: %s", name, spank_strerror(err));
 }
 
-/* The environment that srun brought may be that of another job (srun --jobid), or of another component of a heterogeneous job. */
+/* The environment passed by srun may be that of another job (srun --jobid), or of another component of a heterogeneous job. */
 static bool brought_by_another(spank_t sp)
 {
 	char mount[MESSAGE_MAX];
@@ -61,7 +61,7 @@ int remote_user_init(spank_t sp)
 	return 0;
 }
 
-/* The spec is in the job's environment unless the user cleared that (--export=NONE, srun --jobid); the state file is there in any case. */
+/* The spec is in the job's environment unless the user cleared that (--export=NONE, srun --jobid); the state file exists in any case. */
 static bool promised(spank_t sp)
 {
 	char any[2];
@@ -84,7 +84,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static void end_task(const char 
 	_exit(1);
 }
 
-/* The batch script and the first step start when the data is there; how long that may take is in the spec, which the program knows. */
+/* The batch script and the first step start when the data is staged; the timeout is in the spec, which the program knows. */
 static bool waits(spank_t sp)
 {
 	uint32_t step;
@@ -94,7 +94,7 @@ static bool waits(spank_t sp)
 	return step == SLURM_BATCH_SCRIPT || step == SLURM_INTERACTIVE_STEP || step == 0;
 }
 
-/* One task shows how the data arrives: the batch script, or the first task of an srun or salloc. */
+/* One task shows the progress of the stage-in: the batch script, or the first task of an srun or salloc. */
 static bool shows_progress(spank_t sp)
 {
 	char environment[16];

@@ -1,4 +1,4 @@
-/* What Slurm calls: each function hands over to the file of its context. bivouac.h has the table. */
+/* Slurm's entry points: each calls the file of its context. bivouac.h has the table. */
 #include "bivouac.h"
 
 SPANK_PLUGIN(bivouac, 1)

@@ -1,6 +1,6 @@
 /*
  * Allocator and local context: sbatch, salloc and srun, as the submitting user. The options are checked by `bivouac check-options`, which
- * prints the spec (and, where the cluster has no munge, a second line with the job key), or says on standard error what is wrong.
+ * prints the spec (and, where the cluster has no munge, a second line with the job key), or prints the error to standard error.
  */
 #include "bivouac.h"
 
@@ -34,14 +34,14 @@ int submit_init(void)
 	return 0;
 }
 
-/* Ends sbatch, salloc or srun with one line. Returning -1 would do for a `required` plugin only. */
+/* Ends sbatch, salloc or srun with a one-line error. Returning -1 would suffice for a `required` plugin only. */
 #define refuse(...)                                \
 	do {                                       \
 		slurm_error("bivouac: " __VA_ARGS__); \
 		exit(1);                           \
 	} while (0)
 
-/* Says why check-options failed, in its own words. */
+/* Prints why check-options failed, in its own words. */
 static void complain(int status, int err)
 {
 	char *said = program_text(err);
@@ -63,7 +63,7 @@ static int hand_over(spank_t sp, const char *name, const char *value)
 	return -1;
 }
 
-/* Runs check-options and hands on what it printed. */
+/* Runs check-options and passes on its output. */
 static int check(spank_t sp)
 {
 	int rv = -1, status, out = program_memory(), err = program_memory();
@@ -102,7 +102,7 @@ fail:
 	return rv;
 }
 
-/* Slurm calls this once for each component of a heterogeneous job: each begins with nothing asked for. */
+/* Slurm calls this once for each component of a heterogeneous job: each starts without options. */
 int submit_post_opt(spank_t sp)
 {
 	options_end_of_component();
