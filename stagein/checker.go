@@ -13,12 +13,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/archive"
 )
 
-// A file's Sum is the xxh3-128 of its bytes; or, where several nodes have each
-// read a piece of it, their CRC-32C put together, which CRCs can be: then it is
-// crcMark and the four bytes of it. Zeros are no sum.
+// A file's Sum is the xxh3-128 of its bytes. If several nodes have read pieces of it, it is crcMark and the four bytes
+// of its CRC-32C instead, because CRCs of pieces can be combined. Zeros: there is no sum.
 const crcMark = "crc-32c of b"
 
-// CRCSum returns the sum of a file with that CRC-32C.
+// CRCSum returns the Sum of a file with the given CRC-32C.
 func CRCSum(crc uint32) (sum [16]byte) {
 	binary.BigEndian.PutUint32(sum[copy(sum[:], crcMark):], crc)
 	return sum
@@ -27,7 +26,7 @@ func CRCSum(crc uint32) (sum [16]byte) {
 // IsCRC reports whether a Sum is a CRC-32C.
 func IsCRC(sum [16]byte) bool { return string(sum[:len(crcMark)]) == crcMark }
 
-// Checker compares the bytes that are written to it with a file's Sum.
+// Checker compares the bytes written to it with a file's Sum.
 type Checker struct {
 	want [16]byte
 	left int64
@@ -35,7 +34,7 @@ type Checker struct {
 	crc  hash.Hash32
 }
 
-// NewChecker makes the checker of a file of size bytes that has the sum want.
+// NewChecker returns the checker of a file of size bytes with the Sum want.
 func NewChecker(want [16]byte, size int64) *Checker {
 	c := &Checker{want: want, left: size}
 	if IsCRC(want) {
@@ -55,10 +54,10 @@ func (c *Checker) Write(p []byte) (int, error) {
 	return c.xxh.Write(p)
 }
 
-// Summed reports whether there is anything to compare with.
+// Summed reports whether there is a Sum to compare with.
 func (c *Checker) Summed() bool { return c.want != [16]byte{} }
 
-// Check says what is wrong with what was written: EIO.
+// Check returns EIO if the bytes written do not match.
 func (c *Checker) Check() error {
 	if c.left != 0 {
 		return fmt.Errorf("%d bytes too few: %w", c.left, syscall.EIO)
@@ -75,11 +74,11 @@ func (c *Checker) Check() error {
 	return nil
 }
 
-// Summer makes the checksum of a file.
+// Summer computes the checksum of a file.
 type Summer struct{ *xxh3.Hasher128 }
 
-// NewSummer makes a Summer of no bytes.
+// NewSummer returns a Summer of no bytes.
 func NewSummer() Summer { return Summer{xxh3.New128()} }
 
-// Sum is the checksum of the bytes written.
+// Sum returns the checksum of the bytes written.
 func (s Summer) Sum() [16]byte { return s.Sum128().Bytes() }

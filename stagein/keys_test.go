@@ -2,7 +2,7 @@ package stagein
 
 import "testing"
 
-// TestKeys: each option is documented once.
+// TestKeys: each option is documented exactly once.
 func TestKeys(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, k := range Keys {

@@ -12,44 +12,44 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Options is how a source is taken in. It is JSON on its way to the daemon.
+// Options controls how a source is staged. It is encoded as JSON on its way to the daemon.
 type Options struct {
 	Unpack   Unpack        `json:"unpack,omitempty"`
-	List     source.Name   `json:"list,omitempty"`    // absolute path of a file that lists what is wanted
-	Include  []source.Name `json:"include,omitempty"` // patterns of what is wanted
-	Exclude  []source.Name `json:"exclude,omitempty"` // patterns of what is left out
-	Limit    int64         `json:"limit,omitempty"`   // the most files; 0 is all
+	List     source.Name   `json:"list,omitempty"`    // absolute path of a file that lists the wanted paths
+	Include  []source.Name `json:"include,omitempty"` // patterns of wanted paths
+	Exclude  []source.Name `json:"exclude,omitempty"` // patterns of paths to leave out
+	Limit    int64         `json:"limit,omitempty"`   // largest number of files; 0: no limit
 	OnError  OnError       `json:"on_error,omitempty"`
 	Overflow Overflow      `json:"overflow,omitempty"`
-	Fill     Order         `json:"order,omitzero"` // of what is fetched after the manifest is published
-	// Replicas is made when the dataset is ready.
+	Fill     Order         `json:"order,omitzero"` // of the fetches after the manifest is published
+	// Replicas are made when the dataset is ready.
 	Replicas cluster.Replicas `json:"replicas,omitempty"`
 	Index    Index            `json:"index,omitempty"`
 	Cache    source.Name      `json:"cache,omitempty"` // absolute path of the user's cache directory for indexes; "": none
 }
 
-// Unpack is what becomes of archives.
+// Unpack determines how archives are staged.
 type Unpack string
 
-// What becomes of archives.
+// Ways to stage archives.
 const (
 	UnpackYes   Unpack = ""      // their members are the dataset
-	UnpackNo    Unpack = "no"    // they are files of it
-	UnpackApart Unpack = "apart" // the members of each are in a directory that is named after it
+	UnpackNo    Unpack = "no"    // they are files of the dataset
+	UnpackApart Unpack = "apart" // the members of each are in a directory named after it
 
-	UnpackNested Unpack = "nested" // so are those of each tar that is a member of a tar
+	UnpackNested Unpack = "nested" // the same for each tar that is a member of a tar
 )
 
-// OnError is what becomes of a dataset of which something cannot be read.
+// OnError determines how unreadable entries affect a dataset.
 type OnError string
 
-// What becomes of the dataset.
+// Values of OnError.
 const (
-	OnErrorFail OnError = ""     // it fails
-	OnErrorSkip OnError = "skip" // what cannot be read is left out, counted and listed
+	OnErrorFail OnError = ""     // the stage-in fails
+	OnErrorSkip OnError = "skip" // unreadable entries are left out, counted and listed
 )
 
-// optionKeys is the options of a spec, each with what it takes.
+// optionKeys maps the options of a spec to the functions that set them.
 var optionKeys = map[string]func(o *Options, v string) error{
 	"unpack": func(o *Options, v string) error {
 		if v == "yes" {
@@ -82,7 +82,7 @@ var optionKeys = map[string]func(o *Options, v string) error{
 			v = ""
 		}
 		if o.Index = Index(v); strings.Contains(v, "/") {
-			return nil // it is looked at when it is absolute
+			return nil // checked when it is absolute
 		}
 		return o.Index.check()
 	},
@@ -104,7 +104,7 @@ var optionKeys = map[string]func(o *Options, v string) error{
 	},
 }
 
-// repeatable is the options that may stand more than once.
+// repeatable lists the options that may occur more than once.
 var repeatable = []string{"include", "exclude"}
 
 func (u Unpack) check() error {
@@ -121,7 +121,7 @@ func (e OnError) check() error {
 	return nil
 }
 
-// parseOptions reads KEY=VALUE,… A comma in a value is written twice.
+// parseOptions parses KEY=VALUE,… A comma in a value is doubled.
 func parseOptions(s string) (Options, error) {
 	var o Options
 	seen := make(map[string]bool)
@@ -149,7 +149,7 @@ func parseOptions(s string) (Options, error) {
 	return o, o.parseOrderKeys(order)
 }
 
-// parseOrderKeys reads order= with the keys that belong to it.
+// parseOrderKeys parses order= with the keys that belong to it.
 func (o *Options) parseOrderKeys(m map[string]string) (err error) {
 	text := m["order"]
 	for _, k := range []string{"ranks", "epochs", "root"} {
@@ -182,7 +182,7 @@ func knownOptions() string {
 	return strings.Join(ks, ", ")
 }
 
-// splitCommas splits at commas that stand alone; two are one that is meant.
+// splitCommas splits at single commas; a doubled comma is a literal one.
 func splitCommas(s string) []string {
 	var parts []string
 	var at strings.Builder
@@ -201,8 +201,8 @@ func splitCommas(s string) []string {
 	return append(parts, at.String())
 }
 
-// cutOptions cuts a spec before its first option: a comma that stands alone,
-// with KEY= behind it. Two commas before KEY= are one that is part of the path.
+// cutOptions cuts a spec before its first option: a single comma followed by KEY=. A doubled comma before KEY= is a
+// literal comma in the path.
 func cutOptions(s string) (src, opts string, some bool) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -224,13 +224,13 @@ func cutOptions(s string) (src, opts string, some bool) {
 	return b.String(), "", false
 }
 
-// isOption reports whether s begins as KEY=.
+// isOption reports whether s begins with KEY=.
 func isOption(s string) bool {
 	k, _, ok := strings.Cut(s, "=")
 	return ok && k != "" && strings.Trim(k, "abcdefghijklmnopqrstuvwxyz-") == ""
 }
 
-// sel is what the options say of items, without the list.
+// sel returns the selection that the options make, without the list.
 func (o *Options) sel() source.Select {
 	var s source.Select
 	for _, p := range o.Include {
@@ -242,12 +242,12 @@ func (o *Options) sel() source.Select {
 	return s
 }
 
-// Selects reports whether something may be left out that could be read.
+// Selects reports whether readable items may be left out.
 func (o *Options) Selects() bool {
 	return o.List != "" || len(o.Include)+len(o.Exclude) > 0 || o.Limit > 0
 }
 
-// Validate says what is wrong with options before anything is touched.
+// Validate reports errors in options before anything is changed.
 func (o *Options) Validate() error {
 	sel := o.sel()
 	for _, err := range []error{o.Unpack.check(), o.OnError.check(), o.Overflow.check(), o.Fill.check(), o.Index.check(), o.Replicas.Check(), sel.Check()} {
@@ -268,12 +268,12 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Index says where the indexes of tars are kept: one of the constants, or the path of a file or a directory.
+// Index determines where the indexes of tars are kept: one of the constants, or the path of a file or directory.
 type Index string
 
-// Where an index is kept.
+// Places for an index.
 const (
-	IndexAuto   Index = ""       // in the user's cache directory; one beside the archive is used too
+	IndexAuto   Index = ""       // in the user's cache directory; an index beside the archive is used too
 	IndexCache  Index = "cache"  // in the user's cache directory
 	IndexBeside Index = "beside" // in the archive's directory
 	IndexOff    Index = "off"    // nowhere
@@ -290,7 +290,7 @@ func (x Index) check() error {
 	return nil
 }
 
-// Asked reports whether the user has chosen a place: then archives are scanned to have an index.
+// Asked reports whether the user chose a place: then archives are scanned to have an index.
 func (x Index) Asked() bool { return x != IndexAuto && x != IndexOff }
 
 // in returns x with a relative path resolved against the directory wd.

@@ -11,30 +11,30 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// Order is in which order a dataset is filled. As text it is
+// Order is the order in which a dataset is filled. Its text form is
 //
-//	shuffled    at random, by the job's seed; the default
-//	source      as the files stand in the source
-//	seed:S      as PyTorch's DistributedSampler(seed=S, shuffle=True) hands them out in epoch 0
-//	random:S    as PyTorch's RandomSampler does with a generator that is seeded with S
-//	loader:S    as DataLoader(shuffle=True) does with such a generator
-//	list:FILE   as FILE names them, a path in the dataset on each line; the rest comes after, shuffled
+//	shuffled   at random, by the job's seed; the default
+//	source     in the order of the source
+//	seed:S     in the order of PyTorch's DistributedSampler(seed=S, shuffle=True) in epoch 0
+//	random:S   in the order of PyTorch's RandomSampler with a generator seeded with S
+//	loader:S   in the order of DataLoader(shuffle=True) with such a generator
+//	list:FILE  in the order of FILE, which has a path in the dataset per line; then all other files, shuffled
 //
-// For a sampler the files are numbered as torchvision's ImageFolder does it (package
-// accessplan). Files that it does not number come after the others. Samplers may be followed by
-// ,ranks=R ,epochs=E ,root=DIR and ,drop_last, which describe later epochs and the numbering.
+// For a sampler, files are numbered as by torchvision's ImageFolder (package accessplan); files without a number follow
+// the others. Samplers may be followed by ,ranks=R ,epochs=E ,root=DIR and ,drop_last, which describe later epochs and
+// the numbering.
 type Order struct {
 	Kind string `json:"kind,omitempty"` // "", shuffled, source, seed, random, loader or list
 	Seed uint64 `json:"seed,omitempty"` // of shuffled and samplers
 	List string `json:"list,omitempty"` // FILE
-	// The rest is for samplers, as in accessplan.Plan.
+	// The remaining fields are for samplers, as in accessplan.Plan.
 	Ranks    int    `json:"ranks,omitempty"`
 	Epochs   int    `json:"epochs,omitempty"`
 	Root     string `json:"root,omitempty"`
 	DropLast bool   `json:"drop_last,omitempty"`
 }
 
-// The kinds of order.
+// Kinds of order.
 const (
 	OrderShuffled = "shuffled"
 	OrderSource   = "source"
@@ -44,7 +44,7 @@ const (
 	OrderList     = "list"
 )
 
-// ParseOrder reads an order.
+// ParseOrder parses an order.
 func ParseOrder(s string) (Order, error) {
 	bad := func(why string) (Order, error) {
 		return Order{}, fmt.Errorf("%s: %w", why, syscall.EINVAL)
@@ -64,8 +64,7 @@ func ParseOrder(s string) (Order, error) {
 	return bad(fmt.Sprintf("the order %q is not known: give shuffled, source, seed:S, random:S, loader:S or list:FILE", s))
 }
 
-// check refuses an order that ParseOrder does not give, or whose list is not known
-// to be anywhere.
+// check refuses an order that ParseOrder does not return, or whose list may not exist.
 func (o Order) check() error {
 	again, err := ParseOrder(o.String())
 	if _, sampler := o.Plan(); !sampler {
@@ -82,7 +81,7 @@ func (o Order) check() error {
 	return nil
 }
 
-// String is what ParseOrder reads.
+// String returns the text that ParseOrder parses.
 func (o Order) String() string {
 	if p, ok := o.Plan(); ok {
 		return p.String()
@@ -93,8 +92,8 @@ func (o Order) String() string {
 	return o.Kind
 }
 
-// Plan is the access plan of all epochs that the order of a sampler stands for; false for
-// other orders. Its dataset is not set.
+// Plan returns the access plan of all epochs for the order of a sampler; false for other orders. It leaves the dataset
+// of the plan unset.
 func (o Order) Plan() (accessplan.Plan, bool) {
 	p := accessplan.Plan{Kind: accessplan.Kind(o.Kind), Seed: o.Seed, Shuffle: true, Ranks: o.Ranks, Epochs: o.Epochs, Root: o.Root, DropLast: o.DropLast}
 	switch o.Kind {
@@ -107,14 +106,12 @@ func (o Order) Plan() (accessplan.Plan, bool) {
 	return p, true
 }
 
-// Files is the files of a dataset; a manifest.Table is one.
+// Files is the files of a dataset; a manifest.Table implements it.
 type Files interface {
-	// Files calls fn with every name of a file, directory by directory, by
-	// name, until it returns false.
+	// Files calls fn for every name of a file, by directory and name, until it returns false.
 	Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error
-	// Located calls fn with every file whose bytes have an origin, until it
-	// returns false.
+	// Located calls fn for every file whose bytes have an origin, until it returns false.
 	Located(fn func(from manifest.Origin, a metadata.Attr) bool) error
-	// Origin is where a file's bytes are in the source, and its attributes.
+	// Origin returns where a file's bytes are in the source, and its attributes.
 	Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, error)
 }

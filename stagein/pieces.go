@@ -10,18 +10,17 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/archive"
 )
 
-// Piece is what one node has read of a member that the end of a region cuts. The
-// pieces of all nodes together make its checksum.
+// Piece is the part that one node has read of a member that the end of a region cuts. The pieces of all nodes together
+// give the member's checksum.
 type Piece struct {
 	Ino  metadata.Ino `json:"ino"`
 	Size int64        `json:"size"` // of the file
-	Off  int64        `json:"off"`  // of the piece in it
+	Off  int64        `json:"off"`  // of the piece in the file
 	Len  int64        `json:"len"`
 	CRC  uint32       `json:"crc"` // CRC-32C of its bytes
 }
 
-// JoinPieces makes the sums of files of all their pieces. What does not fit
-// together is EPROTO.
+// JoinPieces returns the sums of files from all their pieces. Pieces that do not fit together are EPROTO.
 func JoinPieces(all []Piece) (map[metadata.Ino][16]byte, error) {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b Piece) int {

@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestJoinPieces: the pieces' sums make the sum of the whole.
+// TestJoinPieces: joining the checksums of the pieces gives the checksum of the whole.
 func TestJoinPieces(t *testing.T) {
 	r := stageintest.Rand(t)
 	for range 200 {

@@ -19,19 +19,19 @@ type Object struct {
 	Nodes  []metadata.NodeID // of the layout, in order
 }
 
-// Placer says where the items of a part go, and makes their records.
+// Placer determines where the items of a part are stored, and builds their records.
 type Placer struct {
 	Plan *Plan
 	Part Part
 	Map  cluster.Map
-	// Owner chooses the owners of the files of a scan, in their order; nil: by hash alone.
+	// Owner chooses the owners of a scan's files, in order; nil: by hash alone.
 	Owner func(it *source.Item) metadata.NodeID
 }
 
-// KeptBits is the bits of a mode that are kept. Set-user-ID and set-group-ID go, as the owner changes.
+// KeptBits are the mode bits kept. Set-user-ID and set-group-ID are cleared, as the owner changes.
 const KeptBits = source.TypeMask | 0o1777
 
-// Record makes the record of an item.
+// Record builds the record of an item.
 func (p *Placer) Record(it *source.Item, o *Object) manifest.Record {
 	rec := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink}
 	t := it.Mtime
@@ -49,12 +49,12 @@ func (p *Placer) Record(it *source.Item, o *Object) manifest.Record {
 	case it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0:
 		rec.From = p.origin(it)
 	case p.Plan.OnError == OnErrorSkip && it.Off > 0:
-		rec.From = manifest.Origin{Source: it.Source + p.Plan.Number, Off: it.Off} // for the report, if it is left out
+		rec.From = manifest.Origin{Source: it.Source + p.Plan.Number, Off: it.Off} // for the report if it is left out
 	}
 	return rec
 }
 
-// origin returns where an item's bytes are; in a compressed tar, in its unpacked bytes.
+// origin returns the place of an item's bytes; in a compressed tar, in its unpacked data.
 func (p *Placer) origin(it *source.Item) manifest.Origin {
 	switch {
 	case p.Plan.Kind == source.Dir:
@@ -65,7 +65,7 @@ func (p *Placer) origin(it *source.Item) manifest.Origin {
 	return manifest.Origin{Source: it.Source + p.Plan.Number, Off: it.Off, Head: it.Head, Check: it.Check, Sparse: it.Sparse != nil}
 }
 
-// Place says where the bytes of the item that has the number ino go.
+// Place determines where the bytes of the item with the number ino are stored.
 func (p *Placer) Place(it *source.Item, ino metadata.Ino) (*Object, error) {
 	o := &Object{Path: it.Path, Ino: ino}
 	switch {

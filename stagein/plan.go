@@ -9,32 +9,32 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/zip"
 )
 
-// Plan says which node reads what of a source. It is JSON.
+// Plan assigns the parts of a source to the nodes that read them. It is encoded as JSON.
 type Plan struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	Name    string             `json:"name"`
-	Source  source.Name        `json:"source"` // with symbolic links followed
+	Source  source.Name        `json:"source"` // with symbolic links resolved
 	Kind    source.Kind        `json:"kind"`
-	Size    int64              `json:"size"` // bytes that have to be read
+	Size    int64              `json:"size"` // bytes to be read
 	Mtime   metadata.Time      `json:"mtime"`
-	Head    []byte             `json:"head,omitempty"` // the first block of an archive, read already
-	Room    int64              `json:"room,omitempty"` // bytes that a compressed tar may unpack to; 0 is not known
-	Read    int64              `json:"read,omitempty"` // bytes of an archive that were read already: the head is not among a tar's
-	UID     uint32             `json:"uid"`            // who owns what is staged
+	Head    []byte             `json:"head,omitempty"` // the first block of an archive, already read
+	Room    int64              `json:"room,omitempty"` // bytes that a compressed tar may unpack to; 0: not known
+	Read    int64              `json:"read,omitempty"` // bytes of an archive already read; for a tar, without the head
+	UID     uint32             `json:"uid"`            // owner of the staged files
 	GID     uint32             `json:"gid"`
 	Stripe  int64              `json:"stripe"`          // files larger than this are striped
-	Under   source.Name        `json:"under,omitempty"` // the directory of the dataset that all of it is in
+	Under   source.Name        `json:"under,omitempty"` // directory in the dataset that contains everything
 	Options `json:"options"`
-	Skips   []Skip `json:"-"` // what the plan leaves out already
-	// Origins is where the files can be fetched again when the dataset is published.
+	Skips   []Skip `json:"-"` // entries that the plan already leaves out
+	// Origins describes where files can be fetched from after the dataset is published.
 	Origins Origins `json:"-"`
-	// Least is what compressed tars unpack to at the least, if that was determined, and what a zip archive unpacks to.
+	// Least is the minimum that compressed tars unpack to, if determined, or the unpacked size of a zip archive.
 	Least   int64  `json:"least,omitempty"`
-	LeastBy string `json:"least_by,omitempty"` // what states that
-	// Free is what each node had left, in bytes, as far as that was known; WayOut is what to do if that is not enough.
+	LeastBy string `json:"least_by,omitempty"` // what states Least
+	// Free is each node's free bytes, as far as known; WayOut tells the user what to do if that is not enough.
 	Free   map[metadata.NodeID]int64 `json:"free,omitempty"`
 	WayOut string                    `json:"way_out,omitempty"`
-	// Number is that of the source among several.
+	// Number is the index of the source among several.
 	Number uint32 `json:"-"`
 	// Map places the files. It is the same for all parts and all tries.
 	Map   cluster.Map `json:"map"`
@@ -46,27 +46,27 @@ func (p *Plan) Itemized() bool {
 	return p.Kind == source.Dir || p.Kind == source.Zip || p.Kind == source.Many
 }
 
-// WholeArchives reports whether each archive is read by one node from front to end.
+// WholeArchives reports whether each archive is read by one node, front to back.
 func (p *Plan) WholeArchives() bool { return p.Kind.Packed() || p.Kind == source.Many }
 
-// Part is what one node reads.
+// Part is the part of a source that one node reads.
 type Part struct {
 	Index uint16          `json:"index"`
 	Node  metadata.NodeID `json:"node"`
-	Try   uint16          `json:"try,omitempty"`   // how often it was begun before
-	Off   int64           `json:"off,omitempty"`   // the region of an archive: from Off
-	End   int64           `json:"end,omitempty"`   // to End
-	Bytes int64           `json:"bytes"`           // of the source that the part has
+	Try   uint16          `json:"try,omitempty"`   // number of earlier tries
+	Off   int64           `json:"off,omitempty"`   // start of the region of an archive
+	End   int64           `json:"end,omitempty"`   // end of the region
+	Bytes int64           `json:"bytes"`           // bytes of the source in the part
 	Items []source.Item   `json:"items,omitempty"` // of a directory or a zip archive
-	// Archives is those of a part of several archives.
+	// Archives lists the archives of a part, if the source has several.
 	Archives []Archive `json:"archives,omitempty"`
 }
 
-// Number returns the number that the part's inodes carry. Each try has its own, so that nothing an earlier one still
-// stores belongs to a file of this one.
+// Number returns the number that the part's inodes carry. Each try has its own number, so that late stores of an
+// earlier try cannot belong to a file of this one.
 func (p Part) Number(parts int) int { return int(p.Index) + int(p.Try)*parts }
 
-// Retry returns the plan with another try of a part, by node.
+// Retry returns the plan with a new try of a part, by node.
 func (p *Plan) Retry(part int, node metadata.NodeID) *Plan {
 	q := *p
 	q.Parts = slices.Clone(p.Parts)
@@ -75,7 +75,7 @@ func (p *Plan) Retry(part int, node metadata.NodeID) *Plan {
 	return &q
 }
 
-// Void returns all tries that were given up, with what was kept of them.
+// Void returns all abandoned tries, with the inodes kept of each.
 func (p *Plan) Void(kept []Try) []Try {
 	var all []Try
 	for i := range p.Parts {
@@ -84,7 +84,7 @@ func (p *Plan) Void(kept []Try) []Try {
 	return all
 }
 
-// VoidOf returns the tries of a part that were given up, with what was kept of them.
+// VoidOf returns the abandoned tries of a part, with the inodes kept of each.
 func (p *Plan) VoidOf(part int, kept []Try) []Try {
 	var all []Try
 	for x := p.Parts[part]; x.Try > 0; {
@@ -100,13 +100,13 @@ func (p *Plan) VoidOf(part int, kept []Try) []Try {
 	return all
 }
 
-// Bare returns the part without the items, which only its reader needs.
+// Bare returns the part without its items, which only its reader needs.
 func (p Part) Bare() Part {
 	p.Items, p.Archives = nil, nil
 	return p
 }
 
-// SaidBy names the source of the needed size, for a message; "" if it is the size of the source.
+// SaidBy returns, for a message, what states the needed size, or "" if that is the size of the source.
 func (p *Plan) SaidBy() string {
 	if p.LeastBy == "" {
 		return ""
@@ -114,30 +114,30 @@ func (p *Plan) SaidBy() string {
 	return ", " + p.LeastBy
 }
 
-// Try is one attempt to read a part. Of the inodes that carry its number, those up to Kept are files of the dataset;
-// later ones are void.
+// Try is one attempt to read a part. Of the inodes with its number, those up to Kept are files of the dataset; later
+// ones are void.
 type Try struct {
 	Number uint16 `json:"number"`
 	Kept   uint32 `json:"kept,omitempty"`
 }
 
-// Checkpoints reports whether shares of the plan make checkpoints. Shares that must report at the end which names
-// of a list were missing, or left out, make none.
+// Checkpoints reports whether shares of the plan make checkpoints. Shares that must report at the end which listed
+// names were missing or left out make none.
 func (p *Plan) Checkpoints() bool {
 	return p.OnError == OnErrorFail && (p.Kind == source.Tar || p.Kind.Packed() || p.Kind == source.Many && p.List == "")
 }
 
-// Archive is one of several that make a dataset.
+// Archive is one of several archives that make up a dataset.
 type Archive struct {
-	Path  source.Name   `json:"path"` // with symbolic links followed
+	Path  source.Name   `json:"path"` // with symbolic links resolved
 	Size  int64         `json:"size"`
 	Mtime metadata.Time `json:"mtime"`
-	Under source.Name   `json:"under,omitempty"` // the directory that its members are in
-	// Number is that of the archive among all.
+	Under source.Name   `json:"under,omitempty"` // directory that contains its members
+	// Number is the index of the archive among all.
 	Number uint32 `json:"number,omitempty"`
 }
 
-// ZipParts cuts an archive into at most n ranges of about the same size, each of which begins at a member, the second not
+// ZipParts cuts an archive into at most n ranges of similar size, each of which begins at a member, the second not
 // before least.
 func ZipParts(x *zip.Index, n, least int64) []Part {
 	var parts []Part

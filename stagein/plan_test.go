@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestPlanAgain: each try of a part numbers its inodes by itself, and those of the tries
-// that were in vain are known.
+// TestPlanAgain: each try of a part has its own inode number range, and Void lists the ranges of failed tries.
 func TestPlanAgain(t *testing.T) {
 	p := &Plan{Parts: []Part{{Index: 0, Node: 4}, {Index: 1, Node: 5}, {Index: 2, Node: 6}}}
 	q := p.Retry(1, 7).Retry(1, 8).Retry(2, 4)

@@ -15,25 +15,25 @@ import (
 type Recorder struct {
 	ds   metadata.DatasetID
 	part uint16
-	base uint16 // part, whichever try it is
+	base uint16 // of the part, the same in every try
 
 	mu  sync.Mutex
 	w   *manifest.Writer // guarded by mu
-	out io.Writer        // what w writes to
-	n   uint64           // guarded by mu; records
+	out io.Writer        // destination of w
+	n   uint64           // guarded by mu; number of records
 	seq uint64           // guarded by mu
 }
 
-// NewRecorder makes the recorder of a part of p, which writes to w as manifest.Writer encodes records.
+// NewRecorder returns the recorder of a part of p, which writes to w, encoded by manifest.Writer.
 func NewRecorder(p *Plan, part Part, w io.Writer) *Recorder {
 	return &Recorder{ds: p.Dataset, part: uint16(part.Number(len(p.Parts))), base: part.Index, w: manifest.NewWriter(w), out: w}
 }
 
-// Across returns the inode of the member that begins in this region of a tar and goes on in the next one. There is at most
-// one. It is the same in every try, as nodes of later regions may have stored their parts of it already.
+// Across returns the inode of the member, at most one, that begins in this region of a tar and continues in the next.
+// It is the same in every try, because nodes of later regions may already have stored their parts of it.
 func (r *Recorder) Across() metadata.Ino { return metadata.SealedIno(r.ds, r.base, 0) }
 
-// Ino returns the next inode. Numbers begin at 1; 0 is that of Across.
+// Ino returns the next inode. Numbers begin at 1; 0 is used by Across.
 func (r *Recorder) Ino() (metadata.Ino, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,7 @@ func (r *Recorder) Add(rec manifest.Record) error {
 	return r.w.Add(rec)
 }
 
-// Skip writes a line about something that is left out.
+// Skip writes a line about an entry that is left out.
 func (r *Recorder) Skip(w io.Writer, line []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +67,7 @@ func (r *Recorder) Close() error {
 	return r.w.Close()
 }
 
-// Flush writes out all records, and returns how many there are, and the try with the last inode number.
+// Flush flushes all records, and returns their number and the try with the last inode number.
 func (r *Recorder) Flush() (records uint64, try Try, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,17 +10,17 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// Selection says which items are wanted. A nil one selects all.
+// Selection decides which items are wanted. A nil Selection selects all.
 type Selection struct {
 	source.Select
-	limit int64 // files; 0 is all
+	limit int64 // files; 0: no limit
 
 	mu    sync.Mutex
-	files int64           // guarded by mu; that were wanted so far
-	list  *source.Missing // guarded by mu; what of it was not seen yet
+	files int64           // guarded by mu; wanted so far
+	list  *source.Missing // guarded by mu; listed names not yet seen
 }
 
-// NewSelection makes the selection of options, and reads the list. It is nil if all is wanted.
+// NewSelection returns the selection of options, and reads the list. It returns nil if all items are wanted.
 func NewSelection(fs source.FS, o Options) (*Selection, error) {
 	if !o.Selects() {
 		return nil, nil
@@ -37,7 +37,7 @@ func NewSelection(fs source.FS, o Options) (*Selection, error) {
 	return s, nil
 }
 
-// Wanted reports whether an item is wanted, and counts it. Directories are not: they are made for their files.
+// Wanted reports whether an item is wanted, and counts it. Directories are not wanted: they are made for their files.
 func (s *Selection) Wanted(it *source.Item) bool {
 	if s == nil {
 		return true
@@ -55,7 +55,7 @@ func (s *Selection) Wanted(it *source.Item) bool {
 	return true
 }
 
-// Restored counts an item that an earlier try has staged.
+// Restored counts an item that an earlier try staged.
 func (s *Selection) Restored(rec *manifest.Record) {
 	if s == nil || rec.Attr.Mode&source.TypeMask == source.TypeDir {
 		return
@@ -65,7 +65,7 @@ func (s *Selection) Restored(rec *manifest.Record) {
 	s.files++
 }
 
-// Leaves reports whether a member that cannot be staged is not wanted, so that it does no harm.
+// Leaves reports whether a member that cannot be staged is not wanted, so that it may be ignored.
 func (s *Selection) Leaves(name string) bool {
 	return s != nil && (s.Full() || s.Ignores(name))
 }
@@ -79,7 +79,7 @@ func (s *Selection) see(path string) {
 	s.list.See(path)
 }
 
-// Unseen returns the names of the list that were not found; none if the limit ended the search.
+// Unseen returns the listed names that were not found, or none if the limit ended the search.
 func (s *Selection) Unseen() []string {
 	if s == nil || s.list == nil || s.Full() {
 		return nil
@@ -89,10 +89,10 @@ func (s *Selection) Unseen() []string {
 	return s.list.Left()
 }
 
-// NotThere is the error for a name of the list that is not in the source.
+// NotThere returns the error for a listed name that is not in the source.
 func NotThere(list source.Name) error { return fmt.Errorf("%s lists it: %w", list, syscall.ENOENT) }
 
-// Full reports whether the limit is reached.
+// Full reports whether the limit has been reached.
 func (s *Selection) Full() bool {
 	if s == nil || s.limit == 0 {
 		return false
@@ -102,7 +102,7 @@ func (s *Selection) Full() bool {
 	return s.files >= s.limit
 }
 
-// Unlisted refuses a dataset that lacks something of the list.
+// Unlisted refuses a dataset that lacks listed names.
 func Unlisted(list source.Name, missing []string) error {
 	if len(missing) == 0 {
 		return nil
@@ -112,7 +112,7 @@ func Unlisted(list source.Name, missing []string) error {
 		len(missing), list, some, syscall.ENOENT)
 }
 
-// Next returns those of the items of an archive that are selected, given the archives before.
+// Next returns the selected items of an archive, after those of the archives before.
 func (s *Selection) Next(items []source.Item) []source.Item {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,13 +7,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Skip is something that could not be read and is left out of the dataset (OnErrorSkip). It is a line of JSON.
+// Skip is an unreadable entry that is left out of the dataset (OnErrorSkip). It is encoded as a line of JSON.
 type Skip struct {
-	Path  source.Name `json:"path"` // of the thing in the source, or of the archive
+	Path  source.Name `json:"path"` // of the entry in the source, or of the archive
 	Error string      `json:"error"`
 }
 
-// LeftOut returns the Skip for a record that makes no tree with the others, as manifest.BuildConfig's Leave has it.
+// LeftOut returns the Skip for a record that does not fit into the tree: see manifest.BuildConfig.Leave.
 func (p *Plan) LeftOut(r *manifest.Record, why error) Skip {
 	in, at := p.Source, ""
 	if n := int(r.From.Source); r.From.Off > 0 && n < len(p.Origins.Sources) {

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// Request is what a user wants staged.
+// Request describes a stage-in that a user wants.
 type Request struct {
 	Source string // absolute path
 	Name   string // of the dataset: its directory under data/
@@ -20,12 +20,10 @@ type Request struct {
 	Options
 }
 
-// ParseSpec reads "SRC[:NAME][,KEY=VALUE]...". A colon separates a name only if
-// no slash follows it. The default name is the last component without an
-// archive's ending, with unpack=no without any that begins with a letter, so that
-// a file is not in a directory of its own name; of a pattern, that of the last
-// directory before it. What is not absolute, of SRC, list=, order=list: and index=,
-// is in the directory wd.
+// ParseSpec parses "SRC[:NAME][,KEY=VALUE]...". A colon separates a name only if no slash follows it. The default name
+// is the last component without an archive suffix; with unpack=no it loses any suffix that begins with a letter, so
+// that a file is not in a directory of its own name; for a pattern, it is that of the last directory before the
+// pattern. Relative paths in SRC, list=, order=list: and index= are resolved against wd.
 func ParseSpec(s, wd string) (Request, error) {
 	if err := refuseURL(s); err != nil {
 		return Request{}, err
@@ -67,7 +65,7 @@ func ParseSpec(s, wd string) (Request, error) {
 	return r, r.Validate()
 }
 
-// refuseURL refuses a source that is a URL, with the remedy.
+// refuseURL refuses a source that is a URL, and suggests a remedy.
 func refuseURL(s string) error {
 	scheme, _, ok := strings.Cut(s, "://")
 	if !ok || scheme == "" || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-") != "" {
@@ -76,10 +74,10 @@ func refuseURL(s string) error {
 	return fmt.Errorf("stage-in: %s:// URLs cannot be staged: copy the data to a filesystem that all nodes see, or mount it there, and give its path: %w", scheme, syscall.EINVAL)
 }
 
-// endings is what archives' names end with.
+// endings lists the suffixes of archive names.
 var endings = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".zip"}
 
-// DefaultName returns the name of a dataset whose source has no other: see ParseSpec.
+// DefaultName returns the default name of the dataset of a source: see ParseSpec.
 func DefaultName(src string) string {
 	for walk.IsPattern(src) && src != "/" {
 		src = filepath.Dir(src)
@@ -93,7 +91,7 @@ func DefaultName(src string) string {
 	return base
 }
 
-// stem is a file's name without its ending; the .2 of a version is none.
+// stem returns a file's name without its suffix; the .2 of a version is not a suffix.
 func stem(name string) string {
 	ext := filepath.Ext(name)
 	if len(ext) < 2 || len(ext) == len(name) || ext[1] >= '0' && ext[1] <= '9' {
@@ -102,7 +100,7 @@ func stem(name string) string {
 	return strings.TrimSuffix(name, ext)
 }
 
-// Validate says what is wrong with a request before anything is touched.
+// Validate reports errors in a request before anything is changed.
 func (r Request) Validate() error {
 	complaint := ""
 	switch {

@@ -9,11 +9,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Target is where staged bytes go: the objects of all nodes.
+// Target stores staged bytes: it reaches the objects of all nodes.
 type Target interface {
-	// PutAll stores pieces on a node, as datapath.PiecePutter has it.
+	// PutAll stores pieces on a node: see datapath.PiecePutter.
 	PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error)
-	// Remove takes an object away; it is no error if there is none.
+	// Remove removes an object; it is no error if there is none.
 	Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error
 }
 
@@ -32,5 +32,5 @@ func PutEach(ctx context.Context, ps []datapath.PiecePut, put func(ctx context.C
 	return errs
 }
 
-// IsFull reports whether err says that there is no room on a disk.
+// IsFull reports whether err means that a disk has no room left.
 func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -14,11 +14,10 @@ import (
 type BatchedPut struct {
 	datapath.PiecePut
 	Held []*source.Piece
-	Done func(error) error // called with the result of the put; its error is what Deliver returns
+	Done func(error) error // receives the result of the put; Deliver returns its error
 }
 
-// Batch is puts to one node that go in one message: a message for each would cost both ends
-// more than its bytes do.
+// Batch collects puts to one node for one message: a message per put would cost both ends more than the bytes.
 type Batch struct {
 	node  metadata.NodeID
 	all   []BatchedPut
@@ -47,18 +46,18 @@ func (l *Batch) Deliver(ctx context.Context, store func(context.Context, metadat
 
 // Batcher collects puts into a batch for each node.
 type Batcher struct {
-	send func(*Batch) // has a full batch delivered
+	send func(*Batch) // delivers a full batch
 
 	mu   sync.Mutex
 	open map[metadata.NodeID]*Batch // guarded by mu
 }
 
-// NewBatcher makes a Batcher whose batches send has delivered.
+// NewBatcher returns a Batcher that delivers its batches with send.
 func NewBatcher(send func(*Batch)) *Batcher {
 	return &Batcher{send: send, open: make(map[metadata.NodeID]*Batch)}
 }
 
-// Add appends x to its node's batch. If that has no room for it, the batch is sent and x begins the next.
+// Add appends x to its node's batch. If the batch has no room for x, it is sent, and x starts the next one.
 func (q *Batcher) Add(node metadata.NodeID, x BatchedPut) {
 	n := x.Len()
 	q.mu.Lock()
@@ -75,8 +74,8 @@ func (q *Batcher) Add(node metadata.NodeID, x BatchedPut) {
 	}
 }
 
-// Flush sends all batches. It must be called before waiting for a buffer: the batches hold buffers, so that
-// the wait could never end.
+// Flush sends all batches. It must be called before waiting for a buffer: the batches hold buffers, so the wait might
+// never end.
 func (q *Batcher) Flush() {
 	q.mu.Lock()
 	open := q.open

@@ -7,19 +7,19 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// BlockReader reads consecutive pieces of an archive as one stream. No block lies in two pieces; the last one of the
-// archive may be short.
+// BlockReader reads consecutive pieces of an archive as one stream. No block spans two pieces; the archive's last block
+// may be short.
 type BlockReader struct {
 	Queue []*source.Piece // read before More
 	More  func() (*source.Piece, error)
 	Waits func()        // called before More, if not nil
 	cur   *source.Piece // held; nil at the start
-	at    int           // in cur
-	Pos   int64         // in the archive
-	bad   error         // of More
+	at    int           // offset in cur
+	Pos   int64         // offset in the archive
+	bad   error         // error of More
 }
 
-// fill makes sure that cur has a byte left; io.EOF at the end.
+// fill makes sure that cur has an unread byte. It returns io.EOF at the end.
 func (t *BlockReader) fill() error {
 	for t.cur == nil || t.at == len(t.cur.B) {
 		next, err := t.pull()
@@ -28,7 +28,7 @@ func (t *BlockReader) fill() error {
 		}
 		t.drop()
 		if next.End() <= t.Pos {
-			next.Release() // ends before Pos
+			next.Release() // it ends before Pos
 			continue
 		}
 		t.cur, t.at = next, int(max(t.Pos-next.Off, 0))
@@ -39,7 +39,7 @@ func (t *BlockReader) fill() error {
 func (t *BlockReader) pull() (*source.Piece, error) {
 	if len(t.Queue) == 0 {
 		if t.bad != nil {
-			return nil, t.bad // what follows a gap must not be taken for the next bytes
+			return nil, t.bad // data after a gap must not be taken for the next bytes
 		}
 		t.wait()
 		p, err := t.More()
@@ -51,7 +51,7 @@ func (t *BlockReader) pull() (*source.Piece, error) {
 	return p, nil
 }
 
-// wait must be called before waiting for a piece or a buffer.
+// wait must be called before each wait for a piece or a buffer.
 func (t *BlockReader) wait() {
 	if t.Waits != nil {
 		t.Waits()
@@ -65,7 +65,7 @@ func (t *BlockReader) drop() {
 	}
 }
 
-// Close releases the pieces that are held.
+// Close releases the held pieces.
 func (t *BlockReader) Close() {
 	t.drop()
 	for _, p := range t.Queue {

@@ -7,14 +7,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// ChunkCRCs makes the CRC-32C of each chunk of a striped file, whose bytes come in their order. Gaps are holes.
+// ChunkCRCs computes the CRC-32C of each chunk of a striped file, whose bytes must arrive in order. Gaps are holes.
 type ChunkCRCs struct {
 	chunk int64 // bytes
 	cur   HoleSum
 	sums  []byte // manifest.CRCs
 }
 
-// NewChunkCRCs is for a file of size bytes. It is nil, which is valid, if the file is not striped or has too many chunks.
+// NewChunkCRCs returns nil, which is valid, if a file of size bytes is not striped or has too many chunks.
 func NewChunkCRCs(l metadata.Layout, size int64) *ChunkCRCs {
 	if l.Kind != metadata.Striped || (size-1)/l.Chunk() >= manifest.MaxChunks {
 		return nil

@@ -4,10 +4,10 @@ import (
 	"hash/crc32"
 )
 
-// JoinCRC returns the CRC-32C of bytes with the CRC a followed by n bytes with the CRC b. A CRC is the remainder of a polynomial over GF(2): a is multiplied by
-// x to the power of 8n, and added to b.
+// JoinCRC returns the CRC-32C of bytes with the CRC a followed by n bytes with the CRC b. A CRC is the remainder of a
+// polynomial over GF(2): a is multiplied by x to the power of 8n, and added to b.
 func JoinCRC(a, b uint32, n int64) uint32 {
-	power := uint32(1) << 30 // x, with the bits as they lie in a CRC
+	power := uint32(1) << 30 // x, in the bit order of a CRC
 	for range 3 {
 		power = multiply(power, power) // x^8
 	}
@@ -37,10 +37,10 @@ func multiply(a, b uint32) (p uint32) {
 
 var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// HoleSum makes the CRC-32C of a part of a sparse file. A hole costs the same whatever its size.
+// HoleSum computes the CRC-32C of a part of a sparse file. A hole costs the same whatever its size.
 type HoleSum struct {
 	crc uint32
-	Pos int64 // up to which the bytes are summed up
+	Pos int64 // end of the bytes summed so far
 }
 
 func (h *HoleSum) Write(b []byte, pos int64) {

@@ -1,6 +1,5 @@
-// Package archive reads the bytes of files where they lie in a source: in a directory, in a tar, in a compressed
-// tar from its beginning on, or in a zip archive. It is the layer that the single pass, the scan and the fill
-// share.
+// Package archive reads the bytes of files where they lie in a source: in a directory, a tar, a compressed tar (from
+// its beginning) or a zip archive. The single pass, the scan and the fill share it.
 //
 //	Fetcher      opens what a manifest.Origin points to, keeps archives open
 //	Content      one file's bytes in its origin: Read takes a range of them, whatever the format
@@ -12,10 +11,10 @@
 //
 // # Invariants
 //
-// A source that has changed since it was scanned is never served: Content.Unchanged is checked after each read.
-// A member whose headers are known only from an index is compared with its headers when it is read; an index that
-// is wrong is removed. Every buffer comes from a bounded pool, and reading and unpacking have pools of their own,
-// so that a decoder that holds one buffer and waits for another cannot block the reads that feed it.
+// A source that has changed since its scan is never served: Content.Unchanged is checked after each read. A member
+// whose headers are known only from an index is compared with its headers when it is read; a wrong index is removed.
+// Every buffer is from a bounded pool. Reading and unpacking have separate pools, so that a decoder that holds one
+// buffer and waits for another cannot block the reads that feed it.
 //
 // # Locks
 //

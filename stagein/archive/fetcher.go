@@ -18,32 +18,32 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// Origin is one source of a dataset: an archive or a directory. It is JSON.
+// Origin is one source of a dataset: an archive or a directory. It is encoded as JSON.
 type Origin struct {
-	Path  source.Name   `json:"path"`  // with symbolic links followed
+	Path  source.Name   `json:"path"`  // with symbolic links resolved
 	Kind  source.Kind   `json:"kind"`  // Many: not detected yet
 	Size  int64         `json:"size"`  // of an archive, when it was scanned
 	Mtime metadata.Time `json:"mtime"` // likewise
-	// Index is the path of the index from which an archive's members are known; "" if it was scanned.
+	// Index is the path of the index that an archive's members were taken from; "": the archive was scanned.
 	Index source.Name `json:"index,omitempty"`
 }
 
 const (
-	// MinPieces is the fewest pieces of a pool: the search for a header may hold half of them while reading goes on.
+	// MinPieces is the least size of a pool: the search for a header may hold half of it while reading continues.
 	MinPieces = 8
 	// ReadAhead is how many reads of one region are in flight.
 	ReadAhead = 4
 )
 
-// KeptOpen is the largest number of archives of a dataset that stay open once they were opened. Archives of a dataset
-// with more are opened for each read.
+// KeptOpen bounds the archives of a dataset that stay open after the first read. If a dataset has more archives, they
+// are opened for each read.
 const KeptOpen = 16
 
 // Fetcher opens files in their origins.
 type Fetcher struct {
 	Fsys    source.FS
 	Sources []Origin
-	Read    atomic.Int64 // bytes that were read
+	Read    atomic.Int64 // bytes read
 
 	mu       sync.Mutex
 	archives map[uint32]source.File // guarded by mu
@@ -58,7 +58,7 @@ func (q *Fetcher) KindOf(from manifest.Origin) (source.Kind, error) {
 	return q.Kind(from.Source)
 }
 
-// Kind returns the kind of source n. It detects it if that is not known yet.
+// Kind returns the kind of source n. It detects the kind if that is not yet known.
 func (q *Fetcher) Kind(n uint32) (source.Kind, error) {
 	o := &q.Sources[n]
 	if o.Kind != source.Many {
@@ -84,7 +84,7 @@ func (q *Fetcher) Kind(n uint32) (source.Kind, error) {
 	return found.Kind, nil
 }
 
-// Close closes the archives that are open.
+// Close closes the open archives.
 func (q *Fetcher) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -96,16 +96,16 @@ func (q *Fetcher) Close() error {
 	return errors.Join(errs...)
 }
 
-// Content is one file's bytes in its origin, or a whole archive.
+// Content is the bytes of one file in its origin, or of a whole archive.
 type Content struct {
 	Src   source.File
 	Name  string // for messages
-	Base  int64  // offset of its first byte in the source, or in what that unpacks to
+	Base  int64  // offset of its first byte in the source, or in the unpacked source
 	Was   source.Info
 	owned bool  // Close closes Src
-	Head  int64 // bytes of headers before Base; their digest must be check, if that is not 0
+	Head  int64 // bytes of headers before Base, whose digest must be check unless that is 0
 	check uint64
-	index string // path of the index that check comes from
+	index string // path of the index that has check
 
 	member *source.Item // nil: not a member of a zip archive
 	sparse bool         // a sparse member of a tar
@@ -113,7 +113,7 @@ type Content struct {
 	Kind source.Kind // of the archive
 }
 
-// Open opens a file with the attributes a at its origin. The source must be what was scanned.
+// Open opens a file with the attributes a at its origin. The source must not have changed since the scan.
 func (q *Fetcher) Open(from manifest.Origin, a *metadata.Attr) (*Content, error) {
 	if !from.Known() || int(from.Source) >= len(q.Sources) {
 		return nil, fmt.Errorf("inode %v: its place in the source is not known: %w", a.Ino, syscall.EIO)
@@ -182,7 +182,7 @@ func (q *Fetcher) openIn(o *Origin, from manifest.Origin) (*Content, error) {
 	return s, nil
 }
 
-// openKept opens an archive that then stays open.
+// openKept opens an archive and keeps it open.
 func (q *Fetcher) openKept(n uint32) (source.File, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -200,13 +200,13 @@ func (q *Fetcher) openKept(n uint32) (source.File, error) {
 	return f, nil
 }
 
-// Unchanged returns ESTALE if the source is no longer what was scanned.
+// Unchanged returns ESTALE if the source has changed since the scan.
 func (s *Content) Unchanged() error {
 	now, err := s.Src.Stat()
 	return checkInfo(now, err, s.Name, s.Was)
 }
 
-// Close ends the reading, which had the error err, and returns that or the error of closing.
+// Close ends a read that returned err, and returns err or the error of closing.
 func (s *Content) Close(err error) error {
 	if !s.owned {
 		return err
@@ -217,8 +217,8 @@ func (s *Content) Close(err error) error {
 	return err
 }
 
-// readPieces calls do with the pieces of [pos, pos+n), some of which are read ahead. Their offsets are those in the
-// source. do must hold the pieces that it keeps.
+// readPieces calls do with the pieces of [pos, pos+n), with read-ahead. Their offsets are those in the source. do must
+// hold the pieces that it keeps.
 func (s *Content) readPieces(ctx context.Context, pool *source.Pool, pos, n int64, do func(p *source.Piece) error) error {
 	if n <= int64(pool.Size()) {
 		return s.readPiece(ctx, pool, pos, n, do)
@@ -241,7 +241,7 @@ func (s *Content) readPieces(ctx context.Context, pool *source.Pool, pos, n int6
 	}
 }
 
-// readPiece is readPieces of a single piece, read by the caller's goroutine.
+// readPiece is readPieces for a single piece, read by the caller's goroutine.
 func (s *Content) readPiece(ctx context.Context, pool *source.Pool, pos, n int64, do func(p *source.Piece) error) error {
 	p, err := pool.Get(ctx)
 	if err != nil {
@@ -257,8 +257,8 @@ func (s *Content) readPiece(ctx context.Context, pool *source.Pool, pos, n int64
 	return s.Unchanged()
 }
 
-// Read calls do with the bytes [pos, pos+n) of the file in their order, some of which are read ahead. Headers that
-// are known only from an index are read and checked with the first bytes. Files of a compressed tar are read with Unpack.
+// Read calls do with the bytes [pos, pos+n) of the file in order, with read-ahead. With the first bytes, it reads and
+// checks headers that are known only from an index. Files of a compressed tar are read with Unpack.
 func (s *Content) Read(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
 	if s.member != nil {
 		return s.readZip(ctx, bufs, pos, n, do)
@@ -292,7 +292,7 @@ func (s *Content) Read(ctx context.Context, bufs Buffers, pos, n int64, do func(
 	})
 }
 
-// checkHead compares the headers of a file with what the index says of it. An index that is wrong is removed.
+// checkHead compares the headers of a file with its index entry. It removes an index that is wrong.
 func (s *Content) checkHead(head []byte) error {
 	err := tar.CheckHead(head, s.Base, s.check)
 	if err == nil {
@@ -308,13 +308,13 @@ func (s *Content) checkHead(head []byte) error {
 	return fmt.Errorf("%s: its index %s does not match the archive at offset %d: %w: %s", s.Name, s.index, s.Base-s.Head, err, then)
 }
 
-// countedFile counts the bytes that are read of a file.
+// countedFile counts the bytes read from a file.
 type countedFile struct {
 	source.File
 	n *atomic.Int64
 }
 
-// CountReads returns f such that the bytes read of it are added to n.
+// CountReads returns f with the number of bytes read added to n.
 func CountReads(f source.File, n *atomic.Int64) source.File { return countedFile{f, n} }
 
 // ReadAt implements io.ReaderAt.
@@ -327,13 +327,13 @@ func (c countedFile) ReadAt(p []byte, off int64) (int, error) {
 // Unwrap implements source.Wrapper.
 func (c countedFile) Unwrap() source.File { return c.File }
 
-// CheckUnchanged returns ESTALE if f is no longer what it was.
+// CheckUnchanged returns ESTALE if f no longer matches was.
 func CheckUnchanged(f source.File, path string, was source.Info) error {
 	now, err := f.Stat()
 	return checkInfo(now, err, path, was)
 }
 
-// checkInfo is CheckUnchanged for what Stat has returned.
+// checkInfo is CheckUnchanged for a result of Stat.
 func checkInfo(now source.Info, err error, path string, was source.Info) error {
 	switch {
 	case err != nil:
@@ -346,7 +346,7 @@ func checkInfo(now source.Info, err error, path string, was source.Info) error {
 	return nil
 }
 
-// Explain returns why a read failed with err: ESTALE if the source has changed, else err.
+// Explain returns why a read failed with err: ESTALE if the source has changed, otherwise err.
 func (s *Content) Explain(err error) error {
 	if err == nil {
 		return nil

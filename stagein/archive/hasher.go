@@ -4,7 +4,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Hasher makes the xxh3-128 of a file as its bytes come.
+// Hasher computes the xxh3-128 of a file as its bytes arrive.
 type Hasher struct {
 	Size  int64
 	whole [16]byte

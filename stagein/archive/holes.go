@@ -6,19 +6,19 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// HoleFiller calls do with the bytes [pos, end) of a sparse file in their order, holes as zeros.
+// HoleFiller calls do with the bytes [pos, end) of a sparse file in order, with holes as zeros.
 type HoleFiller struct {
 	pos, End int64
 	do       func(b []byte, pos int64) error
 }
 
-// noBytes is the zeros that do gets for holes. isHole knows them by their address.
+// noBytes holds the zeros that do receives for holes. isHole recognizes them by their address.
 var noBytes = make([]byte, 64<<10)
 
-// isHole reports whether b is bytes of a hole.
+// isHole reports whether b is part of a hole.
 func isHole(b []byte) bool { return len(b) > 0 && &b[0] == &noBytes[0] }
 
-// NewHoleFiller makes a HoleFiller for [pos, end) of a file.
+// NewHoleFiller returns a HoleFiller for [pos, end) of a file.
 func NewHoleFiller(pos, end int64, do func(b []byte, pos int64) error) HoleFiller {
 	return HoleFiller{pos, end, do}
 }
@@ -43,12 +43,12 @@ func (f *HoleFiller) Zeros(pos int64) error {
 	return nil
 }
 
-// Idle reports whether b, which lies at pos, need not be stored: it is in a hole that is not the end of the range.
+// Idle reports whether b, which lies at pos, need not be stored: it is in a hole that is not at the end of the range.
 func (f *HoleFiller) Idle(b []byte, pos int64) bool {
 	return isHole(b) && pos+int64(len(b)) < f.End
 }
 
-// readSparse is Read for a sparse member of a tar. Its headers say where its data is.
+// readSparse is Read for a sparse member of a tar. The member's headers have the map of its data.
 func (s *Content) readSparse(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
 	head := make([]byte, min(s.Head, tar.MaxHeaders))
 	if err := source.ReadFull(s.Src, s.Name, head, s.Base-int64(len(head))); err != nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
-// Unpacking is a compressed tar that is unpacked from its beginning.
+// Unpacking is a pass over a compressed tar, unpacked from its beginning.
 type Unpacking struct {
 	name string
 	u    *unpack.Stream
 	p    *source.Piece // the current piece, held; nil: none
-	Pos  int64         // unpacked offset of the next byte that read may return
+	Pos  int64         // unpacked offset of the next byte that read can return
 }
 
-// Unpack begins to unpack the archive that has the file.
+// Unpack starts unpacking the archive that contains the file.
 func (s *Content) Unpack(ctx context.Context, bufs Buffers) *Unpacking {
 	return &Unpacking{name: s.Name, u: s.Stream(ctx, bufs)}
 }
 
-// Stream is what the archive unpacks to.
+// Stream returns the unpacked data of the archive.
 func (s *Content) Stream(ctx context.Context, bufs Buffers) *unpack.Stream {
 	from := source.ReadRegion(ctx, s.Src, s.Name, 0, s.Was.Size, bufs.In, ReadAhead)
 	return unpack.Open(ctx, s.Kind, nil, from, bufs.Out)
@@ -39,7 +39,7 @@ func (x *Unpacking) Close() {
 	x.u.Close()
 }
 
-// read calls do with the bytes [off, end) and their offsets. off must not be before Pos.
+// read calls do with the bytes [off, end) and their offsets. off must be at least Pos.
 func (x *Unpacking) read(off, end int64, do func(b []byte, at int64) error) error {
 	for off < end {
 		if x.p != nil && x.p.End() <= off {
@@ -49,7 +49,7 @@ func (x *Unpacking) read(off, end int64, do func(b []byte, at int64) error) erro
 		if x.p == nil {
 			p, err := x.u.Next()
 			if errors.Is(err, io.EOF) {
-				return fmt.Errorf("%s: unpacks to less than it did: %w", x.name, syscall.ESTALE)
+				return fmt.Errorf("%s: unpacked size shrank since the scan: the archive has changed: %w", x.name, syscall.ESTALE)
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", x.name, err)
@@ -83,7 +83,7 @@ func (s *Content) ReadFile(x *Unpacking, size int64, do func(b []byte, pos int64
 	return fill.Zeros(size)
 }
 
-// mapOf reads the headers of a sparse file, which come next in x, and returns where its data lies.
+// mapOf reads the headers of a sparse file, which are next in x, and returns the map of its data.
 func (s *Content) mapOf(x *Unpacking) (*source.Sparse, error) {
 	at := s.Base - min(s.Head, tar.MaxHeaders)
 	var head []byte

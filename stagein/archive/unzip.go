@@ -21,8 +21,8 @@ type Unzipper struct {
 	Pool *source.Pool
 	From BlockReader
 	z    zip.Inflater
-	out  *source.Piece // being filled with unpacked bytes
-	bad  error         // of From, while the inflater reads it
+	out  *source.Piece // buffer being filled with unpacked bytes
+	bad  error         // error of From while the inflater reads it
 }
 
 func (z *Unzipper) Close() {
@@ -33,8 +33,8 @@ func (z *Unzipper) Close() {
 	}
 }
 
-// Member goes to a member, all of which lies before offset next, checks what is around its data, and calls stage to
-// read that.
+// Member advances to a member, which must lie wholly before offset next, checks the headers around its data, and calls
+// stage to read the data.
 func (z *Unzipper) Member(it *source.Item, next int64, stage func() error) error {
 	if err := z.Ctx.Err(); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (z *Unzipper) Member(it *source.Item, next int64, stage func() error) error
 	return zip.CheckDescriptor(it, d)
 }
 
-// Target reads the target of a symbolic link, which is its data.
+// Target reads the target of a symbolic link, which is the member's data.
 func (z *Unzipper) Target(link *source.Item) error {
 	var target strings.Builder
 	err := z.Data(link, func(b []byte, _ *source.Piece) error {
@@ -136,8 +136,7 @@ func (z *Unzipper) stored(n int64, each func([]byte, *source.Piece) error) error
 	return nil
 }
 
-// inflate unpacks to exactly the size that the directory says, from exactly
-// the bytes that it says.
+// inflate unpacks exactly as many bytes as the directory states, from exactly as many as it states.
 func (z *Unzipper) inflate(it *source.Item, each func([]byte, *source.Piece) error) error {
 	left, err := z.deflated(it.Zip.Size)
 	if err != nil {
@@ -165,10 +164,10 @@ func (z *Unzipper) inflate(it *source.Item, each func([]byte, *source.Piece) err
 	return nil
 }
 
-// leastRest is the least room in a buffer, in bytes, for which it is filled further.
+// leastRest is the least room in a buffer, in bytes, with which filling continues.
 const leastRest = 64 << 10
 
-// fill unpacks the next bytes, at most n, into the piece that is being filled.
+// fill unpacks the next bytes, at most n, into the current piece.
 func (z *Unzipper) fill(n int64) ([]byte, error) {
 	if z.out != nil && int64(len(z.out.Rest())) < min(n, leastRest) {
 		z.out.Release()
@@ -192,7 +191,7 @@ func (z *Unzipper) fill(n int64) ([]byte, error) {
 	return b, nil
 }
 
-// damaged returns the error to report for one of the inflater.
+// damaged returns the error to report for an error of the inflater.
 func (z *Unzipper) damaged(err error) error {
 	if z.bad != nil {
 		return z.bad
@@ -203,8 +202,7 @@ func (z *Unzipper) damaged(err error) error {
 	return fmt.Errorf("its data cannot be unpacked (%v): it is damaged: %w", err, syscall.EBADMSG)
 }
 
-// deflated has the inflater read the next n bytes; left is how many of them it
-// has not.
+// deflated makes the inflater read the next n bytes; left returns how many of them are unread.
 func (z *Unzipper) deflated(n int64) (left func() int64, err error) {
 	if n > 0 {
 		if err := z.From.fill(); err != nil {

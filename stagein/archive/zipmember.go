@@ -23,8 +23,8 @@ func ZipItem(from *manifest.Origin, size int64) *source.Item {
 	}}
 }
 
-// Buffers is a pool for reads and one for unpacked bytes. They are separate, since a decoder holds buffers of one while it
-// waits for the other.
+// Buffers is a pool for reads and one for unpacked bytes. They are separate because a decoder holds buffers of one
+// while it waits for the other.
 type Buffers struct{ In, Out *source.Pool }
 
 func NewBuffers(n, size int) Buffers {
@@ -41,7 +41,7 @@ func (s *Content) Unzip(ctx context.Context, p Buffers, it *source.Item, do func
 	return z.Member(it, end, func() error { return do(z) })
 }
 
-// readZip is Read for a member of a zip archive. All of it is unpacked.
+// readZip is Read for a member of a zip archive. It unpacks the whole member.
 func (s *Content) readZip(ctx context.Context, p Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
 	at := int64(0)
 	err := s.Unzip(ctx, p, s.member, func(z *Unzipper) error {

@@ -20,13 +20,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// pfs is a source that gives a rate to one request after another, on a bubble's clock.
+// pfs is a source of limited bandwidth that serves one request after another, on the clock of a synctest bubble.
 type pfs struct {
 	latency time.Duration
 	rate    int64
 
 	mu   sync.Mutex
-	free time.Time // guarded by mu; when it has given all that was asked for
+	free time.Time // guarded by mu; when it has served all requests so far
 }
 
 func (s *pfs) read(n int64) {
@@ -41,9 +41,9 @@ func (s *pfs) read(n int64) {
 	time.Sleep(max(over.Sub(now), s.latency))
 }
 
-// lesson is an epoch: each of some ranks has workers that read a batch each, in the order of the files.
+// lesson is an epoch: each rank has several workers; each worker reads one batch at a time, in the order of the files.
 type lesson struct {
-	paths   []string // in order
+	paths   []string // in the order in which they are read
 	ranks   int
 	batch   int
 	workers int
@@ -51,12 +51,12 @@ type lesson struct {
 	read    func(path string) error
 }
 
-// run returns how long all ranks waited for batches.
+// run returns how long all ranks together waited for batches.
 func (l lesson) run(t *testing.T) (waited time.Duration) {
-	const ahead = 2 // batches of a worker
+	const ahead = 2 // batches that a worker reads ahead
 	steps := len(l.paths) / (l.ranks * l.batch)
 	ready := make([]sync.WaitGroup, steps)
-	begin := make([]chan struct{}, steps) // of a batch that may be read when an earlier one was used
+	begin := make([]chan struct{}, steps) // closed when an earlier batch was used, so that this one may be read
 	var wg sync.WaitGroup
 	for s := range steps {
 		ready[s].Add(l.ranks)
@@ -93,14 +93,14 @@ func (l lesson) run(t *testing.T) (waited time.Duration) {
 	return waited
 }
 
-// TestEpochDuringFill: ranks that need all that the source gives read a dataset while it is staged, in the order of the fill or
-// in one that it does not know. They do not wait much longer for batches than ranks that read the source itself: no node falls
-// behind because readers wait for its files, and read-ahead hardly delays demand reads.
+// TestEpochDuringFill: ranks that need the full bandwidth of the source read a dataset during its stage-in, in the
+// order of the fill or in an order unknown to it. They wait little longer for batches than ranks that read the source
+// directly: no node falls behind because readers wait for its files, and read-ahead hardly delays demand reads.
 func TestEpochDuringFill(t *testing.T) {
 	for _, tt := range []struct {
 		name, order string
 		tar         bool
-		most        float64 // times as long as from the source
+		most        float64 // limit, as a multiple of the wait when reading from the source
 	}{
 		{"in the order of the fill", stagein.OrderSource, false, 2},
 		{"in another order", stagein.OrderShuffled, false, 4},
@@ -118,8 +118,8 @@ func TestEpochDuringFill(t *testing.T) {
 	}
 }
 
-// epochDuringFill returns how long ranks wait for batches that they read while a dataset is staged, and that they read from
-// the source.
+// epochDuringFill returns how long ranks wait for batches when they read a dataset during its stage-in, and when they
+// read from the source.
 func epochDuringFill(t *testing.T, order string, inTar bool) (during, direct time.Duration) {
 	const nodes, files = 4, 2048
 	s := &pfs{latency: 6 * time.Millisecond, rate: 30e6}
@@ -166,16 +166,16 @@ func epochDuringFill(t *testing.T, order string, inTar bool) (during, direct tim
 	return during, direct
 }
 
-// hop is how long a file takes from its owner to its reader.
+// hop is the time to send a file from its owner to its reader.
 const hop = 5 * time.Millisecond
 
-// placed is where a file is stored.
+// placed is the place where a file is stored.
 type placed struct {
 	ino   metadata.Ino
 	owner metadata.NodeID
 }
 
-// fillsOf makes the fills of a job's nodes, and returns where each file belongs.
+// fillsOf creates the fills of a job's nodes and returns the place of each file.
 func fillsOf(t *testing.T, j *jobtest.Job) (fs []*fill.Fill, at map[string]placed) {
 	t.Helper()
 	m := stageintest.ClusterMap(j.Nodes)

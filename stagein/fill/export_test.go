@@ -46,7 +46,7 @@ func (f *Fill) List(m cluster.Map) ([]PieceID, error) { return f.list(m) }
 
 func (f *Fill) WatchOffers(ctx context.Context) { f.watchOffers(ctx) }
 
-// WithdrawAll withdraws the offers of all nodes; closed: as Close does.
+// WithdrawAll withdraws the offers of all nodes; with closed set, as Close does.
 func (f *Fill) WithdrawAll(closed bool) {
 	if closed {
 		f.flights.close()
@@ -64,5 +64,5 @@ func (f *Fill) StartupQueue() int {
 	return len(f.startup.queue)
 }
 
-// NoneStriped has the fill know that no file is striped.
+// NoneStriped tells the fill that no file is striped.
 func (f *Fill) NoneStriped() { f.striped = false }

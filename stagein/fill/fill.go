@@ -30,45 +30,43 @@ type Config struct {
 	Self    metadata.NodeID
 	Files   stagein.Files
 	Origins stagein.Origins
-	List    []string // the lines of the file of the order list:FILE
+	List    []string // lines of the list file, for order list:FILE
 	FS      source.FS
-	// Watch returns the map, and a channel that is closed when it may have
-	// changed.
+	// Watch returns the map, and a channel that is closed when it may have changed.
 	Watch func() (cluster.Map, <-chan struct{})
-	// Put writes all of p at off of the object of ino on this node.
+	// Put writes all of p to the object of ino on this node, at offset off.
 	Put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
-	// Room reports whether n bytes more of the object of ino find room on this node, apart from
-	// bytes that are overwritten; nil: always. Drop removes the object.
+	// Room reports whether n more bytes of the object of ino fit on this node, not counting bytes that are overwritten;
+	// nil: always. Drop removes the object.
 	Room func(ino metadata.Ino, n int64) bool
 	Drop func(ctx context.Context, ino metadata.Ino) error
-	// Copy stores a piece here, from a replica, and returns its checksum; not ok if there is none, and then soiled if
-	// something was stored all the same. If want is not zeros, the piece has that checksum, and is compared before
-	// it is stored. Nil: there are no replicas.
+	// Copy stores a piece here from a replica and returns its checksum. If there is no replica, ok is false, and soiled
+	// is true if something was stored all the same. If want is not zero, the piece is compared with it before it is
+	// stored. Nil: there are no replicas.
 	Copy func(ctx context.Context, p PieceID, want [16]byte) (sum [16]byte, ok, soiled bool)
-	// MayStore is asked before a piece is stored without Copy, because another node offers it or it comes with others: false
-	// leaves it to Copy, which has a replica here. Nil: there are no replicas.
+	// MayStore is called before a piece is stored without Copy, because another node offers it or it arrives with
+	// others. False leaves the piece to Copy, because a replica exists here. Nil: there are no replicas.
 	MayStore func(p PieceID) bool
-	// Kept makes a file from what an earlier job has kept under a key, and returns its checksum;
-	// false if there is none. Nil: nothing is kept.
+	// Kept makes a file from data that an earlier job kept under a key, and returns its checksum, or false if there is
+	// none. Nil: nothing is kept.
 	Kept func(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool)
-	// Stored is called when all of a file is here and recorded, in a dataset without striped files; nil: not needed.
+	// Stored is called when a whole file is here and recorded, in a dataset without striped files; nil: not needed.
 	Stored func(ino metadata.Ino)
-	// Dropped is called when a piece of a file is no longer here, before it is fetched again; nil: not needed.
+	// Dropped is called when a piece of a file is no longer here, before it is refetched; nil: not needed.
 	Dropped   func(ino metadata.Ino)
-	Peers     Peers           // nil: each node fetches its own files, a piece at a time
+	Peers     Peers           // nil: each node fetches its own files, piece by piece
 	Journal   string          // path
-	Digest    string          // of the manifest, which the journal belongs to
+	Digest    string          // of the manifest that the journal belongs to
 	Boot      string          // changes with each boot of the machine
 	Buffers   archive.Buffers // for reads; zero: DefaultBuffers bytes
 	RunSize   int64           // bytes of an archive that one node reads for all; 0: 4 MiB
 	Sums      bool            // keep the checksums of pieces in memory, for Overlapping
 	CacheSize int64           // bytes cached by read-through; 0: 256 MiB
-	Workers   int             // files that are read at a time in the order of the fill; 0: 16
+	Workers   int             // files read concurrently in the order of the fill; 0: 16
 	Log       *logrus.Entry
 }
 
-// Fill brings the files of a published dataset to one node, and is called
-// before a file is read.
+// Fill fetches the files of a published dataset to one node, and is called before a file is read.
 type Fill struct {
 	cfg         Config
 	striped     bool // some files may be on several nodes
@@ -80,46 +78,46 @@ type Fill struct {
 	cache       *cache.Cache[PieceID]
 	bad         *unreadables
 	overflow    *overflow
-	demandSlots chan struct{} // one for each piece that is fetched on demand
-	slots       semaphore     // one for each other piece that is being read: Workers
+	demandSlots chan struct{} // one for each piece being fetched on demand
+	slots       semaphore     // one for each other piece being read: Workers
 	dropped     dropped
-	unpacked    *pieceSet // pieces that a reading of a compressed tar may be storing, whether a reader waits or not
+	unpacked    *pieceSet // pieces that an unpacking pass of a compressed tar may be storing, demanded or not
 	limiter     *limiter
-	startup     *limiter // of a directory's files, at the beginning
-	incarnation uint64   // tells this fill from earlier ones of this node
+	startup     *limiter // for a directory's files, at the start
+	incarnation uint64   // distinguishes this fill from earlier ones of this node
 
-	ctx    context.Context // ends the reads in flight
+	ctx    context.Context // its end cancels the reads in flight
 	cancel context.CancelFunc
 
 	files, bytes, total atomic.Int64
-	adopted             atomic.Int64 // files that an earlier job has kept, and adoptedBytes theirs
+	adopted             atomic.Int64 // files adopted from an earlier job; adoptedBytes counts their bytes
 	adoptedBytes        atomic.Int64
-	demand              atomic.Int64 // pieces that were fetched on demand
-	readThroughs        atomic.Int64 // pieces that were read through
-	failing             atomic.Int64 // pieces in a row that the source did not give
-	complete            atomic.Bool  // everything that the map gives this node is here
-	read                atomic.Bool  // there was a read, or an attempt
+	demand              atomic.Int64 // pieces fetched on demand
+	readThroughs        atomic.Int64 // pieces read through
+	failing             atomic.Int64 // consecutive pieces that could not be read from the source
+	complete            atomic.Bool  // everything that the map assigns to this node is here
+	read                atomic.Bool  // a read was made or attempted
 
 	mu        sync.Mutex
 	err       error          // guarded by mu; why this node cannot store or list pieces
 	lack      error          // guarded by mu; why a piece could not be fetched
 	unfetched []PieceID      // guarded by mu; pieces that the last pass could not fetch
-	epoch     metadata.Epoch // guarded by mu; of the map for which complete was set
-	queue     []ranked       // guarded by mu; pieces that were missing when listed, in order, and an end
-	front     int            // guarded by mu; of queue, the first that may be missing
+	epoch     metadata.Epoch // guarded by mu; epoch of the map for which complete was set
+	queue     []ranked       // guarded by mu; pieces missing when listed, in fill order, and an end marker
+	front     int            // guarded by mu; index in queue of the first piece that may be missing
 
-	unpacks singleflight.Group // by number: readings of compressed archives
+	unpacks singleflight.Group // by source number: unpacking passes of compressed archives
 }
 
 const (
-	maxDemand   = 32   // pieces that are fetched on demand at a time
-	mostEarly   = 1024 // pieces demanded before their turn by readers that follow the order; at most a 16th of all
-	openPerRead = 3    // pieces that are being opened, or recorded, for each one that is read
-	maxTries    = 3    // of a piece, after transient errors of its source
-	maxFailing  = 64   // pieces in a row that failed, after which each is tried once
+	maxDemand   = 32   // pieces fetched on demand concurrently
+	mostEarly   = 1024 // early demands by readers that still count as following the order; at most 1/16 of all pieces
+	openPerRead = 3    // pieces being opened or recorded, for each one being read
+	maxTries    = 3    // tries of a piece, after transient errors of the source
+	maxFailing  = 64   // consecutive failed pieces, after which each piece is tried once
 )
 
-// New makes the fill of a dataset, and reads in the journal which pieces are here. Close must be called.
+// New returns the fill of a dataset, after reading from the journal which pieces are here. Close must be called.
 func New(cfg Config) (*Fill, error) {
 	if cfg.Buffers.In == nil {
 		cfg.Buffers = archive.NewBuffers(stagein.DefaultBuffers/wire.MaxData, wire.MaxData)
@@ -176,7 +174,7 @@ func New(cfg Config) (*Fill, error) {
 	return f, nil
 }
 
-// restore records a piece that an earlier run of the daemon has fetched.
+// restore marks a piece as present that an earlier run of the daemon fetched.
 func (f *Fill) restore(p PieceID) {
 	_, a, err := f.cfg.Files.Origin(p.Ino)
 	m, _ := f.cfg.Watch()
@@ -201,7 +199,7 @@ func (f *Fill) markPresent(p PieceID, n int64) {
 		f.files.Add(1)
 	}
 	f.bad.forget(p.Ino)
-	if f.cfg.Stored != nil && !f.striped { // the only piece
+	if f.cfg.Stored != nil && !f.striped { // the file's only piece
 		f.cfg.Stored(p.Ino)
 	}
 }
@@ -214,22 +212,22 @@ func (f *Fill) Close() error {
 	return errors.Join(f.journal.close(), f.src.Close())
 }
 
-// Done reports whether everything that this node owns is here, by the map of the returned epoch.
+// Done reports whether everything that this node owns is here, according to the map of the returned epoch.
 func (f *Fill) Done() (metadata.Epoch, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.epoch, f.complete.Load()
 }
 
-// Err is why this node cannot have its part of the dataset: its own disk, or the manifest. Files that the source did not
-// give are Missing instead.
+// Err returns why this node cannot have its part of the dataset: its own disk or the manifest failed. Files that could
+// not be read from the source are reported by Missing instead.
 func (f *Fill) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
 }
 
-// Progress is this node's progress.
+// Progress returns this node's progress.
 func (f *Fill) Progress() stagein.Progress {
 	return stagein.Progress{
 		SourceBytes: f.src.Read.Load(), SourceTotal: f.total.Load() - f.Overflow().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
@@ -260,13 +258,12 @@ func (f *Fill) Stored(ino metadata.Ino) bool {
 // HasPiece reports whether a piece is here.
 func (f *Fill) HasPiece(p PieceID) bool { return f.present.has(p) }
 
-// Fetching reports whether a piece is on its way here.
+// Fetching reports whether a piece is being fetched to this node.
 func (f *Fill) Fetching(p PieceID) bool { return f.flights.of(p) != nil || f.unpacked.has(p) }
 
-// Need returns when [off, off+n) of this node's object of ino can be read: missing
-// pieces are fetched before all else. A fetch goes on if the caller stops waiting. A piece
-// that cannot be fetched is EIO. ErrOverflow says that a piece does not fit on this node:
-// ReadOverflow reads it.
+// Need returns when [off, off+n) of this node's object of ino can be read. Missing pieces are fetched before all
+// others. A fetch continues if the caller stops waiting. A piece that cannot be fetched is EIO. ErrOverflow means that
+// a piece does not fit on this node: the caller uses ReadOverflow.
 func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	if !f.read.Load() {
 		f.read.Store(true)
@@ -287,7 +284,7 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	waits, away := false, false
 	for _, chunk := range ps {
 		if p := (PieceID{ino, chunk}); !f.overflow.has(p) {
-			waits = f.ask(p) != nil || waits // all at once
+			waits = f.ask(p) != nil || waits // start all fetches at once
 		}
 	}
 	if waits {
@@ -312,24 +309,24 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	return nil
 }
 
-// wrapper says how a file is read: background if no reader waits for it.
+// wrapper decides how a file is read: as background if no reader waits for it.
 type wrapper func(source.File) source.File
 
 func foreground(f source.File) source.File { return f }
 
-// fetchPiece fetches a piece from a replica, else from the source, and stores it here.
+// fetchPiece fetches a piece from a replica, or else from the source, and stores it here.
 func (f *Fill) fetchPiece(p PieceID, fl *flight) error {
 	if copied(f, p) {
 		return nil
 	}
 	err := f.retry(func() error { return f.fetchOnce(p, fl) })
-	if f.dropped.changed(p) { // the bytes may have changed on the way
+	if f.dropped.changed(p) { // the bytes may have changed in transit
 		err = f.retry(func() error { return f.fetchOnce(p, fl) })
 	}
 	return f.outcome(p, err)
 }
 
-// retry runs do, again after a transient error of the source.
+// retry runs do, and repeats it after a transient error of the source.
 func (f *Fill) retry(do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
@@ -348,8 +345,8 @@ func (f *Fill) retry(do func() error) error {
 	}
 }
 
-// admit waits until a piece may be read: at once on demand, otherwise when few reads are in flight. It returns how to read,
-// and a function to call after the read.
+// admit waits until a piece may be read: at once on demand, otherwise when a slot is free. It returns how to read, and
+// a function to call after the read.
 func (f *Fill) admit(fl *flight) (of wrapper, over func()) {
 	if fl.wanted == nil {
 		return foreground, func() {}
@@ -382,7 +379,7 @@ func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
 		}
 		return err
 	}
-	if f.dropped.has(p) { // nothing but the right bytes is written to its object: a kernel view may read that
+	if f.dropped.has(p) { // compare before writing, as a kernel view may read the object: only the right bytes go there
 		_, err := f.readPiece(p, &s, from, fl, func([]byte, int64) error { return nil })
 		if err != nil {
 			return err
@@ -399,8 +396,8 @@ func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
 	return nil
 }
 
-// readPiece reads a piece from the source, calls put with its bytes and where they lie in this node's object, and returns its
-// checksum.
+// readPiece reads a piece from the source, calls put with its bytes and their offset in this node's object, and returns
+// its checksum.
 func (f *Fill) readPiece(p PieceID, s *placement, from manifest.Origin, fl *flight, put func(b []byte, off int64) error) ([16]byte, error) {
 	src, err := f.src.Open(from, &s.a)
 	if err != nil {

@@ -11,34 +11,34 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// flights is the pieces that are being fetched: one fetch serves all readers of a piece (single-flight). A piece is present,
-// has a flight, or neither.
+// flights tracks the pieces being fetched: one fetch serves all readers of a piece (single-flight). A piece is present,
+// in flight, or neither.
 type flights struct {
 	present *pieceSet
-	wg      sync.WaitGroup // of fetches that no caller waits for
+	wg      sync.WaitGroup // for fetches that no caller waits for
 
 	mu           sync.Mutex
 	all          map[PieceID]*flight        // guarded by mu
-	begins       int64                      // guarded by mu; flights so far that began without a demand
+	begins       int64                      // guarded by mu; flights so far that started without a demand
 	waits        int                        // guarded by mu; waiting readers
-	load         load                       // guarded by mu; of this node's pieces
-	early        int                        // guarded by mu; of the pieces that the order has not reached, those that were demanded
-	most         int                        // guarded by mu; of these, as long as readers follow the order
+	load         load                       // guarded by mu; of the readers that wait for this node's pieces
+	early        int                        // guarded by mu; pieces demanded before the fill order reached them
+	most         int                        // guarded by mu; while early is at most this, readers follow the order
 	idle         chan struct{}              // guarded by mu; closed when waits is 0, and has been for demandGap if readers mostly wait
 	closed       bool                       // guarded by mu
-	incarnations map[metadata.NodeID]uint64 // guarded by mu; of the fills that have offered something
+	incarnations map[metadata.NodeID]uint64 // guarded by mu; of the fills that have made an offer
 }
 
-// flight is a piece that is being fetched, by this node or by one that has offered to.
+// flight is the fetch of a piece, by this node or by one that offered to.
 type flight struct {
-	done        chan struct{} // closed when it is over
-	err         error         // written before
+	done        chan struct{} // closed when the flight has ended
+	err         error         // written before done is closed
 	offered     bool          // fetched by the reader of its run, on this node or another
 	by          metadata.NodeID
 	incarnation uint64
-	wanted      chan struct{} // closed at the first demand; nil if it began with one
+	wanted      chan struct{} // closed at the first demand; nil if a demand started the flight
 	asked       bool          // wanted is closed; guarded by mu of flights
-	order       int64         // among the flights that began without a demand
+	order       int64         // start order among the flights that began without a demand
 }
 
 func newFlights(present *pieceSet) *flights {
@@ -51,8 +51,8 @@ func closedChan() chan struct{} {
 	return c
 }
 
-// demand returns the flight of a piece that a reader waits for; nil if the piece is here. If mine, the caller must
-// fetch it, and then call land and wg.Done.
+// demand returns the flight of a piece that a reader waits for, or nil if the piece is present. If mine is true, the
+// caller must fetch the piece, then call land and wg.Done.
 func (t *flights) demand(p PieceID) (fl *flight, mine bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,14 +78,14 @@ func (t *flights) demand(p PieceID) (fl *flight, mine bool) {
 	return fl, true
 }
 
-// begin notes that the order of the fill begins, and how many pieces readers that follow it demand before their turn.
+// begin records that the fill order starts, and how many early demands readers that follow the order may cause.
 func (t *flights) begin(most int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.early, t.most = 0, most
 }
 
-// reached notes that the order of the fill has come to a piece.
+// reached records that the fill order has reached a piece.
 func (t *flights) reached(p PieceID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,7 +94,7 @@ func (t *flights) reached(p PieceID) {
 	}
 }
 
-// join returns the flight of a piece, nil if the piece is here. If mine, the caller must fetch it.
+// join returns the flight of a piece, or nil if the piece is present. If mine is true, the caller must fetch it.
 func (t *flights) join(p PieceID) (fl *flight, mine bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,7 +110,7 @@ func (t *flights) join(p PieceID) (fl *flight, mine bool) {
 	return fl, true
 }
 
-// land ends a flight, unless it was withdrawn in the meantime. note is called before the waiters go on.
+// land ends a flight unless it was withdrawn in the meantime. It calls note before it wakes the waiters.
 func (t *flights) land(p PieceID, fl *flight, err error, note func(error)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,17 +123,17 @@ func (t *flights) land(p PieceID, fl *flight, err error, note func(error)) {
 	close(fl.done)
 }
 
-// of returns the flight of a piece; nil if there is none.
+// of returns the flight of a piece, or nil if there is none.
 func (t *flights) of(p PieceID) *flight {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.all[p]
 }
 
-// missing reports whether a piece is neither here nor being fetched.
+// missing reports whether a piece is neither present nor being fetched.
 func (t *flights) missing(p PieceID) bool { return t.of(p) == nil && !t.present.has(p) }
 
-// grant grants those of the offered pieces that have no flight, and that takes accepts.
+// grant grants the offered pieces that are not present, have no flight, and that takes accepts.
 func (t *flights) grant(c Offer, takes func(i int) bool) []bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,7 +152,7 @@ func (t *flights) grant(c Offer, takes func(i int) bool) []bool {
 	return granted
 }
 
-// offered returns the flight of a piece that a fill has offered to fetch; nil if there is no such offer any more.
+// offered returns the flight of a piece that a fill offered to fetch, or nil if the offer no longer stands.
 func (t *flights) offered(p PieceID, by metadata.NodeID, incarnation uint64) *flight {
 	if fl := t.of(p); fl != nil && fl.offered && fl.by == by && fl.incarnation == incarnation {
 		return fl
@@ -160,7 +160,7 @@ func (t *flights) offered(p PieceID, by metadata.NodeID, incarnation uint64) *fl
 	return nil
 }
 
-// withdraw ends the offers of the nodes for which gone is true.
+// withdraw withdraws the offers of the nodes for which gone returns true.
 func (t *flights) withdraw(gone func(by metadata.NodeID) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,7 +177,7 @@ func (t *flights) withdrawLocked(gone func(by metadata.NodeID) bool) {
 	}
 }
 
-// enter counts a fetch in the background, which must call wg.Done; false if the fill is closed.
+// enter registers a background fetch, which must call wg.Done. It returns false if the fill is closed.
 func (t *flights) enter() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -187,7 +187,7 @@ func (t *flights) enter() bool {
 	return !t.closed
 }
 
-// close refuses new flights, and withdraws all offers.
+// close refuses new flights and withdraws all offers.
 func (t *flights) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -195,8 +195,8 @@ func (t *flights) close() {
 	t.withdrawLocked(func(metadata.NodeID) bool { return true })
 }
 
-// await waits until a piece is here. begin starts to fetch it, unless it is here or being fetched. If the node that offered to
-// fetch it withdraws, it is fetched here.
+// await waits until a piece is present. begin starts the fetch unless one is in flight. If the node that offered to
+// fetch the piece withdraws or times out, await calls begin again, so this node fetches it.
 func (f *Fill) await(ctx context.Context, p PieceID, begin func(PieceID) *flight) error {
 	for {
 		fl := begin(p)
@@ -220,7 +220,7 @@ func (f *Fill) await(ctx context.Context, p PieceID, begin func(PieceID) *flight
 	}
 }
 
-// ask has a piece fetched at once; nil if it is here.
+// ask starts the fetch of a piece on demand and returns its flight, or nil if the piece is present.
 func (f *Fill) ask(p PieceID) *flight {
 	fl, mine := f.flights.demand(p)
 	if mine {
@@ -238,7 +238,7 @@ func (f *Fill) fetchNow(p PieceID, fl *flight) {
 	<-f.demandSlots
 }
 
-// finish ends a flight, and keeps its error.
+// finish ends a flight and keeps its error.
 func (f *Fill) finish(p PieceID, fl *flight, err error) {
 	f.flights.land(p, fl, err, func(err error) {
 		if err == nil || f.ctx.Err() != nil || errors.Is(err, errWithdrawn) || errors.Is(err, ErrOverflow) {
@@ -253,7 +253,7 @@ func (f *Fill) finish(p PieceID, fl *flight, err error) {
 	})
 }
 
-// fetch fetches a piece in the order of the fill, unless another flight does.
+// fetch fetches a piece in its turn of the fill order, unless a flight exists, for which it waits.
 func (f *Fill) fetch(p PieceID) error {
 	return f.await(f.ctx, p, func(p PieceID) *flight {
 		fl, mine := f.flights.join(p)

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestUnreadableAreFew: the report of a source with many faults is short.
+// TestUnreadableAreFew: the report stays short if a source has many faults.
 func TestUnreadableAreFew(t *testing.T) {
 	f := &Fill{bad: newUnreadables(&Config{Log: stageintest.QuietLog(), Files: &stageintest.MemFiles{}})}
 	ino := func(i int) metadata.Ino { return metadata.SealedIno(3, 0, uint32(i)) }
@@ -36,7 +36,7 @@ func TestUnreadableAreFew(t *testing.T) {
 	}
 }
 
-// TestReachable: files of a compressed tar are not read through, since that would unpack all before them.
+// TestReachable: files of a compressed tar are not read through, since that would unpack everything before them.
 func TestReachable(t *testing.T) {
 	for kind, want := range map[source.Kind]bool{source.TarZstd: false, source.Tar: true} {
 		f := &Fill{src: archive.Fetcher{Sources: []archive.Origin{{Kind: kind}}}}
@@ -46,7 +46,7 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// TestCutShortIsNotMissing: files that a pass did not come to are not reported as missing, for there is no reason.
+// TestCutShortIsNotMissing: files that a pass did not reach are not reported as missing, since no error explains it.
 func TestCutShortIsNotMissing(t *testing.T) {
 	ino := metadata.SealedIno(3, 0, 1)
 	f := &Fill{present: newPieceSet(), overflow: newOverflow(), unfetched: []PieceID{{Ino: ino}}}
@@ -59,7 +59,7 @@ func TestCutShortIsNotMissing(t *testing.T) {
 	}
 }
 
-// TestGivesWay: the order goes on while readers follow it, and waits for those that do not.
+// TestGivesWay: the fill continues in its order while readers follow that order, and yields to readers that do not.
 func TestGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFlights(newPieceSet())
@@ -105,7 +105,7 @@ func TestGivesWay(t *testing.T) {
 		if fs.served(); waits(othersRest) {
 			t.Error("the order waits for readers that were served")
 		}
-		for range 20 { // they wait nearly all the time
+		for range 20 { // readers wait nearly all the time
 			fs.wait()
 			time.Sleep(loadMemory / 5)
 			fs.served()
@@ -117,7 +117,7 @@ func TestGivesWay(t *testing.T) {
 		if time.Sleep(demandGap); waits(othersRest) {
 			t.Error("the order waits for readers that have not come again")
 		}
-		for range 20 { // they seldom wait
+		for range 20 { // readers seldom wait
 			fs.wait()
 			time.Sleep(loadMemory / 50)
 			fs.served()
@@ -134,7 +134,7 @@ func TestGivesWay(t *testing.T) {
 	})
 }
 
-// TestHasKnowsWhoseChunk: a stand-in that has chunk 0 of a lost node does not claim to have its own chunk, which lies at
+// TestHasKnowsWhoseChunk: a stand-in that has chunk 0 of a lost node does not claim to have its own chunk, which is at
 // the beginning of its object.
 func TestHasKnowsWhoseChunk(t *testing.T) {
 	m := cluster.NewMap(7, []string{"a", "b", "c"})
@@ -161,8 +161,8 @@ func TestHasKnowsWhoseChunk(t *testing.T) {
 	}
 }
 
-// TestStoredIsWhole: a file in chunks, all of them for this node, is stored when every chunk is here. Before, its object
-// can have the size of the file, and holes.
+// TestStoredIsWhole: a file whose chunks all belong to this node is stored when every chunk is present. Before that,
+// its object may already have the size of the file, but contain holes.
 func TestStoredIsWhole(t *testing.T) {
 	m := cluster.NewMap(7, []string{"a"})
 	a := metadata.Attr{Ino: metadata.SealedIno(3, 0, 1), Size: 2<<20 + 1, Layout: metadata.Layout{Kind: metadata.Striped, ChunkSize: 1 << 20}}

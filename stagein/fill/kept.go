@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/archive"
 )
 
-// keptKey names the bytes of a file beyond this job: its place in the source, and the size and
-// modification time of the file there, and of the archive that it is in.
+// keptKey identifies the bytes of a file across jobs: its place in the source, its size and modification time there,
+// and those of its archive.
 func keptKey(sources []archive.Origin, from *manifest.Origin, a *metadata.Attr) (key [16]byte, ok bool) {
 	if int(from.Source) >= len(sources) || !from.Known() || from.Sparse {
 		return key, false
@@ -32,8 +32,8 @@ func adoptKept(f *Fill, from *manifest.Origin, a *metadata.Attr) (sum [16]byte, 
 	return f.cfg.Kept(f.ctx, key, a.Ino)
 }
 
-// Keepable calls see with every file that is whole on this node and whose checksum is in the
-// journal, so that a later job can adopt it (Config.Kept).
+// Keepable calls see for every file that is complete on this node and whose checksum is in the journal, so that a later
+// job can adopt it (Config.Kept).
 func (f *Fill) Keepable(see func(key [16]byte, a metadata.Attr, sum [16]byte)) error {
 	sums, err := f.sums()
 	if err != nil {

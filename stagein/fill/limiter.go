@@ -10,47 +10,47 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// limiter keeps read-ahead out of the way of demand reads. A read that is in flight at the source when a reader comes is
-// served before it. So while readers come, and at the beginning, when the first are expected, only as much is in flight as
-// the source answers without a queue: it is full when a read takes longer than the shortest of about its size. Waiters are
-// admitted in turn, those that continue a read first, so that the front of the fill's order arrives first.
+// limiter keeps read-ahead out of the way of demand reads. The source serves reads already in flight before a demand
+// read. So while demand reads arrive, and at the start, when the first are expected, it admits only as many bytes as
+// the source answers without queueing: a read met a queue if it took longer than the fastest of about its size. Waiters
+// are admitted in order, but a continued read goes first, so that the front of the fill order arrives first.
 //
-// Files of a directory have a limiter of their own, at the beginning only, when all nodes do the same: a node that holds
+// Files of a directory have their own limiter, only at the start, when all nodes hold back alike: a node that holds
 // back alone falls behind, and readers wait for its files.
 type limiter struct {
 	mu       sync.Mutex
-	demands  int           // guarded by mu; demand reads that wait, or did a moment ago
-	inFlight int64         // guarded by mu; bytes that are being read ahead
-	limit    int64         // guarded by mu; bytes that may be in flight while readers come
-	clean    int64         // guarded by mu; bytes since most last changed that have met no queue
+	demands  int           // guarded by mu; demand reads that wait, or waited within linger
+	inFlight int64         // guarded by mu; bytes of read-ahead in flight
+	limit    int64         // guarded by mu; bytes of read-ahead that may be in flight while demand reads arrive
+	clean    int64         // guarded by mu; bytes read without meeting a queue since limit last changed
 	queue    []*waiter     // guarded by mu; in the order of admission
-	idle     chan struct{} // guarded by mu; closed while readers is 0
+	idle     chan struct{} // guarded by mu; closed while demands is 0
 
-	fastest [sizeClasses]time.Duration // guarded by mu; that a read has taken, by its size; 0 is that there was none
+	fastest [sizeClasses]time.Duration // guarded by mu; fastest read so far, by size class; 0: none yet
 }
 
-// waiter is a read of n bytes that is not admitted yet.
+// waiter is a read of n bytes that is not yet admitted.
 type waiter struct {
 	n        int64
-	step     int64         // guarded by mu of limiter; bytes that may be read; 0: not admitted
-	admitted chan struct{} // closed when it is admitted
+	step     int64         // guarded by limiter.mu; bytes that may be read; 0: not admitted
+	admitted chan struct{} // closed on admission
 }
 
 const (
-	stepSize     = 128 << 10            // bytes of a read while readers come
-	minInFlight  = 2 * stepSize         // bytes that are read ahead at a time then, at the least
-	maxInFlight  = 16 << 20             // and at the most
+	stepSize     = 128 << 10            // bytes of one read while demand reads arrive
+	minInFlight  = 2 * stepSize         // lower bound of bytes in flight meanwhile
+	maxInFlight  = 16 << 20             // upper bound
 	minDelay     = 4 * time.Millisecond // a read that takes no longer has met no queue
-	DemandLinger = time.Second          // how long another reader is expected after one
-	FirstDemand  = time.Second          // and how long the first
+	DemandLinger = time.Second          // how long after a demand read another is expected
+	FirstDemand  = time.Second          // how long after the start the first is expected
 	startupTime  = 2 * time.Second      // how long files of a directory pass the startup limiter, if there are demand reads
-	sizeClasses  = 18                   // of reads, up to that of a step: each is twice the one before
+	sizeClasses  = 18                   // of reads, up to the size of a step; each class is twice the one before
 )
 
 func newLimiter() *limiter { return &limiter{limit: minInFlight, idle: closedChan()} }
 
-// demand notes a waiting reader until the returned function is called. For the time linger afterwards another one is
-// expected.
+// demand registers a waiting reader until the returned function is called. Another reader is expected for the time
+// linger afterwards.
 func (g *limiter) demand(linger time.Duration) (served func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,21 +69,21 @@ func (g *limiter) demand(linger time.Duration) (served func()) {
 	}
 }
 
-// busy reports whether readers wait, or did a moment ago.
+// busy reports whether demand reads wait or are expected.
 func (g *limiter) busy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.demands > 0
 }
 
-// rest returns after d, or when no reader is expected.
+// rest returns after d, or earlier when no demand read is expected.
 func (g *limiter) rest(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	g.waitIdle(ctx.Done())
 }
 
-// wake admits the waiters that may read; mu is held.
+// wake admits the waiters that may read. The caller holds mu.
 func (g *limiter) wake() {
 	for len(g.queue) > 0 && g.admit(g.queue[0]) {
 		close(g.queue[0].admitted)
@@ -91,7 +91,7 @@ func (g *limiter) wake() {
 	}
 }
 
-// admit says how much w may read now, if anything; mu is held.
+// admit reports whether w may read now, and sets w.step to how many bytes. The caller holds mu.
 func (g *limiter) admit(w *waiter) bool {
 	step := w.n
 	if g.demands > 0 {
@@ -105,8 +105,8 @@ func (g *limiter) admit(w *waiter) bool {
 	return true
 }
 
-// acquire waits until read-ahead is admitted, and returns how many of n bytes: all of them once wanted is closed, which
-// says that somebody waits for them. goesOn says that the caller continues a read, and is admitted first.
+// acquire waits until read-ahead of up to n bytes is admitted, and returns how many bytes: all n once wanted is closed,
+// because then a reader waits for them. goesOn marks the continuation of a read, which is admitted first.
 func (g *limiter) acquire(ctx context.Context, wanted <-chan struct{}, n int64, goesOn bool) (int64, error) {
 	w := &waiter{n: n, admitted: make(chan struct{})}
 	g.mu.Lock()
@@ -153,7 +153,7 @@ func (g *limiter) release(n int64, took time.Duration) {
 	g.wake()
 }
 
-// adapt raises the limit after a read at the limit that met no queue, and lowers it after one that did.
+// adapt raises the limit after reads at the limit met no queue, and lowers it after one that did.
 func (g *limiter) adapt(n int64, took time.Duration) {
 	least := &g.fastest[bits.Len64(uint64(n-1))]
 	if *least == 0 || took < *least {
@@ -169,7 +169,7 @@ func (g *limiter) adapt(n int64, took time.Duration) {
 	}
 }
 
-// waitIdle returns when no reader is expected, or over is closed.
+// waitIdle returns when no demand read is expected, or over is closed.
 func (g *limiter) waitIdle(over <-chan struct{}) {
 	g.mu.Lock()
 	quiet := g.idle
@@ -180,12 +180,12 @@ func (g *limiter) waitIdle(over <-chan struct{}) {
 	}
 }
 
-// background is a file that is read ahead, through the limiter.
+// background is a file that is read ahead through the limiter.
 type background struct {
 	source.File
 	ctx     context.Context
 	limiter *limiter
-	wanted  <-chan struct{} // closed at the first demand; nil if that is not known
+	wanted  <-chan struct{} // closed at the first demand; nil if demand is not known
 }
 
 // ReadAt implements io.ReaderAt.

@@ -16,13 +16,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// slowFile is a file whose reads take a while; it knows how many bytes are under way.
+// slowFile is a file with slow reads; it counts the bytes in flight.
 type slowFile struct {
 	source.File
 	data        []byte
-	rate        int64 // bytes a second that it gives, to one after the other; 0 is any number
+	rate        int64 // bytes a second, one read after another; 0 means unlimited
 	mu          sync.Mutex
-	free        time.Time // guarded by mu; when it has given all that was asked for
+	free        time.Time // guarded by mu; when it has served all reads so far
 	under, most atomic.Int64
 }
 
@@ -30,12 +30,12 @@ func (f *slowFile) ReadAt(p []byte, off int64) (int, error) {
 	now := f.under.Add(int64(len(p)))
 	for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
 	}
-	time.Sleep(f.takes(len(p))) // of a bubble's clock
+	time.Sleep(f.takes(len(p))) // on the clock of the synctest bubble
 	f.under.Add(-int64(len(p)))
 	return copy(p, f.data[off:]), nil
 }
 
-// takes is how long a read of n bytes takes that comes now.
+// takes returns the duration of a read of n bytes that arrives now.
 func (f *slowFile) takes(n int) time.Duration {
 	if f.rate == 0 {
 		return 10 * time.Millisecond
@@ -49,12 +49,12 @@ func (f *slowFile) takes(n int) time.Duration {
 	return time.Until(f.free)
 }
 
-// TestGate: while readers come little is under way; when none has come for a while,
-// all that is wanted; and what is read is right.
-func TestGate(t *testing.T) {
+// TestLimiter: few bytes are in flight while demand reads arrive; all requested bytes are in flight after a pause; the
+// data read is correct.
+func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, ahead8 = 1 << 20, 8
-		const few = minInFlight + stepSize // two that take twice as long as one, and one too many to see that
+		const few = minInFlight + stepSize // two steps take twice as long as one; the limiter needs one more to notice
 		f := &slowFile{data: stageintest.RandBytes(stageintest.Rand(t), ahead8*size), rate: 100 * stepSize}
 		g := newLimiter()
 		most := func() int64 {
@@ -89,8 +89,8 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// TestGateGivesUp: who may not read any more does not wait for readers.
-func TestGateGivesUp(t *testing.T) {
+// TestLimiterGivesUp: a cancelled read does not wait for other reads.
+func TestLimiterGivesUp(t *testing.T) {
 	g := newLimiter()
 	g.demand(time.Hour)
 	g.inFlight = minInFlight
@@ -102,9 +102,9 @@ func TestGateGivesUp(t *testing.T) {
 	}
 }
 
-// TestGateLine: who waits is let in one after the other, who goes on before them, who is waited for at once, and who
-// gives up is in nobody's way.
-func TestGateLine(t *testing.T) {
+// TestLimiterQueue: waiting reads are admitted in turn, reads in progress go first, demand reads are admitted
+// immediately, and a read that gives up blocks no other.
+func TestLimiterQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLimiter()
 		defer g.demand(0)()
@@ -143,7 +143,7 @@ func TestGateLine(t *testing.T) {
 		}
 		for g.inFlight > 0 {
 			g.mu.Lock()
-			g.clean = 0 // it does not learn
+			g.clean = 0 // the limit does not adapt
 			g.mu.Unlock()
 			g.release(stepSize, 0)
 			synctest.Wait()
@@ -156,9 +156,9 @@ func TestGateLine(t *testing.T) {
 	})
 }
 
-// TestGateFollowsTheSource: while readers come, as much is under way as the source takes
-// without a queue, and no more when it gets one.
-func TestGateFollowsTheSource(t *testing.T) {
+// TestLimiterFollowsTheSource: while demand reads arrive, the limit is what the source serves without queueing; it
+// drops when a queue builds up.
+func TestLimiterFollowsTheSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, readers = 1 << 20, 8
 		f := &slowFile{data: make([]byte, size)}
@@ -167,7 +167,7 @@ func TestGateFollowsTheSource(t *testing.T) {
 		most := func() int64 {
 			var wg sync.WaitGroup
 			for round := range 16 {
-				f.most.Store(0) // the last round counts
+				f.most.Store(0) // only the last round counts
 				for range readers {
 					wg.Go(func() {
 						if n, err := (background{File: f, ctx: t.Context(), limiter: g}).ReadAt(make([]byte, size), 0); n != size || err != nil {
@@ -189,7 +189,7 @@ func TestGateFollowsTheSource(t *testing.T) {
 	})
 }
 
-// TestBeginsSlowly: files of a directory pass the gate for longer when somebody reads.
+// TestBeginsSlowly: the fill of a directory is throttled for longer if somebody reads.
 func TestBeginsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, read := range []bool{false, true} {

@@ -7,18 +7,18 @@ import (
 )
 
 const (
-	demandGap  = 100 * time.Millisecond // without a waiting reader, until the order of the fill goes on, if readers mostly wait
-	demandRest = 1                      // pause of the one worker that goes on meanwhile, in times that its last piece took,
-	mostRest   = time.Second            // and at the most
-	othersRest = 5 * time.Second        // of the other workers: the first one may be waiting for a file that hangs
-	mostlyWait = 0.5                    // load from which on readers mostly wait
-	loadMemory = 500 * time.Millisecond // time constant of a load
+	demandGap  = 100 * time.Millisecond // idle time before the fill continues, if readers mostly wait
+	demandRest = 1                      // pause of the one worker that continues meanwhile, relative to its last piece
+	mostRest   = time.Second            // upper bound of that pause
+	othersRest = 5 * time.Second        // pause of the other workers: the first may hang on a file
+	mostlyWait = 0.5                    // load above which readers mostly wait
+	loadMemory = 500 * time.Millisecond // time constant of the moving average
 )
 
-// load is the share of the time in which readers wait, a moving average.
+// load is the share of time in which readers wait, as a moving average.
 type load struct {
 	share      float64
-	rose, fell time.Time // the last times at which the first one came and the last one was served
+	rose, fell time.Time // when the first reader last arrived, and when the last one was last served
 }
 
 func (l *load) rises(now time.Time) { l.rose = now }
@@ -31,7 +31,7 @@ func (l *load) falls(now time.Time) {
 	l.fell = now
 }
 
-// wait notes a waiting reader until served is called.
+// wait registers a waiting reader until served is called.
 func (t *flights) wait() (served func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,7 +40,7 @@ func (t *flights) wait() (served func()) {
 		select {
 		case <-t.idle:
 			t.idle = make(chan struct{})
-		default: // the gap is not over
+		default: // demandGap has not elapsed
 		}
 	}
 	return t.served
@@ -64,16 +64,16 @@ func (t *flights) served() {
 			return
 		}
 		select {
-		case <-t.idle: // closed by the next one, at the same time of a coarse clock
+		case <-t.idle: // already closed: on a coarse clock a later reader was served at the same time
 		default:
 			close(t.idle)
 		}
 	})
 }
 
-// yieldToReaders returns when no reader waits, or after a rest. If readers follow the order of the fill, so
-// that few pieces were demanded before their turn, it returns at once: what they wait for next comes next, and a node that
-// held back would fall behind the others, which take its share of the source.
+// yieldToReaders returns when no reader waits, or after rest. It returns at once if readers follow the fill order, that
+// is, if few pieces were demanded before their turn: then the next pieces in the order are the next reads, and a node
+// that paused would fall behind the others, which would take its share of the source.
 func (t *flights) yieldToReaders(ctx context.Context, rest time.Duration) {
 	t.mu.Lock()
 	idle, follow := t.idle, t.early <= t.most
@@ -88,5 +88,5 @@ func (t *flights) yieldToReaders(ctx context.Context, rest time.Duration) {
 	}
 }
 
-// restAfter is how long to pause after a read ahead that took so long.
+// restAfter returns how long to pause after a read-ahead of the given duration.
 func restAfter(took time.Duration) time.Duration { return min(demandRest*took, mostRest) }

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// endFill runs a fill until it is done or has failed.
+// endFill runs a fill until it succeeds or fails.
 func endFill(t *testing.T, f *fill.Fill) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -28,8 +28,8 @@ func endFill(t *testing.T, f *fill.Fill) {
 	}
 }
 
-// TestChangedFileCostsItself: a file that has changed since the scan is missing and named; the fill of all others goes on
-// and is done.
+// TestChangedFileCostsItself: a file that changed since the scan is reported as missing by name; the fill of all other
+// files continues and succeeds.
 func TestChangedFileCostsItself(t *testing.T) {
 	j, f, files := treeFill(t, 30)
 	const victim = "/src/tree/f07"
@@ -55,8 +55,8 @@ func TestChangedFileCostsItself(t *testing.T) {
 	}
 }
 
-// TestSourceVanishes: files fetched before the source vanished stay, the rest is missing, and the fill ends: it does not
-// try each of many files several times.
+// TestSourceVanishes: files fetched before the source vanished are kept, the others are missing, and the fill ends: it
+// does not retry each of many files several times.
 func TestSourceVanishes(t *testing.T) {
 	const files, before = 400, 50
 	j, f, all := treeFill(t, files)

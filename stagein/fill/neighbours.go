@@ -16,24 +16,24 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// maxNeighbours is the most bytes of an archive that one request reads for several overflow files; a filesystem that reads
-// whole pages still reads no more than 1 MiB.
+// maxNeighbours bounds the bytes of an archive that one request reads for several overflow files. With it a filesystem
+// that reads whole pages still reads at most 1 MiB.
 const maxNeighbours = wire.MaxData - 64<<10
 
-// neighbours is overflow files that lie side by side in a tar or zip archive, read by one request of the source.
+// neighbours are overflow files side by side in a tar or zip archive, read with one request to the source.
 type neighbours struct {
 	f     *Fill
 	files []*neighbour // in the order of the archive
 }
 
-// neighbour is one of them; its bytes go into the cache.
+// neighbour is one overflow file; its bytes go into the cache.
 type neighbour struct {
 	*located
 	b    []byte
-	done func(error) // ends the read for those that wait for it
+	done func(error) // ends the read for its waiters
 }
 
-// begin and end bound the file in the archive, with the headers that must be read too.
+// begin and end bound the file in the archive, including the headers that must be read too.
 func (x *located) begin() int64 { return x.from.Off - x.from.Head }
 func (x *located) end() int64 {
 	if x.from.Zip != (manifest.Zip{}) {
@@ -42,8 +42,8 @@ func (x *located) end() int64 {
 	return x.from.Off + x.a.Size
 }
 
-// ReadMany reads overflow files into buf, one after the other. Neighbours in an archive are read by one request of the
-// source, which readers that come meanwhile wait for. Files that it reads from the source do not stay in the cache.
+// ReadMany reads overflow files into buf, one after the other. It reads neighbours in an archive with one request to
+// the source; concurrent readers wait for that request. Files that it reads from the source do not stay in the cache.
 func (f *Fill) ReadMany(ctx context.Context, rs []datapath.RangeRead, buf []byte) {
 	began := f.readNeighbours(rs)
 	for i := range rs {
@@ -63,7 +63,7 @@ func (f *Fill) ReadMany(ctx context.Context, rs []datapath.RangeRead, buf []byte
 	}
 }
 
-// readNeighbours starts to read the files that are neither in the cache nor being read, and returns these.
+// readNeighbours starts reading the files that are neither cached nor being read, and returns their pieces.
 func (f *Fill) readNeighbours(rs []datapath.RangeRead) (began []PieceID) {
 	var all []*neighbour
 	for _, x := range f.inSourceOrder(inosOf(rs)) {
@@ -95,10 +95,10 @@ func inosOf(rs []datapath.RangeRead) []metadata.Ino {
 	return inos
 }
 
-// mostTogether is the most bytes that one request reads: they lie in one buffer.
+// mostTogether bounds the bytes that one request reads: they must fit in one buffer.
 func (f *Fill) mostTogether() int64 { return min(maxNeighbours, int64(f.bufs.In.Size())) }
 
-// inArchive reports whether a file overflows, and lies in an archive that is read by offset, so that it can be read
+// inArchive reports whether a file overflowed and lies in an archive that is read by offset, so that it can be read
 // together with its neighbours.
 func (f *Fill) inArchive(x *located) bool {
 	if x.err != nil || !IsOverflow(&x.a) || x.a.Size == 0 || x.a.Size > stagein.DefaultStripe || x.from.Sparse || !x.from.Known() {
@@ -108,18 +108,18 @@ func (f *Fill) inArchive(x *located) bool {
 	return err == nil && inRuns(kind) && x.end()-x.begin() <= f.mostTogether()
 }
 
-// follows reports whether x lies behind before in the same archive, with little between them.
+// follows reports whether x lies behind before in the same archive, with at most overGap bytes between.
 func (x *located) follows(before *located) bool {
 	gap := x.begin() - before.end()
 	return x.from.Source == before.from.Source && gap >= 0 && gap <= overGap
 }
 
-// mostSide is how many inodes on either side of a file are tried as its neighbours. Most datasets number their inodes in
-// the order of the archive; the origins decide.
+// mostSide is how many inodes on either side of a file are tried as its neighbours. Most datasets number inodes in
+// archive order; the origins decide.
 const mostSide = 128
 
-// Neighbours returns the wanted overflow files that one request of the source reads together with the file ino: those
-// beside it in the same run of the archive.
+// Neighbours returns the wanted overflow files that one request to the source reads together with the file ino: those
+// next to it in the same run of the archive.
 func (f *Fill) Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) (all []metadata.Ino) {
 	x := f.locate(ino)
 	if !f.inArchive(&x) {
@@ -153,7 +153,7 @@ func (f *Fill) Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) (all
 	return all
 }
 
-// read reads all files. A file that cannot be read with the others is read by itself, which retries and reports.
+// read reads all files. It reads a file that cannot be read with the others by itself, with retries and error reports.
 func (c *neighbours) read() {
 	err := c.together()
 	for _, x := range c.files {
@@ -167,7 +167,7 @@ func (c *neighbours) read() {
 	}
 }
 
-// together reads the bytes of all files; those with an error of their own are wrong.
+// together reads the bytes of all files with one request. It sets err of each file that is damaged.
 func (c *neighbours) together() error {
 	first, last := c.files[0], c.files[len(c.files)-1]
 	src, err := c.f.src.OpenArchive(first.from.Source)

@@ -30,7 +30,7 @@ const (
 	besideSize  = 70_000
 )
 
-// besideContents is what the files contain: it cannot be compressed.
+// besideContents is the content of the files; it is incompressible.
 var besideContents = sync.OnceValue(func() []byte {
 	b, r := make([]byte, 0, besideFiles*besideSize), rand.New(rand.NewPCG(1, 2))
 	for len(b) < cap(b) {
@@ -41,8 +41,8 @@ var besideContents = sync.OnceValue(func() []byte {
 
 func besideContent(i int) []byte { return besideContents()[i*besideSize:][:besideSize] }
 
-// beside is a fill on a node that has room for about half of the files of an archive, and the records of those that
-// overflow, in the order of the archive.
+// beside returns a fill on a node with room for about half of an archive, and the records of the overflow files in
+// archive order.
 func beside(t *testing.T, name string) (*jobtest.Job, *fill.Fill, []manifest.Record) {
 	t.Helper()
 	var members []stageintest.Member
@@ -84,7 +84,7 @@ func beside(t *testing.T, name string) (*jobtest.Job, *fill.Fill, []manifest.Rec
 	return j, f, over
 }
 
-// runsOf is the files that one request reads together, as Neighbours says, by its first one.
+// runsOf returns the groups of files that Neighbours reads in one request; each group begins with the file asked for.
 func runsOf(f *fill.Fill, over []manifest.Record) (runs [][]datapath.RangeRead) {
 	left := make(map[metadata.Ino]bool)
 	for _, r := range over {
@@ -119,7 +119,7 @@ func wantBeside(t *testing.T, over []manifest.Record, r *datapath.RangeRead) {
 	}
 }
 
-// TestNeighbours: overflow files that lie side by side in an archive are read by one request of the source. They do not
+// TestNeighbours: overflow files that are adjacent in an archive are read in one request to the source. They do not
 // stay in the cache.
 func TestNeighbours(t *testing.T) {
 	for _, name := range []string{"a.tar", "a.zip"} {
@@ -146,7 +146,7 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// TestNeighboursMeetReaders: readers that come while neighbours are read wait for the same request.
+// TestNeighboursMeetReaders: readers that arrive while neighbours are being read wait for the same request.
 func TestNeighboursMeetReaders(t *testing.T) {
 	j, f, over := beside(t, "a.tar")
 	rs := runsOf(f, over)[0]
@@ -178,14 +178,14 @@ func TestNeighboursMeetReaders(t *testing.T) {
 	for i := range rs {
 		wantBeside(t, over, &rs[i])
 	}
-	// A reader that came after the request was over reads by itself.
+	// A reader that arrived after the request ended reads by itself.
 	if n := reads.Load(); n > int64(1+len(meet)) {
 		t.Errorf("%d requests", n)
 	}
 }
 
-// TestNeighboursOfFaults: a file that cannot be read with its neighbours is read again by itself, and only its own reader
-// gets an error; so it is when no request succeeds.
+// TestNeighboursOfFaults: a file that cannot be read with its neighbours is read again alone, and only its own reader
+// gets an error. The same holds when no request succeeds.
 func TestNeighboursOfFaults(t *testing.T) {
 	j, f, over := beside(t, "a.tar")
 	rs := runsOf(f, over)[0]

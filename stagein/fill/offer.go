@@ -14,22 +14,22 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// Peers is the fills of the same dataset on the other nodes.
+// Peers reaches the fills of the same dataset on the other nodes.
 type Peers interface {
-	// Offer makes an offer to a node. It waits until the node knows the dataset.
+	// Offer sends an offer to a node. It waits until the node knows the dataset.
 	Offer(ctx context.Context, to metadata.NodeID, c Offer) (granted []bool, err error)
-	// Put writes all of p at off of the object of ino on a node.
+	// Put writes all of p to the object of ino on a node, at offset off.
 	Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error
-	// PutAll is that of Target.
+	// PutAll is Target.PutAll on a node.
 	PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error)
-	// Complete tells a node the result of an offer that it granted.
+	// Complete reports to a node the result of an offer that it granted.
 	Complete(ctx context.Context, to metadata.NodeID, l Completion) error
 }
 
-// Offer is a node's offer to fetch pieces for their owner (work stealing). It travels as JSON.
+// Offer is a node's offer to fetch pieces for their owner (work stealing). It is sent as JSON.
 type Offer struct {
 	By          metadata.NodeID `json:"by"`
-	Incarnation uint64          `json:"incarnation"` // of that node's fill; offers of an earlier one are void
+	Incarnation uint64          `json:"incarnation"` // of that node's fill; offers of earlier incarnations are void
 	Pieces      []PieceID       `json:"pieces"`
 }
 
@@ -38,18 +38,18 @@ type Completion struct {
 	By          metadata.NodeID `json:"by"`
 	Incarnation uint64          `json:"incarnation"`
 	Pieces      []PieceID       `json:"pieces"`
-	// Sums has the xxh3-128 of each piece that was stored; empty for one that could not be fetched.
+	// Sums holds the xxh3-128 of each stored piece, and is empty for a piece that could not be fetched.
 	Sums [][]byte `json:"sums"`
 }
 
-// errWithdrawn ends a flight whose offer was withdrawn: the piece has no fetcher again.
+// errWithdrawn ends a flight whose offer was withdrawn: nothing fetches the piece any more.
 var errWithdrawn = errors.New("offer withdrawn")
 
-// offerTimeout bounds the wait for a piece that another node has offered to fetch. Then it is fetched here.
+// offerTimeout bounds the wait for a piece that another node offered to fetch. After it, the owner fetches the piece.
 const offerTimeout = 2 * time.Minute
 
-// Accept grants those of the pieces that are neither here, as a replica either, nor on their way, have not overflowed, and
-// have room. Pieces that were dropped, or have a checksum that no completion has, are fetched here, where they are compared.
+// Accept grants pieces that are not present, not in flight, have no replica here, have not overflowed, and fit. This
+// node itself fetches and compares pieces that were dropped, or of which only the CRC-32C is known.
 func (f *Fill) Accept(c Offer) []bool {
 	fits, comparable := f.fits(c.Pieces), comparableIn(f, c.Pieces)
 	return f.flights.grant(c, func(i int) bool {
@@ -58,7 +58,7 @@ func (f *Fill) Accept(c Offer) []bool {
 	})
 }
 
-// comparableIn reports, for each of the pieces that another node offers to fetch, whether its completion can be compared.
+// comparableIn reports, for each piece of an offer, whether its completion can be compared with the known checksum.
 func comparableIn(f *Fill, ps []PieceID) func(i int) bool {
 	if !f.cfg.Origins.Staged {
 		return func(int) bool { return true }
@@ -83,7 +83,7 @@ func (f *Fill) Complete(l Completion) error {
 	for i, p := range l.Pieces {
 		fl := f.flights.offered(p, l.By, l.Incarnation)
 		if fl == nil {
-			continue // was withdrawn
+			continue // the offer was withdrawn
 		}
 		a, err := f.resultOf(p, l.Sums[i])
 		if err != nil {
@@ -96,13 +96,13 @@ func (f *Fill) Complete(l Completion) error {
 	return f.commit(all)
 }
 
-// completeLocal is Complete for pieces that this node has fetched itself.
+// completeLocal is Complete for pieces that this node itself fetched.
 func (f *Fill) completeLocal(ps []*item) error {
 	var all []stored
 	for _, x := range ps {
 		fl := f.flights.offered(x.PieceID, f.cfg.Self, f.incarnation)
 		switch {
-		case fl == nil: // was withdrawn
+		case fl == nil: // the offer was withdrawn
 		case !x.stored:
 			f.finish(x.PieceID, fl, errWithdrawn)
 		default:
@@ -112,7 +112,7 @@ func (f *Fill) completeLocal(ps []*item) error {
 	return f.commit(all)
 }
 
-// commit records pieces as present, and ends the waits for them. Those that the source has changed are fetched here.
+// commit records pieces as present and ends their flights. It withdraws changed pieces: they are refetched here.
 func (f *Fill) commit(all []stored) error {
 	all = slices.DeleteFunc(all, func(a stored) bool {
 		err := compareSource(f, a.PieceID, a.sum, nil)
@@ -131,7 +131,7 @@ func (f *Fill) commit(all []stored) error {
 		}
 		f.finish(a.PieceID, a.fl, err)
 	}
-	return nil
+	return err
 }
 
 // stored is a piece that the journal is about to record as present.

@@ -20,14 +20,14 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// held is the reads of a source that are held back, and those that are let through.
+// held blocks the reads of a source, except for the paths that are let through.
 type held struct {
-	gate chan struct{} // closed when all are
-	n    atomic.Int64  // held now
-	most atomic.Int64  // at a time
+	gate chan struct{} // closed to let all reads through
+	n    atomic.Int64  // reads blocked now
+	most atomic.Int64  // maximum of n
 	mu   sync.Mutex
-	seen map[string]bool // guarded by mu; paths that were read
-	free map[string]bool // guarded by mu; that are not held
+	seen map[string]bool // guarded by mu; paths with a read
+	free map[string]bool // guarded by mu; paths whose reads are not blocked
 }
 
 func (h *held) read(path string, _ int64) {
@@ -45,7 +45,7 @@ func (h *held) read(path string, _ int64) {
 	<-h.gate
 }
 
-// let has reads of a path go through that nobody has begun; false if somebody has.
+// let lets the reads of a path through unless one has begun, and returns whether it did.
 func (h *held) let(path string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,7 +53,7 @@ func (h *held) let(path string) bool {
 	return h.free[path]
 }
 
-// treeFill is the fill of a directory of n small files on its only node.
+// treeFill returns the fill of a directory of n small files on its only node.
 func treeFill(t *testing.T, n int) (*jobtest.Job, *fill.Fill, *stageintest.MemFiles) {
 	return treeFillOf(t, n, 1000)
 }
@@ -82,8 +82,8 @@ func treeFillOf(t *testing.T, n, size int) (*jobtest.Job, *fill.Fill, *stageinte
 	return j, f, files
 }
 
-// TestReadsByItself: who fetches a small file reads it by itself: nobody is woken to
-// read it, nor to take what was read.
+// TestReadsByItself: the worker that fetches a small file also reads it: no other goroutine is woken to read the file
+// or to take the data.
 func TestReadsByItself(t *testing.T) {
 	j, f, _ := treeFill(t, 20)
 	var reads, others atomic.Int64
@@ -101,8 +101,8 @@ func TestReadsByItself(t *testing.T) {
 	}
 }
 
-// TestOpensAheadOfReads: files of a directory are opened while others are read, more than
-// are read at a time; and one that somebody asks for while it waits is read at once.
+// TestOpensAheadOfReads: files of a directory are opened while others are read, more of them than are read
+// concurrently; a demand for a file that waits is read at once.
 func TestOpensAheadOfReads(t *testing.T) {
 	h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
 	ctx := context.Background()
@@ -123,7 +123,7 @@ func TestOpensAheadOfReads(t *testing.T) {
 	if path == "" {
 		t.Fatal("no file is open that is not read")
 	}
-	if err := f.Need(ctx, p.Ino, 0, 1000); err != nil { // the others are held
+	if err := f.Need(ctx, p.Ino, 0, 1000); err != nil { // the reads of the other files are blocked
 		t.Fatal(err)
 	}
 	close(h.gate)
@@ -141,8 +141,8 @@ func TestOpensAheadOfReads(t *testing.T) {
 	}
 }
 
-// TestFilesPassTheGate: at the beginning few bytes of a directory's files are read ahead at a time, too, and
-// one that waits for that is read at once when somebody asks for it.
+// TestFilesPassTheGate: during startup the bytes of a directory's files that are read ahead concurrently are limited,
+// too, and a demand for a file that waits for the limit is read at once.
 func TestFilesPassTheGate(t *testing.T) {
 	h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
 	ctx := context.Background()
@@ -164,7 +164,7 @@ func TestFilesPassTheGate(t *testing.T) {
 	if path == "" {
 		t.Fatal("no file is open that is not read")
 	}
-	if err := f.Need(ctx, p.Ino, 0, 1000); err != nil { // the others are held
+	if err := f.Need(ctx, p.Ino, 0, 1000); err != nil { // the reads of the other files are blocked
 		t.Fatal(err)
 	}
 	if most := h.most.Load(); most > fill.MinInFlight/size {
@@ -183,13 +183,13 @@ func TestFilesPassTheGate(t *testing.T) {
 	}
 }
 
-// TestOpensSlowly: at the beginning few files of a directory are opened ahead, and when all are taken nobody
-// waits for its end.
+// TestOpensSlowly: during startup few files of a directory are opened ahead; once all files are taken, the fill does
+// not wait for the end of startup.
 func TestOpensSlowly(t *testing.T) {
 	const files = 40
 	for _, tt := range []struct {
 		name  string
-		ends  bool // the beginning, before all files are taken
+		ends  bool // startup ends before all files are taken
 		worst int64
 	}{{"beginning", false, fill.FirstWorkers}, {"later", true, files}} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestOpensSlowly(t *testing.T) {
 				t.Errorf("%d files are open, want at most %d", got, tt.worst)
 			}
 			close(h.gate)
-			if err := <-done; err != nil { // the beginning goes on for a gateEarly, or for ever
+			if err := <-done; err != nil { // startup lasts for a gateEarly, or for ever
 				t.Fatal(err)
 			}
 			if got := f.Progress(); got.Files != files {
@@ -228,8 +228,7 @@ func TestOpensSlowly(t *testing.T) {
 	}
 }
 
-// waiting is a piece that is on its way, and of which nothing was read: its reads go
-// through from now on.
+// waiting returns a piece in flight that was not read yet; its reads are let through from now on.
 func waiting(f *fill.Fill, files *stageintest.MemFiles, h *held) (fill.PieceID, string) {
 	for _, p := range f.Flights() {
 		path := "/src/tree/" + pathOf(files, p.Ino)

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// imageFolder is a tree as training programs have it.
+// imageFolder returns a tree laid out as for torchvision's ImageFolder.
 func imageFolder(t *testing.T) (*stageintest.MemFiles, []string) {
 	t.Helper()
 	var b strings.Builder
@@ -47,7 +47,7 @@ func imageFolder(t *testing.T) (*stageintest.MemFiles, []string) {
 	return m, paths
 }
 
-// listOf is the paths of a node's pieces in the order of its fill.
+// listOf returns the paths of a node's pieces in the order of its fill.
 func listOf(t *testing.T, files *stageintest.MemFiles, node metadata.NodeID, o stagein.Order, list []string) []string {
 	t.Helper()
 	m := stageintest.ClusterMap(3)
@@ -66,11 +66,11 @@ func listOf(t *testing.T, files *stageintest.MemFiles, node metadata.NodeID, o s
 	return paths
 }
 
-// TestOrderSeed: the nodes together fetch the files in the order in which a
-// program that numbers them as ImageFolder does shuffles them.
+// TestOrderSeed: together the nodes fetch the files in the order of a program that numbers them like ImageFolder and
+// shuffles them.
 func TestOrderSeed(t *testing.T) {
 	files, paths := imageFolder(t)
-	// The twin of torchvision's make_dataset: classes, in each directories as strings, in each the names.
+	// The twin of torchvision's make_dataset: classes; per class, directories sorted as strings; per directory, names.
 	isImage := func(p string) bool { return filepath.Ext(p) != ".txt" && filepath.Ext(p) != ".DS_Store" }
 	sorted := slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return !isImage(p) })
 	sort.Slice(sorted, func(i, k int) bool {
@@ -103,7 +103,7 @@ func cutPath(p string) (dir, name string) {
 	return p[:max(i, 0)], p[i+1:]
 }
 
-// TestOrders: each order has all files of the node, once.
+// TestOrders: each order contains every file of the node exactly once.
 func TestOrders(t *testing.T) {
 	files, paths := imageFolder(t)
 	var mine []string
@@ -136,8 +136,8 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// TestFirst: a node counts the samples that are there from the beginning of the order, by its own part alone; a
-// file fetched out of turn counts when the gap before it is closed. Without an order of samples there is no first.
+// TestFirst: a node counts the samples present from the beginning of the order, in its own part alone; a file fetched
+// out of turn counts once the gap before it is closed. Without an order of samples the count is not defined.
 func TestFirst(t *testing.T) {
 	files, paths := imageFolder(t)
 	list := slices.Clone(paths)

@@ -13,24 +13,24 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// ErrOverflow says that this node owns a piece without having room for it: ReadOverflow reads it from the source.
-var ErrOverflow = fmt.Errorf("there is no room for it here: %w", syscall.ENOSPC)
+// ErrOverflow reports that this node owns a piece but has no room for it: ReadOverflow reads it from the source.
+var ErrOverflow = fmt.Errorf("no room on this node: %w", syscall.ENOSPC)
 
-// errNoRoom says that a piece is not even read, because it does not fit.
-var errNoRoom = fmt.Errorf("this node has no room for it: %w", syscall.ENOSPC)
+// errNoRoom reports that a piece was not even read, because it does not fit.
+var errNoRoom = fmt.Errorf("file does not fit on this node: %w", syscall.ENOSPC)
 
-// Overflow is what a node owns of a dataset and has no room for.
+// Overflow counts the part of a dataset that a node owns and has no room for.
 type Overflow struct {
 	Files int64 `json:"files"`
 	Bytes int64 `json:"bytes"`
 }
 
-// overflow is the pieces that this node owns and has no room for: they belonged to lost nodes, or their room was used
-// meanwhile. Their owner reads them through from the source, for all nodes.
+// overflow tracks the pieces that this node owns and has no room for: they belonged to lost nodes, or their room was
+// used meanwhile. Their owner reads them through from the source, for all nodes.
 type overflow struct {
 	mu     sync.Mutex
 	pieces *pieceSet                 // guarded by mu
-	files  map[metadata.Ino]struct{} // guarded by mu; those in stripes
+	files  map[metadata.Ino]struct{} // guarded by mu; only striped files
 	sum    Overflow                  // guarded by mu
 }
 
@@ -70,14 +70,14 @@ func (d *overflow) add(p PieceID, n int64, striped bool) {
 	d.sum.Files++
 }
 
-// Overflow returns what this node owns, has no room for, and reads through instead.
+// Overflow returns the pieces that this node owns, has no room for, and reads through instead, as totals.
 func (f *Fill) Overflow() Overflow {
 	f.overflow.mu.Lock()
 	defer f.overflow.mu.Unlock()
 	return f.overflow.sum
 }
 
-// Overflowed reports whether a file that is whole on one node overflowed here.
+// Overflowed reports whether a file that is whole on one node has overflowed here.
 func (f *Fill) Overflowed(ino metadata.Ino) bool { return f.overflow.has(PieceID{Ino: ino}) }
 
 // hasRoom reports whether n more bytes of a file fit.
@@ -85,7 +85,7 @@ func (f *Fill) hasRoom(ino metadata.Ino, n int64) bool {
 	return f.cfg.Room == nil || f.cfg.Room(ino, n)
 }
 
-// fits reports, for each of the pieces that another node offers to fetch, whether there is room for it. Sizes are looked up
+// fits returns a function that reports, for each piece of an offer, whether there is room for it. It looks up sizes
 // only if there is little room.
 func (f *Fill) fits(ps []PieceID) func(i int) bool {
 	if f.hasRoom(0, int64(len(ps))*largePiece) {
@@ -108,7 +108,7 @@ func (f *Fill) fits(ps []PieceID) func(i int) bool {
 	return func(i int) bool { return fit[i] }
 }
 
-// fitting returns those of parts that fit, p first.
+// fitting returns the parts that fit, reserving room for p first.
 func (f *Fill) fitting(parts []*item, p PieceID) []*item {
 	all := int64(0)
 	takes := func(x *item) int64 {
@@ -126,7 +126,7 @@ func (f *Fill) fitting(parts []*item, p PieceID) []*item {
 	for _, x := range parts {
 		n := takes(x)
 		if x.PieceID == p {
-			n = 0 // it is counted
+			n = 0 // already counted
 		}
 		if x.PieceID == p || f.hasRoom(x.Ino, all+n) {
 			fit, all = append(fit, x), all+n
@@ -135,8 +135,8 @@ func (f *Fill) fitting(parts []*item, p PieceID) []*item {
 	return fit
 }
 
-// moveToOverflow makes a piece that does not fit an overflow, and reports whether it can be read through. What was
-// stored of it is removed if nothing else of the file is here. The caller holds its flight.
+// moveToOverflow makes a piece that does not fit an overflow piece, and reports whether it can be read through. It
+// removes partial data if the file has no other piece. The caller holds the piece's flight.
 func (f *Fill) moveToOverflow(p PieceID) bool {
 	from, a, err := f.cfg.Files.Origin(p.Ino)
 	if err != nil || !f.reachable(from) {
@@ -167,8 +167,8 @@ func (f *Fill) reachable(from manifest.Origin) bool {
 type extent struct {
 	PieceID
 	size     int64 // of the piece
-	at       int64 // where it begins in the object
-	from, to int64 // what is wanted, in the object
+	at       int64 // where the piece begins in the object
+	from, to int64 // wanted range in the object
 }
 
 // extents cuts [off, off+n) of this node's object of the file a into extents.
@@ -189,7 +189,7 @@ func (f *Fill) extents(a *metadata.Attr, off, n int64) []extent {
 	return all
 }
 
-// WarmOverflow returns when the cache has what ReadOverflow reads of a range.
+// WarmOverflow returns once the cache has the pieces that ReadOverflow needs for a range.
 func (f *Fill) WarmOverflow(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
@@ -205,8 +205,8 @@ func (f *Fill) WarmOverflow(ctx context.Context, ino metadata.Ino, off, n int64)
 	return nil
 }
 
-// ReadOverflow fills p from off of this node's object of ino after Need has returned ErrOverflow: what overflowed comes from
-// the source through the cache, the rest from here.
+// ReadOverflow fills p from offset off of this node's object of ino after Need has returned ErrOverflow. It reads
+// overflow pieces from the source through the cache, and the others from this node.
 func (f *Fill) ReadOverflow(ctx context.Context, ino metadata.Ino, p []byte, off int64, here func(p []byte, off int64) (int, error)) (n int, err error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
@@ -215,7 +215,7 @@ func (f *Fill) ReadOverflow(ctx context.Context, ino metadata.Ino, p []byte, off
 	for _, x := range f.extents(&a, off, int64(len(p))) {
 		b := p[x.from-off : x.to-off]
 		if x.from-off != int64(n) {
-			break // no extent lies between
+			break // no extent covers the gap
 		}
 		k := len(b)
 		if f.present.has(x.PieceID) {
@@ -237,8 +237,8 @@ func (f *Fill) viewOverflow(ctx context.Context, a *metadata.Attr, x *extent, se
 	return f.cache.View(ctx, x.PieceID, x.size, f.spawn, func(b []byte) error { return f.readThrough(x.PieceID, a, b) }, see)
 }
 
-// Missing counts the files that this node owns, could not fetch when it last tried, and does not have yet, and returns
-// the reason for one of these. A pass that was cut short has no reason, and counts for nothing.
+// Missing counts the files that this node owns, could not fetch in the last pass, and still lacks, and returns the
+// reason for one of them. A pass that was cut short has no reason, and does not count.
 func (f *Fill) Missing() (n int64, why error) {
 	f.mu.Lock()
 	all, why := f.unfetched, f.lack
@@ -273,8 +273,8 @@ func (f *Fill) reportMissing(list []PieceID) {
 	}
 }
 
-// outcome is the result of fetching a piece of this node: nil, ErrOverflow, or EIO whatever the source said, because the
-// reader did nothing wrong.
+// outcome maps the result of fetching a piece to nil, ErrOverflow or EIO. It is EIO whatever the source's error was,
+// because the reader did nothing wrong.
 func (f *Fill) outcome(p PieceID, err error) error {
 	var store *storeError
 	switch {
@@ -293,19 +293,19 @@ func (f *Fill) outcome(p PieceID, err error) error {
 	return fmt.Errorf("%v: %w", err, syscall.EIO)
 }
 
-// transient reports whether an error of the source may pass.
+// transient reports whether an error of the source may be transient.
 func transient(err error) bool {
 	passing := []error{syscall.EIO, syscall.ETIMEDOUT, syscall.EAGAIN, syscall.EINTR, syscall.ENETDOWN, syscall.ENOMEM}
 	return slices.ContainsFunc(passing, func(no error) bool { return errors.Is(err, no) })
 }
 
-// storeError is of what was read, and could not be stored.
+// storeError reports that data was read from the source but could not be stored.
 type storeError struct{ err error }
 
 func (e *storeError) Error() string { return e.err.Error() }
 func (e *storeError) Unwrap() error { return e.err }
 
-// put stores what was read of a piece.
+// put stores bytes of a piece that were read from the source.
 func (f *Fill) put(ctx context.Context, ino metadata.Ino, b []byte, off int64) error {
 	if err := f.cfg.Put(ctx, ino, b, off); err != nil {
 		return &storeError{err}

@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// crammed is a fill of a directory of n files, that has ended, on a node that had room for so many bytes.
+// crammed returns the finished fill of a directory of n files on a node with the given room.
 func crammed(t *testing.T, n int, room int64, asks bool) (*jobtest.Job, *fill.Fill, []manifest.Record) {
 	t.Helper()
 	j, f, files := treeFill(t, n)
@@ -67,9 +67,9 @@ func crammed(t *testing.T, n int, room int64, asks bool) (*jobtest.Job, *fill.Fi
 	return j, f, regular
 }
 
-// TestDisplacedIsReadThrough: what a node has no room for is no trouble, is counted, and is read from the source,
-// once for all who read it; what there is room for is stored. It does not matter whether that is asked for
-// or found when it is stored.
+// TestDisplacedIsReadThrough: a file that does not fit is no error, is counted, and is read from the source, once for
+// all its readers; a file that fits is stored. This holds whether the room is checked in advance or the shortage is
+// found on storing.
 func TestDisplacedIsReadThrough(t *testing.T) {
 	for _, asks := range []bool{true, false} {
 		j, f, files := crammed(t, 20, 5000, asks)
@@ -94,7 +94,7 @@ func TestDisplacedIsReadThrough(t *testing.T) {
 	}
 }
 
-// wantObject reads all of a node's object of a file, and is 1 if it is overflowed.
+// wantObject reads all of a node's object of a file and returns 1 if the file overflowed, else 0.
 func wantObject(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record) (overflowed int64) {
 	t.Helper()
 	var number byte
@@ -122,7 +122,7 @@ func wantObject(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record) 
 	return overflowed
 }
 
-// TestDisplacedSourceChanges: an overflowed file that has changed in the source is EIO, and is named.
+// TestDisplacedSourceChanges: reading an overflow file that changed in the source fails with EIO and reports its name.
 func TestDisplacedSourceChanges(t *testing.T) {
 	j, f, files := crammed(t, 5, 0, true)
 	r := &files[3]
@@ -137,8 +137,8 @@ func TestDisplacedSourceChanges(t *testing.T) {
 	}
 }
 
-// TestDisplacedStays: what has no room is neither taken from who brings it nor fetched again, also when there is
-// room.
+// TestDisplacedStays: an overflow file is neither accepted from another node nor fetched again, even if there is room
+// by then.
 func TestDisplacedStays(t *testing.T) {
 	_, f, files := crammed(t, 5, 0, true)
 	f.Config().Room = nil

@@ -17,12 +17,12 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// fetchPacked fetches a piece of a compressed tar, with all other pieces that this node
-// lacks: a piece is reached only through those before it.
-// Concurrent callers share one reading (single-flight), which ends with the fill.
+// fetchPacked fetches a piece of a compressed tar, and with it all other pieces that this node lacks, because a piece
+// is reached only by unpacking everything before it. Concurrent callers share one pass (single-flight), which ends with
+// the fill.
 func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
 	_, err, _ := f.unpacks.Do(strconv.FormatUint(uint64(n), 10), func() (any, error) {
-		if f.present.has(p) { // read since the caller looked
+		if f.present.has(p) { // fetched since the caller looked
 			return nil, nil
 		}
 		return nil, unpacking{Fill: f, m: m, n: n}.all(p)
@@ -38,15 +38,15 @@ func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
 	return fmt.Errorf("inode %v: was not unpacked: %w", p.Ino, syscall.EAGAIN)
 }
 
-// unpacking is one reading of a compressed tar, for all its files that this node lacks.
+// unpacking is one pass over a compressed tar, for all its files that this node lacks.
 type unpacking struct {
 	*Fill
 	m   cluster.Map
-	n   uint32 // of the source
-	dry bool   // nothing is stored
+	n   uint32 // number of the source
+	dry bool   // compare only, store nothing
 }
 
-// all fetches wanted, and the other files of its compressed tar that this node lacks, has no replica of, and has room for.
+// all fetches wanted and the other files of its compressed tar that are missing here, have no replica here, and fit.
 func (u unpacking) all(wanted PieceID) error {
 	var parts []*item
 	err := u.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
@@ -82,8 +82,8 @@ func (u unpacking) item(p part) *item {
 	return &item{part: p, sum: archive.Hasher{Size: p.n}, want: checker(u.Fill, p.PieceID, p.n)}
 }
 
-// unchanged returns parts without those that were dropped and have other bytes in the source now. Nothing but the right
-// bytes is written to the objects of the others: a kernel view may read them.
+// unchanged removes from parts the dropped pieces that have changed in the source. It reads them in a dry run first,
+// because only the right bytes may be written to an object: a kernel view may read it.
 func (u unpacking) unchanged(parts []*item) ([]*item, error) {
 	var dropped []*item
 	for _, x := range parts {
@@ -100,7 +100,7 @@ func (u unpacking) unchanged(parts []*item) ([]*item, error) {
 	return slices.DeleteFunc(parts, func(x *item) bool { return changed[x.PieceID] }), err
 }
 
-// read reads a compressed tar up to the last of parts, and stores them here.
+// read reads a compressed tar up to the end of the last part, and stores the parts here.
 func (u unpacking) read(parts []*item) error {
 	if len(parts) == 0 {
 		return nil
@@ -120,7 +120,7 @@ func (u unpacking) readFrom(src *archive.Content, parts []*item) error {
 	for next := 0; next < len(parts); {
 		p, err := from.Next()
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%s: unpacks to less than it did: %w", src.Name, syscall.ESTALE)
+			return fmt.Errorf("%s: unpacked size shrank since the scan: the archive has changed: %w", src.Name, syscall.ESTALE)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", src.Name, err)
@@ -134,8 +134,8 @@ func (u unpacking) readFrom(src *archive.Content, parts []*item) error {
 	return src.Unchanged()
 }
 
-// keep stores the bytes of parts that p has, from the first part on that is not whole, and
-// returns the part that is then the first.
+// keep stores the bytes in p that belong to parts, starting at parts[next], the first incomplete part. It returns the
+// index of the first part that is still incomplete.
 func (u unpacking) keep(parts []*item, next int, p *source.Piece) (int, error) {
 	for i := next; i < len(parts) && parts[i].begin() < p.End(); i++ {
 		x := parts[i]
@@ -153,7 +153,7 @@ func (u unpacking) keep(parts []*item, next int, p *source.Piece) (int, error) {
 			}
 		}
 		if x.end() > p.End() {
-			continue // never a sparse one
+			continue // never a sparse part
 		}
 		if err := u.commit(x); err != nil {
 			return next, err
@@ -163,7 +163,7 @@ func (u unpacking) keep(parts []*item, next int, p *source.Piece) (int, error) {
 	return next, nil
 }
 
-// commit records a piece that came with another, and ends the waits for it.
+// commit records a piece that arrived in the pass, and ends its flight.
 func (u unpacking) commit(x *item) error {
 	if u.present.has(x.PieceID) {
 		return nil
@@ -171,7 +171,7 @@ func (u unpacking) commit(x *item) error {
 	changed := compareSource(u.Fill, x.PieceID, x.sum.Sum128(), x.want)
 	x.changed = changed != nil
 	if u.dry {
-		return nil // the waiters get the result when the read ends
+		return nil // the waiters get the result when the pass ends
 	}
 	if changed == nil {
 		if err := u.journal.add(x.PieceID, x.sum.Sum128()); err != nil {
@@ -186,7 +186,7 @@ func (u unpacking) commit(x *item) error {
 	return nil
 }
 
-// put stores bytes of a part.
+// put stores bytes of a part, except in a dry run.
 func (u unpacking) put(x *item, b []byte, off int64) error {
 	if u.dry {
 		return nil

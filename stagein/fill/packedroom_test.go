@@ -13,8 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestPackedDoesNotFit: a compressed tar for which the nodes have no room is refused with what is needed, what there is and
-// what to do, whatever its format.
+// TestPackedDoesNotFit: a compressed tar that does not fit is refused, in every format, with the space needed, the
+// space available and what to do.
 func TestPackedDoesNotFit(t *testing.T) {
 	r := stageintest.Rand(t)
 	const each = 128 << 10
@@ -30,13 +30,13 @@ func TestPackedDoesNotFit(t *testing.T) {
 	}
 }
 
-// lastIn is the file that lies behind all others in its archive.
+// lastIn returns the last file of an archive.
 func lastIn(files []manifest.Record) metadata.Ino {
 	return slices.MaxFunc(files, func(a, b manifest.Record) int { return cmp.Compare(a.From.Off, b.From.Off) }).Attr.Ino
 }
 
-// TestCompanionsAreFetching: files of a compressed tar that come with another one are on their way, although no reader waits
-// for them: what is stored of them is no replica that an earlier run has left.
+// TestCompanionsAreFetching: files of a compressed tar that are unpacked along with another one are marked as being
+// fetched although no reader waits for them: their partial data is not taken for a replica left by an earlier run.
 func TestCompanionsAreFetching(t *testing.T) {
 	f, files := overflowing(t, stageintest.PackGzip(t, stageintest.ManySmall(t, stageintest.Rand(t), 20, 12_000)), new(flipFS), stageintest.QuietLog())
 	f.Config().Room = nil
@@ -54,7 +54,7 @@ func TestCompanionsAreFetching(t *testing.T) {
 	}
 }
 
-// TestUnpackingLeavesReplicas: a file of a compressed tar that is fetched brings the others along, but for those of which this
+// TestUnpackingLeavesReplicas: fetching a file of a compressed tar also stores the others, except those of which this
 // node has a replica.
 func TestUnpackingLeavesReplicas(t *testing.T) {
 	r := stageintest.Rand(t)

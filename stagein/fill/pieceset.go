@@ -17,10 +17,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/archive"
 )
 
-// PieceID names what is fetched at once: a file that is whole on one node, or a chunk of a striped one.
+// PieceID identifies the unit of fetching: a file that is whole on one node, or a chunk of a striped file.
 type PieceID struct {
 	Ino   metadata.Ino
-	Chunk uint32 // of the file; 0 for one that is whole
+	Chunk uint32 // of the file; 0 for a file that is whole on one node
 }
 
 // MarshalJSON writes [ino, chunk].
@@ -28,7 +28,7 @@ func (p PieceID) MarshalJSON() ([]byte, error) {
 	return json.Marshal([2]uint64{uint64(p.Ino), uint64(p.Chunk)})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON reads the format of MarshalJSON.
 func (p *PieceID) UnmarshalJSON(b []byte) error {
 	var v [2]uint64
 	err := json.Unmarshal(b, &v)
@@ -36,12 +36,13 @@ func (p *PieceID) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// pieceSet is the pieces on this node: a bit for each file, because inode numbers have no gaps, and a set for chunks.
+// pieceSet is a set of pieces: a bit per file, because inode numbers have no gaps, and a map for chunks after the
+// first.
 type pieceSet struct {
 	mu     sync.Mutex
-	bits   map[uint16][]uint64  // guarded by mu; by the part of the inode
-	chunks map[PieceID]struct{} // guarded by mu; those with a number
-	n      int64                // guarded by mu; pieces
+	bits   map[uint16][]uint64  // guarded by mu; by part number of the inode
+	chunks map[PieceID]struct{} // guarded by mu; pieces with a nonzero chunk number
+	n      int64                // guarded by mu; number of pieces
 }
 
 func newPieceSet() *pieceSet {
@@ -54,7 +55,7 @@ func (r *pieceSet) has(p PieceID) bool {
 	return r.holds(p)
 }
 
-// holds is has; mu is held.
+// holds is has for callers that hold mu.
 func (r *pieceSet) holds(p PieceID) bool {
 	if p.Chunk > 0 {
 		_, ok := r.chunks[p]
@@ -65,7 +66,7 @@ func (r *pieceSet) holds(p PieceID) bool {
 	return int(i/64) < len(w) && w[i/64]>>(i%64)&1 != 0
 }
 
-// add reports whether p was not there.
+// add adds p and reports whether it was absent.
 func (r *pieceSet) add(p PieceID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +86,7 @@ func (r *pieceSet) add(p PieceID) bool {
 	return true
 }
 
-// remove reports whether p was there.
+// remove removes p and reports whether it was in the set.
 func (r *pieceSet) remove(p PieceID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,8 +103,7 @@ func (r *pieceSet) remove(p PieceID) bool {
 	return true
 }
 
-// Has reports whether [off, off+n) of this node's object of ino can be read at
-// once, as far as that is known cheaply.
+// Has reports whether [off, off+n) of this node's object of ino can be read at once, as far as a cheap check can tell.
 func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
 	if !f.striped {
 		return f.present.has(PieceID{Ino: ino})
@@ -118,18 +118,17 @@ func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
 	return len(ps) > 0 && !slices.ContainsFunc(ps, func(chunk uint32) bool { return !f.present.has(PieceID{ino, chunk}) })
 }
 
-// The journal of a fill: which pieces are on this node's disk, so that a daemon
-// that is started again fetches only what was in flight.
+// The journal of a fill records which pieces are on this node's disk, so that a restarted daemon fetches only pieces
+// that were in flight.
 //
 //	magic    8 bytes   "BIVFILL" 01
 //	of       16 bytes  xxh3-128 of the manifest's digest and of the boot
 //	entries  32 bytes  ino 8, chunk 4, sum 16 (xxh3-128 of the piece; 0 is in the manifest), CRC-32C of these 28
 //
-// The sum droppedSum says that the piece is no longer here: it is damaged, and may be half overwritten.
-// Numbers are big endian. An entry is written when its piece is; a cut or
-// damaged one at the end was being written when the daemon died. Nothing is
-// synced: what a killed process wrote is there, and a machine that was booted
-// anew has another boot, for which the journal says nothing.
+// The sum droppedSum records that the piece is no longer here: it is damaged, and may be half overwritten. Numbers are
+// big endian. An entry is written after its piece. A truncated or damaged entry at the end was being written when the
+// daemon died. Nothing is synced: the writes of a killed process survive, and after a reboot the boot ID differs, so
+// that the journal is void.
 const (
 	journalMagic = "BIVFILL\x01"
 	journalHead  = 24
@@ -139,7 +138,7 @@ const (
 // droppedSum is the tombstone of a piece.
 var droppedSum = [16]byte([]byte("piece is dropped"))
 
-// journalFile is the part of an os.File that is written.
+// journalFile is the part of os.File that the journal uses.
 type journalFile interface {
 	io.WriterAt
 	io.Closer
@@ -152,8 +151,8 @@ type journal struct {
 	has map[PieceID][16]byte // guarded by mu; checksums by piece; nil: not kept in memory
 }
 
-// openJournal opens the journal at path and calls see with each of its entries.
-// One that is of something else is begun anew.
+// openJournal opens the journal at path and calls see for each of its entries. It starts a new journal if the one at
+// path belongs to another manifest or boot.
 func openJournal(path, digest, boot string, see func(p PieceID, sum [16]byte)) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -169,7 +168,7 @@ func openJournal(path, digest, boot string, see func(p PieceID, sum [16]byte)) (
 		err = f.Truncate(good)
 	}
 	if err != nil {
-		_ = f.Close() // nothing was written that counts
+		_ = f.Close() // nothing that counts was written
 		return nil, fmt.Errorf("journal %s: %w", path, err)
 	}
 	return &journal{f: f, off: good}, nil
@@ -180,7 +179,7 @@ func journalHeader(digest, boot string) []byte {
 	return append([]byte(journalMagic), of[:]...)
 }
 
-// readJournal returns how many bytes of a journal are good; 0 if none are.
+// readJournal returns how many bytes of a journal are valid, or 0 if none are.
 func readJournal(r io.Reader, head []byte, see func(p PieceID, sum [16]byte)) (int64, error) {
 	b := make([]byte, 1024*journalEntry)
 	n, err := io.ReadFull(r, b[:len(head)])
@@ -223,7 +222,7 @@ func (j *journal) add(p PieceID, sum [16]byte) error {
 	return j.addAll([]stored{{PieceID: p, sum: sum}})
 }
 
-// addAll adds entries in one write. If it fails, none of them counts.
+// addAll adds entries in one write. If the write fails, none of them counts.
 func (j *journal) addAll(all []stored) error {
 	b := make([]byte, 0, len(all)*journalEntry)
 	for i := range all {

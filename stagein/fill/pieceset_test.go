@@ -20,7 +20,7 @@ func randomPiece(r *rand.Rand) PieceID {
 	return p
 }
 
-// TestResidents compares with a plain set.
+// TestResidents compares the piece set with a plain set.
 func TestResidents(t *testing.T) {
 	r := stageintest.Rand(t)
 	have, twin := newPieceSet(), map[PieceID]bool{}
@@ -39,8 +39,8 @@ func TestResidents(t *testing.T) {
 	}
 }
 
-// TestJournal: what was added is found again, whatever is cut from the end, and
-// another manifest or another boot finds nothing.
+// TestJournal: added pieces are found again however much is cut from the end; with another manifest or after another
+// boot nothing is found.
 func TestJournal(t *testing.T) {
 	r := stageintest.Rand(t)
 	path := filepath.Join(t.TempDir(), "journal")

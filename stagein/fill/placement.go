@@ -8,11 +8,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// placement is how the pieces of a file are spread over the nodes.
+// placement describes how the pieces of a file are spread over the nodes.
 type placement struct {
 	a     metadata.Attr
-	chunk int64             // bytes of a piece
-	order []metadata.NodeID // of the stripe
+	chunk int64             // bytes per piece
+	order []metadata.NodeID // stripe order
 }
 
 func placementOf(m cluster.Map, a metadata.Attr) placement {
@@ -23,13 +23,13 @@ func placementOf(m cluster.Map, a metadata.Attr) placement {
 	return s
 }
 
-// pieces is how many pieces the file has.
+// pieces returns the number of pieces of the file.
 func (s *placement) pieces() uint32 { return uint32((s.a.Size + s.chunk - 1) / s.chunk) }
 
-// owner returns the node that the layout gives a piece.
+// owner returns the node that the layout assigns a piece to.
 func (s *placement) owner(chunk uint32) metadata.NodeID { return s.order[int(chunk)%len(s.order)] }
 
-// at is where a piece lies in the file, and in the object of self.
+// at returns a piece's position in the file, its length, and its offset in the object of self.
 func (s *placement) at(chunk uint32, self metadata.NodeID) (pos, n, off int64) {
 	pos = int64(chunk) * s.chunk
 	return pos, min(s.chunk, s.a.Size-pos), datapath.ObjectOffset(s.chunk, s.order, s.a.Size, int64(chunk), self)

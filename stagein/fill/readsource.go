@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/archive"
 )
 
-// PackedIn returns the number of the source that has a file, and whether that is a compressed tar, of which many files are
-// read in one go.
+// PackedIn returns the number of the source that contains a file, and whether that source is a compressed tar, of which
+// many files are read in one pass.
 func (f *Fill) PackedIn(ino metadata.Ino) (n uint32, packed bool, err error) {
 	from, _, err := f.cfg.Files.Origin(ino)
 	if err != nil {
@@ -22,8 +22,8 @@ func (f *Fill) PackedIn(ino metadata.Ino) (n uint32, packed bool, err error) {
 	return from.Source, kind.Packed(), err
 }
 
-// ReadSource reads files from the source, past the cache, in the order in which they lie there. It writes each to what to
-// returns, and then calls done. A compressed tar is unpacked once for all files. Only the end of ctx is an error.
+// ReadSource reads files from the source, bypassing the cache, in source order. It writes each to the writer that to
+// returns, then calls done. It unpacks a compressed tar once for all files. It returns an error only if ctx ends.
 func (f *Fill) ReadSource(ctx context.Context, inos []metadata.Ino, to func(metadata.Ino) io.Writer, done func(metadata.Ino, error)) error {
 	r := sourceReader{f: f}
 	defer r.close()
@@ -49,10 +49,10 @@ func (f *Fill) Explain(ino metadata.Ino, err error) string {
 	return x.explanation()
 }
 
-// Mismatch marks err as a mismatch: the source's bytes are not those that were staged.
+// Mismatch marks err as a mismatch: the source's bytes differ from the staged ones.
 func Mismatch(err error) error { return &mismatchError{err} }
 
-// located is a file and its origin.
+// located is a file with its origin.
 type located struct {
 	ino  metadata.Ino
 	from manifest.Origin
@@ -78,12 +78,12 @@ func (f *Fill) inSourceOrder(inos []metadata.Ino) []located {
 	return all
 }
 
-// sourceReader reads one file after the other.
+// sourceReader reads one file after another.
 type sourceReader struct {
 	f    *Fill
-	n    uint32 // the source of x
+	n    uint32 // number of the source that x unpacks
 	x    *archive.Unpacking
-	last *archive.Content // whose file x reads
+	last *archive.Content // the content whose file x reads
 }
 
 func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error {
@@ -112,7 +112,7 @@ func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error 
 	return err
 }
 
-// close ends what is being unpacked.
+// close closes the current unpacking pass.
 func (r *sourceReader) close() {
 	if r.x != nil {
 		r.x.Close()

@@ -14,9 +14,8 @@ import (
 // IsOverflow reports whether a file is read through from the source: no node stores it.
 func IsOverflow(a *metadata.Attr) bool { return a.Layout.Kind == metadata.Overflow }
 
-// ReadThrough fills p from off of the file ino if that lies on no node, from the
-// source through the cache; false if it lies on one. A file is read whole, a
-// large one in chunks, once for all who read it here at a time.
+// ReadThrough fills p from offset off of the file ino, through the cache, if the file is an overflow file; otherwise it
+// returns false. It reads a file whole, a large one in chunks, once for all concurrent readers on this node.
 func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off int64) (n int, through bool, err error) {
 	if !f.cfg.Origins.HasOverflow {
 		return 0, false, nil
@@ -38,7 +37,7 @@ func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off 
 	return n, true, nil
 }
 
-// pieceAt is the piece of an overflowed file that contains the byte at off.
+// pieceAt returns the piece of an overflow file that contains the byte at off.
 func pieceAt(a *metadata.Attr, off int64) PieceID {
 	if a.Size <= stagein.DefaultStripe {
 		return PieceID{Ino: a.Ino}
@@ -56,7 +55,7 @@ func overflowSize(a *metadata.Attr, x PieceID) int64 {
 // spawn runs a fetch in the background.
 func (f *Fill) spawn(fetch func()) {
 	if !f.flights.enter() {
-		fetch() // which fails, as the context of all has ended
+		fetch() // it fails, because the fill's context has ended
 		return
 	}
 	go func() {
@@ -67,15 +66,15 @@ func (f *Fill) spawn(fetch func()) {
 	}()
 }
 
-// readThrough reads a piece from the source into b and verifies its checksum. On a mismatch it reads once more, since the
-// bytes may have changed on the way. What cannot be read is EIO, and is reported.
+// readThrough reads a piece from the source into b and verifies its checksum. On a mismatch it reads once more, because
+// the bytes may have changed in transit. It reports a piece that cannot be read and returns EIO.
 func (f *Fill) readThrough(x PieceID, a *metadata.Attr, b []byte) error {
 	err := f.readSource(x, a, b)
 	if isMismatch(err) {
 		err = f.readSource(x, a, b)
 	}
 	if err != nil {
-		if f.ctx.Err() == nil { // else the daemon stops
+		if f.ctx.Err() == nil { // else the daemon is stopping
 			f.bad.report(a, err)
 		}
 		return fmt.Errorf("%v: %w", err, syscall.EIO)
@@ -125,7 +124,7 @@ func compareChunk(files stagein.Files, x PieceID, a *metadata.Attr, b []byte) er
 	return matches(stagein.NewChecker(stagein.CRCSum(crcs.At(int(x.Chunk))), int64(len(b))), b)
 }
 
-// matches returns an error if b is not what c expects.
+// matches returns an error if b does not match c.
 func matches(c *stagein.Checker, b []byte) error {
 	_, _ = c.Write(b) // cannot fail
 	if err := c.Check(); err != nil {
@@ -134,14 +133,13 @@ func matches(c *stagein.Checker, b []byte) error {
 	return nil
 }
 
-// FileSums is Files that know the checksum of each file; zeros where there is none, as
-// Checker has it.
+// FileSums is implemented by Files that know the checksum of each file, in the form that Checker takes; zeros: not
+// known.
 type FileSums interface {
 	Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err error)
 }
 
-// compare compares all bytes of a file that has stayed in the source with its checksum, if
-// there is one.
+// compare compares all bytes of an overflow file with its checksum, if there is one.
 func compare(files stagein.Files, a *metadata.Attr, b []byte) error {
 	sums, ok := files.(FileSums)
 	if !ok {
@@ -154,7 +152,7 @@ func compare(files stagein.Files, a *metadata.Attr, b []byte) error {
 	return matches(stagein.NewChecker(want, a.Size), b)
 }
 
-// mismatchError says that the source's bytes are not those that were staged.
+// mismatchError reports that the source's bytes differ from the staged ones.
 type mismatchError struct{ err error }
 
 func (e *mismatchError) Error() string { return e.err.Error() }

@@ -13,10 +13,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// Refetch fetches this node's pieces of damaged files again and stores them over the old ones, once they were compared.
-// Readers wait meanwhile. It returns the errors by file; a file that failed is no longer here, also for a daemon that is
-// started later, and its next read fetches it or fails. ESTALE means that the source has other bytes than when it was
-// staged: they are not served.
+// Refetch refetches this node's pieces of damaged files and, after comparing them, stores them over the old ones.
+// Readers wait meanwhile. It returns the errors by file. A file that failed counts as missing, also after a restart of
+// the daemon, and its next read fetches it or fails. ESTALE means that the source no longer has the staged bytes: they
+// are not served.
 func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error) {
 	was, err := f.sums()
 	if err != nil {
@@ -32,11 +32,11 @@ func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.I
 		all = append(all, ps...)
 	}
 	for _, p := range all {
-		f.ask(p) // all at once
+		f.ask(p) // start all fetches at once
 	}
 	for _, p := range all {
 		err := f.await(ctx, p, f.ask)
-		for err == nil && !f.present.has(p) { // that was a fetch which had begun before
+		for err == nil && !f.present.has(p) { // that fetch had begun before the piece was dropped
 			err = f.await(ctx, p, f.ask)
 		}
 		if err != nil {
@@ -52,9 +52,9 @@ func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.I
 	return failed, nil
 }
 
-// dropped is the pieces whose bytes in this node's object are not to be trusted, also when they are here again: Refetch has
-// dropped them, or others than the right ones were stored. They have to be what they were, whoever brings them, and are
-// compared before they are stored.
+// dropped tracks the pieces whose bytes in this node's object must not be trusted, even once they are here again:
+// Refetch dropped them, or wrong bytes were stored. Whatever fetches such a piece, it must equal the staged one, and is
+// compared before it is stored.
 type dropped struct {
 	mu     sync.Mutex
 	pieces map[PieceID]*droppedPiece // guarded by mu
@@ -62,11 +62,11 @@ type dropped struct {
 
 type droppedPiece struct {
 	sum     [16]byte // zeros: not known
-	changed bool     // the source has had another one since
+	changed bool     // the source has had other bytes since
 }
 
 func errChanged(p PieceID) error {
-	return fmt.Errorf("inode %v: the source has other bytes than when it was staged: %w", p.Ino, syscall.ESTALE)
+	return fmt.Errorf("inode %v: the source has changed since the file was staged: %w", p.Ino, syscall.ESTALE)
 }
 
 func (d *dropped) add(p PieceID, sum [16]byte) {
@@ -78,7 +78,7 @@ func (d *dropped) add(p PieceID, sum [16]byte) {
 	d.pieces[p] = &droppedPiece{sum: sum}
 }
 
-// note notes whether the source has had another piece; false if p was not dropped.
+// note records whether the source has other bytes for a dropped piece. It returns false if p was not dropped.
 func (d *dropped) note(p PieceID, changed bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,7 +89,7 @@ func (d *dropped) note(p PieceID, changed bool) bool {
 	return x != nil
 }
 
-// sum returns the checksum that a dropped piece must have; false if p was not dropped.
+// sum returns the checksum that a dropped piece must have, or false if p was not dropped.
 func (d *dropped) sum(p PieceID) ([16]byte, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *dropped) sum(p PieceID) ([16]byte, bool) {
 	return [16]byte{}, false
 }
 
-// changed reports whether the source has other bytes of a piece than when it was staged.
+// changed reports whether the source has other bytes for a dropped piece than the staged ones.
 func (d *dropped) changed(p PieceID) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,14 +107,14 @@ func (d *dropped) changed(p PieceID) bool {
 	return x != nil && x.changed
 }
 
-// has reports whether a piece was dropped. Other bytes may be stored where it has holes, so that their zeros must be, too.
+// has reports whether a piece was dropped. Its holes may contain wrong bytes, so its zeros must be stored too.
 func (d *dropped) has(p PieceID) bool {
 	_, ok := d.sum(p)
 	return ok
 }
 
-// expected returns the checksum that a piece must have: that of a dropped one, or in the manifest if all was staged before
-// that was published, by nodes that may be lost. Zeros: not known.
+// expected returns the checksum that a piece must have. It is known for a dropped piece, and from the manifest if the
+// dataset was staged before that was published (by nodes that may be lost now). Zeros: not known.
 func expected(f *Fill, p PieceID) ([16]byte, error) {
 	if sum, ok := f.dropped.sum(p); ok || !f.cfg.Origins.Staged {
 		return sum, nil
@@ -126,7 +126,7 @@ func expected(f *Fill, p PieceID) ([16]byte, error) {
 	return lastSum(f, p, &a, [16]byte{})
 }
 
-// checker makes the checker of a piece of n bytes of which only the CRC-32C is known; nil for others.
+// checker returns a checker for a piece of n bytes of which only the CRC-32C is known, or nil for other pieces.
 func checker(f *Fill, p PieceID, n int64) *stagein.Checker {
 	want, err := expected(f, p)
 	if err != nil || !stagein.IsCRC(want) {
@@ -135,8 +135,8 @@ func checker(f *Fill, p PieceID, n int64) *stagein.Checker {
 	return stagein.NewChecker(want, n)
 }
 
-// compareSource returns ESTALE if the source has given other bytes of a piece than it must have. sum is their checksum; c, if
-// not nil, is its checker. Without that, a piece of which only the CRC-32C is known cannot be compared: errWithdrawn.
+// compareSource returns ESTALE if the source gave other bytes of a piece than expected. sum is their checksum; c, if
+// not nil, their checker. Without c, a piece of which only the CRC-32C is known cannot be compared: errWithdrawn.
 func compareSource(f *Fill, p PieceID, sum [16]byte, c *stagein.Checker) error {
 	want, err := expected(f, p)
 	ok := sum == want
@@ -160,8 +160,8 @@ func compareSource(f *Fill, p PieceID, sum [16]byte, c *stagein.Checker) error {
 	return err
 }
 
-// soil notes that other bytes of a piece may have been stored here, also over the right ones, for a daemon that is started
-// later, too: it is fetched again.
+// soil records, also for later runs of the daemon, that wrong bytes of a piece may have been stored here, possibly over
+// the right ones: the piece is refetched.
 func soil(f *Fill, p PieceID, sum [16]byte) error {
 	_, a, err := f.cfg.Files.Origin(p.Ino)
 	if err != nil {
@@ -173,7 +173,7 @@ func soil(f *Fill, p PieceID, sum [16]byte) error {
 	return f.journal.add(p, droppedSum)
 }
 
-// lastSum returns the checksum of a piece of the file a: journaled, or that of the manifest if it is zeros.
+// lastSum returns the checksum of a piece of the file a: the journaled one, or the manifest's if that is zeros.
 func lastSum(f *Fill, p PieceID, a *metadata.Attr, journaled [16]byte) ([16]byte, error) {
 	if journaled != ([16]byte{}) {
 		return journaled, nil
@@ -189,8 +189,8 @@ func lastSum(f *Fill, p PieceID, a *metadata.Attr, journaled [16]byte) ([16]byte
 	return stagein.CRCSum(crcs.At(int(p.Chunk))), nil
 }
 
-// forget drops this node's pieces of a file, with the checksums was, from the set of those present, and returns them: its
-// own, and those that it has fetched while another node was lost.
+// forget drops this node's pieces of a file from the set of present pieces, and returns them: its own, and those that
+// it fetched while another node was lost. was holds the checksums of all pieces.
 func (f *Fill) forget(ino metadata.Ino, was map[PieceID][16]byte) ([]PieceID, error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
@@ -205,7 +205,7 @@ func (f *Fill) forget(ino metadata.Ino, was map[PieceID][16]byte) ([]PieceID, er
 			continue
 		}
 		if f.overflow.has(p) {
-			continue // it is not here
+			continue // it is not stored here
 		}
 		sum, err := lastSum(f, p, &a, was[p])
 		if err != nil {
@@ -220,7 +220,7 @@ func (f *Fill) forget(ino metadata.Ino, was map[PieceID][16]byte) ([]PieceID, er
 	return mine, nil
 }
 
-// drop removes a piece, which has the checksum sum, from the set of those present.
+// drop removes a piece with the checksum sum from the set of present pieces.
 func (f *Fill) drop(s *placement, p PieceID, sum [16]byte) {
 	f.dropped.add(p, sum)
 	if f.present.remove(p) {
@@ -234,8 +234,8 @@ func (f *Fill) drop(s *placement, p PieceID, sum [16]byte) {
 	}
 }
 
-// dropAgain drops the pieces that an earlier run of the daemon has dropped and not stored since. One whose checksum cannot be
-// found is not served by this run.
+// dropAgain drops the pieces that an earlier run of the daemon dropped and did not store since. A piece whose checksum
+// cannot be found is not served by this run.
 func dropAgain(f *Fill, all map[PieceID]bool) error {
 	if len(all) == 0 {
 		return nil
@@ -252,8 +252,8 @@ func dropAgain(f *Fill, all map[PieceID]bool) error {
 			sum, err = lastSum(f, p, &a, was[p])
 		}
 		if err != nil {
-			f.cfg.Log.WithError(err).WithField("inode", p.Ino.String()).Error("checksum of a damaged file not found: reads of it fail with EIO until the daemon is started again")
-			sum = droppedSum // of no piece
+			f.cfg.Log.WithError(err).WithField("inode", p.Ino.String()).Error("checksum of a damaged file not found: reads fail with EIO until the daemon restarts")
+			sum = droppedSum // matches no piece
 		}
 		s := placementOf(m, a)
 		f.drop(&s, p, sum)
@@ -261,7 +261,7 @@ func dropAgain(f *Fill, all map[PieceID]bool) error {
 	return nil
 }
 
-// copied reports whether a piece came from what an earlier job has kept, or from a replica.
+// copied reports whether it could copy a piece from data that an earlier job kept, or from a replica.
 func copied(f *Fill, p PieceID) bool {
 	if f.cfg.Copy == nil && f.cfg.Kept == nil {
 		return false
@@ -273,7 +273,7 @@ func copied(f *Fill, p PieceID) bool {
 	var sum [16]byte
 	want, dropped := f.dropped.sum(p)
 	adopted := false
-	if a.Layout.Kind == metadata.Local && !dropped && !f.cfg.Origins.Staged { // it could not be compared before it is here
+	if a.Layout.Kind == metadata.Local && !dropped && !f.cfg.Origins.Staged { // it cannot be compared before storing
 		sum, adopted = adoptKept(f, &from, &a)
 	}
 	ok, soiled := adopted, false
@@ -300,11 +300,11 @@ func copied(f *Fill, p PieceID) bool {
 	return true
 }
 
-// healers is how many files are copied from replicas at a time.
+// healers is the number of files copied from replicas concurrently.
 const healers = 8
 
-// heal copies, before the source is read, what an earlier job has kept, and from replicas pieces that
-// fall to this node because others are lost.
+// heal runs before the source is read: it adopts data that an earlier job kept, and copies from replicas the pieces
+// that fall to this node because others are lost.
 func heal(f *Fill, m cluster.Map) {
 	if f.cfg.Kept == nil && (f.cfg.Copy == nil || len(downIn(m)) == 0) {
 		return
@@ -324,7 +324,7 @@ func heal(f *Fill, m cluster.Map) {
 			if mine && copied(f, p) {
 				f.finish(p, fl, nil)
 			} else if mine {
-				f.finish(p, fl, errWithdrawn) // a reader that waits fetches it
+				f.finish(p, fl, errWithdrawn) // a waiting reader fetches it
 			}
 			return nil
 		})

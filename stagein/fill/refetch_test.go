@@ -24,9 +24,9 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestRefetchOfChangedSource: a damaged file is fetched again, but the source has other bytes, with the same size and
-// time. They are ESTALE each time, and not served, whether the checksum is in the journal or the manifest. When the source
-// has the old bytes again, the file is repaired.
+// TestRefetchOfChangedSource: a damaged file is fetched again, but the source now has other bytes, with the same size
+// and time. Each read fails with ESTALE and no such byte is served, whether the checksum is in the journal or in the
+// manifest. When the source has the old bytes again, the file is repaired.
 func TestRefetchOfChangedSource(t *testing.T) {
 	t.Run("directory", func(t *testing.T) {
 		j, f, files := crammed(t, 5, 1<<30, true)
@@ -69,8 +69,8 @@ func TestRefetchOfChangedSource(t *testing.T) {
 	}
 }
 
-// TestStandInCompares: the files of a lost node are fetched by others, which serve no bytes that are not those that were staged,
-// whoever reads the source for them. When it has the old bytes again, so have they.
+// TestStandInCompares: the files of a lost node are fetched by other nodes, which serve only the bytes that were
+// staged, whichever node reads the source. When the source has the old bytes again, the nodes serve them.
 func TestStandInCompares(t *testing.T) {
 	for _, c := range []struct {
 		path   string
@@ -121,7 +121,7 @@ func TestStandInCompares(t *testing.T) {
 			if served, refused := read(); refused <= served {
 				t.Errorf("the source has other bytes: %d pieces were served, %d refused", served, refused)
 			}
-			tried.Wait() // a fetch that has begun before may have read the other bytes
+			tried.Wait() // a fetch that began earlier may have read the other bytes
 			s.FS.Mu.Lock()
 			n.Data = old
 			s.FS.Mu.Unlock()
@@ -138,7 +138,7 @@ func TestStandInCompares(t *testing.T) {
 	}
 }
 
-// TestOneChecksumIsLost: of a damaged file whose checksum cannot be read when the daemon starts, nothing is served; other files
+// TestOneChecksumIsLost: a damaged file whose checksum cannot be read when the daemon starts is not served; other files
 // are.
 func TestOneChecksumIsLost(t *testing.T) {
 	j, f, files := crammed(t, 5, 1<<30, true)
@@ -169,7 +169,7 @@ func TestOneChecksumIsLost(t *testing.T) {
 
 type allFiles interface{ stagein.Files }
 
-// lostOrigin is files of which one is not found at first.
+// lostOrigin is a set of files, one of which is not found at first.
 type lostOrigin struct {
 	allFiles
 	ino   metadata.Ino
@@ -183,7 +183,7 @@ func (l lostOrigin) Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, er
 	return l.allFiles.Origin(ino)
 }
 
-// TestSoiledHole: a replica with other bytes was stored in part where a sparse member has holes. The zeros are stored.
+// TestSoiledHole: a replica with wrong bytes was partly stored over a sparse member's holes. The zeros are stored.
 func TestSoiledHole(t *testing.T) {
 	stageintest.SparseTar(t, stageintest.HoleyFiles(stageintest.Rand(t)), func(t *testing.T, archive []byte) {
 		j := jobtest.TarJob(archive, 1)
@@ -217,8 +217,8 @@ func TestSoiledHole(t *testing.T) {
 	})
 }
 
-// TestSoiledMember: a replica that is not right is stored over a member of a compressed tar that an unpacking has just
-// stored. The member is unpacked again.
+// TestSoiledMember: a replica with wrong bytes is stored over a member of a compressed tar that was just unpacked. The
+// member is unpacked again.
 func TestSoiledMember(t *testing.T) {
 	tree := stageintest.HoleyFiles(stageintest.Rand(t))
 	stageintest.SparseTar(t, tree, func(t *testing.T, archive []byte) {
@@ -246,7 +246,7 @@ func TestSoiledMember(t *testing.T) {
 			return sum, false, true
 		}
 		stageintest.NoError(t, f.Need(t.Context(), one.Ino, 0, int64(len(was[one]))))
-		for len(f.Flights()) > 0 { // the reader may have seen it before
+		for len(f.Flights()) > 0 { // the reader may have returned earlier
 			time.Sleep(time.Millisecond)
 		}
 		stageintest.NoError(t, f.Close())
@@ -256,7 +256,7 @@ func TestSoiledMember(t *testing.T) {
 	})
 }
 
-// TestRefetchOfHole: a file of a sparse member is damaged in its holes, too. The refetch brings the zeros.
+// TestRefetchOfHole: a file of a sparse member is damaged in its holes, too. The refetch restores the zeros.
 func TestRefetchOfHole(t *testing.T) {
 	stageintest.SparseTar(t, stageintest.HoleyFiles(stageintest.Rand(t)), func(t *testing.T, archive []byte) {
 		for name, j := range map[string]*jobtest.Job{
@@ -290,7 +290,7 @@ func TestRefetchOfHole(t *testing.T) {
 	})
 }
 
-// changeContent packs the members of an archive with other bytes of the same length.
+// changeContent repacks the members of an archive with other bytes of the same length.
 func changeContent(t *testing.T, name string, packed []byte) []byte {
 	t.Helper()
 	change := func(plain []byte) []byte { return bytes.ReplaceAll(plain, []byte("x"), []byte("y")) }
@@ -304,9 +304,9 @@ func changeContent(t *testing.T, name string, packed []byte) []byte {
 	return stageintest.PackGzip(t, change(plain))
 }
 
-// changedSource damages the object of a file, and has it fetched again while the source is changed and when it is as before,
-// also by a daemon that is started in between, whose fill it returns. The object, which a kernel view may read, never has
-// changed bytes.
+// changedSource damages the object of a file and refetches it with the source changed and with the source as before,
+// also with a daemon started in between; it returns that daemon's fill. The object, which a kernel view may read, never
+// contains changed bytes.
 func changedSource(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record, path string, changed []byte) *fill.Fill {
 	t.Helper()
 	n, inos := j.FS.Nodes[path], []metadata.Ino{r.Attr.Ino}
@@ -317,7 +317,7 @@ func changedSource(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Recor
 	}
 	j.Target.Objects[object][r.Attr.Size/2] ^= 1
 	damaged := bytes.Clone(j.Target.Objects[object])
-	source := func(b []byte) { // an earlier reading may still be ending
+	source := func(b []byte) { // an earlier read may still be in progress
 		j.FS.Mu.Lock()
 		defer j.FS.Mu.Unlock()
 		n.Data = b
@@ -354,12 +354,12 @@ func changedSource(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Recor
 	return f
 }
 
-// firstNode is the node, of three, that has the first piece of a file.
+// firstNode returns which of three nodes has the first piece of a file.
 func firstNode(r *manifest.Record) metadata.NodeID {
 	return stageintest.ClusterMap(3).Order(r.Attr.Ino, r.Attr.Layout)[0]
 }
 
-// started is the fill of a daemon that is started after that of f was killed.
+// started returns the fill of a daemon that starts after the daemon of f was killed.
 func started(t *testing.T, f *fill.Fill) *fill.Fill {
 	t.Helper()
 	again, err := fill.New(*f.Config())

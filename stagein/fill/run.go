@@ -13,9 +13,9 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Run fetches, until ctx ends, what the map gives this node: its own share in the
-// order of the fill, and when a node is lost what falls to this one of that.
-// tell is called when the results of Done or Err may have changed.
+// Run fetches, until ctx ends, the pieces that the map assigns to this node: its own share in the order of the fill,
+// and, when a node is lost, its part of that node's share. It calls tell when the results of Done or Err may have
+// changed.
 func (f *Fill) Run(ctx context.Context, tell func()) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -62,7 +62,7 @@ func (f *Fill) setComplete(e metadata.Epoch, whole bool) {
 	f.complete.Store(whole)
 }
 
-// fetchAll fetches everything that m gives this node, and reports whether it succeeded.
+// fetchAll fetches everything that m assigns to this node, and reports whether it succeeded.
 func (f *Fill) fetchAll(m cluster.Map) bool {
 	f.setErr(nil)
 	f.overflow.reset()
@@ -80,7 +80,7 @@ func (f *Fill) fetchAll(m cluster.Map) bool {
 			f.work(i, next)
 		})
 	}
-	first := len(downIn(m)) == 0 // then one file fails the dataset
+	first := len(downIn(m)) == 0 // then one failed store fails the dataset
 	f.flights.begin(min(len(list)/16, mostEarly))
 	for _, p := range list {
 		select {
@@ -98,9 +98,9 @@ func (f *Fill) fetchAll(m cluster.Map) bool {
 	return f.ctx.Err() == nil && f.Err() == nil
 }
 
-// listMissing reads the runs, and returns the pieces that remain to be fetched one by one.
+// listMissing reads the runs, then returns the pieces that must be fetched one by one.
 func (f *Fill) listMissing(m cluster.Map) ([]PieceID, error) {
-	if f.cfg.onlyArchives() { // so that it is known without a look at all names
+	if f.cfg.onlyArchives() { // the runs show which pieces are missing, without listing all names
 		whole, err := runReader{f, m}.readAll()
 		if whole || err != nil {
 			return nil, err
@@ -122,9 +122,8 @@ func (f *Fill) setErr(err error) {
 	}
 }
 
-// workers is how many work at a time: for a directory more than pieces are read at a
-// time, since to open a file is several round trips to the source, in which nothing is
-// read.
+// workers returns the number of workers. A directory has more than pieces are read concurrently, because opening a file
+// takes several round trips to the source in which nothing is read.
 func (f *Fill) workers() int {
 	if slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return o.Kind == source.Dir }) {
 		return (1 + openPerRead) * f.cfg.Workers
@@ -133,11 +132,11 @@ func (f *Fill) workers() int {
 }
 
 const (
-	firstWorkers = 8                     // that work while files of a directory pass the startup limiter
+	firstWorkers = 8                     // workers active while files of a directory pass the startup limiter
 	workerDelay  = 50 * time.Millisecond // between the starts of later workers
 )
 
-// startThrottled limits the reads of a directory's files at the beginning, for longer if there are demand reads.
+// startThrottled limits reads of a directory's files at the start, for longer if there are demand reads.
 func (f *Fill) startThrottled() {
 	served := f.startup.demand(0)
 	time.AfterFunc(FirstDemand, func() {
@@ -149,7 +148,7 @@ func (f *Fill) startThrottled() {
 	})
 }
 
-// stagger returns when worker i may begin, or all pieces are taken. At the beginning, read-ahead of many workers would
+// stagger returns when worker i may begin, or when no pieces are left. At the start, read-ahead by many workers would
 // delay demand reads.
 func (f *Fill) stagger(i int, all <-chan struct{}) {
 	if i < firstWorkers {
@@ -165,8 +164,8 @@ func (f *Fill) stagger(i int, all <-chan struct{}) {
 	}
 }
 
-// work fetches one piece after another. While readers wait that do not follow the order, only the first worker goes on, and
-// rests after each piece.
+// work fetches one piece after another. While readers that do not follow the order wait, only the first worker
+// continues, and it rests after each piece.
 func (f *Fill) work(i int, next <-chan PieceID) {
 	rest := othersRest
 	if i == 0 {
@@ -178,14 +177,14 @@ func (f *Fill) work(i int, next <-chan PieceID) {
 		}
 		f.flights.reached(p)
 		began := time.Now()
-		_ = f.fetch(p) // finish keeps it
+		_ = f.fetch(p) // finish keeps the error
 		if i == 0 {
 			rest = restAfter(time.Since(began))
 		}
 	}
 }
 
-// list is what m gives this node and is not here, in the order of the fill.
+// list returns the pieces that m assigns to this node and that are missing here, in the order of the fill.
 func (f *Fill) list(m cluster.Map) ([]PieceID, error) {
 	t, err := newTurns(f.cfg.Origins.Order, f.cfg.Origins.Order.Seed, f.cfg.Files, f.cfg.List)
 	if err != nil {
@@ -193,7 +192,7 @@ func (f *Fill) list(m cluster.Map) ([]PieceID, error) {
 	}
 	var all []ranked
 	var total int64
-	linked := make(map[metadata.Ino]bool) // files with several names that were seen
+	linked := make(map[metadata.Ino]bool) // files with several names that were already seen
 	err = f.cfg.Files.Files(func(dir string, _ uint32, name string, a metadata.Attr) bool {
 		turn := t.of(dir, name, a.Ino)
 		again := linked[a.Ino]

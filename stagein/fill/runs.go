@@ -17,64 +17,62 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// largePiece is the size of a piece, in bytes, from which on its owner reads it by
-// itself: the request is large enough, and the data need not go between nodes.
+// largePiece is the size, in bytes, from which on an owner reads a piece itself: the request is large enough, and the
+// data need not be sent between nodes.
 const largePiece = 1 << 20
 
-// overGap is how many bytes of no file are read to make one large read:
-// headers, mostly.
+// overGap is how many unneeded bytes, mostly headers, are read to merge reads into a larger one.
 const overGap = 16 << 10
 
-// runWorkers is how many runs a node reads at a time, of which one goes on while
-// readers wait for something else.
+// runWorkers is how many runs a node reads concurrently. Only one worker continues while readers wait for other pieces.
 const runWorkers = 4
 
-// runID names a stretch of an archive, of which runs all have the same size.
+// runID identifies a stretch of an archive. The runs of an archive all have the same size.
 type runID struct {
 	source uint32
 	n      int64
 }
 
-// reader is the node that reads a run, unless another is done with its own before.
+// reader returns the node that reads a run, unless another node steals it.
 func (id runID) reader(nodes []metadata.NodeID) metadata.NodeID {
 	return nodes[uint64(id.n+int64(id.source))%uint64(len(nodes))]
 }
 
-// run is the pieces that begin in such a stretch, by where they lie.
+// run holds the pieces that begin in one stretch, sorted by offset.
 type run struct {
 	runID
 	turn  uint64
 	parts []part
 }
 
-// sort puts the parts in the order in which they are read.
+// sort sorts the parts by their offset, the order in which they are read.
 func (r *run) sort() {
 	slices.SortFunc(r.parts, func(a, b part) int { return cmp.Compare(a.at, b.at) })
 }
 
-// part is a piece in a run.
+// part is a piece within a run.
 type part struct {
 	PieceID
 	node metadata.NodeID // the owner
-	at   int64           // in the archive
-	raw  int64           // bytes there
+	at   int64           // offset in the archive
+	raw  int64           // bytes in the archive
 	n    int64           // bytes of the file
-	off  int64           // in the node's object
+	off  int64           // offset in the node's object
 
-	sparse bool  // at is where all data of the file begins, pos where the part lies in it
-	pos    int64 // likewise
-	head   int64 // bytes of headers before it that have to have the digest check; 0 is none
+	sparse bool  // at is where all data of the file begins; pos is the position of the part in it
+	pos    int64 // only if sparse
+	head   int64 // bytes of headers before it whose digest must be check; 0: none
 	check  uint64
-	zip    manifest.Zip // in a zip archive; zero is no such
+	zip    manifest.Zip // for a member of a zip archive; zero: none
 }
 
-// item is the member of a zip archive that the part is.
+// item returns the part as a member of a zip archive.
 func (p *part) item() *source.Item {
 	return archive.ZipItem(&manifest.Origin{Off: p.at, Check: p.check, Zip: p.zip}, p.n)
 }
 
-// cooperates reports whether nodes read for each other: there are archives whose neighbours can be read together, and no order
-// forbids it.
+// cooperates reports whether nodes read for each other: there are archives in which neighbours can be read together,
+// and the order permits it.
 func (cfg *Config) cooperates() bool {
 	kind := cfg.Origins.Order.Kind
 	return cfg.Peers != nil && (kind == stagein.OrderShuffled || kind == stagein.OrderSource) &&
@@ -86,17 +84,17 @@ func (cfg *Config) onlyArchives() bool {
 	return !slices.ContainsFunc(cfg.Origins.Sources, func(o archive.Origin) bool { return !inRuns(o.Kind) })
 }
 
-// inRuns reports whether files of such a source are read in runs.
+// inRuns reports whether files in a source of this kind are read in runs.
 func inRuns(k source.Kind) bool { return k == source.Tar || k == source.Zip }
 
-// runReader reads runs for their owners, and steals those of others, under one map.
+// runReader reads runs for their owners, and steals runs of other nodes, under one map.
 type runReader struct {
 	*Fill
 	m cluster.Map
 }
 
-// readAll reads the runs that the map gives this node, for the owners of their files, and then steals runs with pieces of its
-// own that no node has begun. It reports whether everything that this node owns in archives is here then.
+// readAll reads the runs that the map assigns to this node, for the owners of their files, then steals unstarted runs
+// that contain its own pieces. It reports whether everything that this node owns in archives is then here.
 func (r runReader) readAll() (whole bool, err error) {
 	nodes := r.m.Up()
 	if !r.cfg.cooperates() || len(nodes) == 0 {
@@ -119,7 +117,7 @@ func (r runReader) readAll() (whole bool, err error) {
 	return !slices.ContainsFunc(mine.missing, func(p PieceID) bool { return !r.present.has(p) }), err
 }
 
-// steal reads the runs with pieces of this node that no other node has begun.
+// steal reads runs that contain pieces of this node and that no other node has started.
 func (r runReader) steal() error {
 	left, err := r.runsLeft()
 	if err != nil || len(left) == 0 {
@@ -129,13 +127,13 @@ func (r runReader) steal() error {
 	if err != nil {
 		return err
 	}
-	r.sortRuns(rs, uint64(r.cfg.Self)+1) // in another order than their first readers
+	r.sortRuns(rs, uint64(r.cfg.Self)+1) // in another order than the nodes that the map assigns them to
 	r.readRuns(rs)
 	return nil
 }
 
-// each calls fn with all pieces of files that have a place in the source, until it
-// returns false. Small files in tars and zip archives are read in runs, the others alone.
+// each calls fn for all pieces of files with a known place in the source, until it returns false. Small files in tars
+// and zip archives are read in runs, the others alone.
 func (r runReader) each(fn func(id runID, p part, alone bool) (more bool)) error {
 	var bad error
 	more := true
@@ -151,13 +149,13 @@ func (r runReader) each(fn func(id runID, p part, alone bool) (more bool)) error
 	return errors.Join(bad, err)
 }
 
-// share is what a node owns of a run.
+// share is the part of all runs that this node owns.
 type share struct {
 	bytes   int64
 	missing []PieceID
 }
 
-// gather builds the wanted runs, and this node's share of all of them.
+// gather builds the wanted runs, and this node's share of all runs.
 func (r runReader) gather(wanted func(runID) bool) ([]*run, share, error) {
 	byID := make(map[runID]*run)
 	var mine share
@@ -187,7 +185,7 @@ func (r runReader) gather(wanted func(runID) bool) ([]*run, share, error) {
 	return all, mine, err
 }
 
-// runsLeft returns the runs with pieces of this node that are neither here nor being fetched.
+// runsLeft returns the runs with pieces of this node that are neither present nor being fetched.
 func (r runReader) runsLeft() (map[runID]bool, error) {
 	left := make(map[runID]bool)
 	err := r.each(func(id runID, p part, alone bool) bool {
@@ -212,9 +210,9 @@ func (r runReader) sortRuns(rs []*run, seed uint64) {
 	})
 }
 
-// readRuns reads runs, some at a time.
+// readRuns reads runs, runWorkers of them concurrently.
 func (r runReader) readRuns(rs []*run) {
-	left := make(chan *run, len(rs)) // a run that is not taken can be stolen
+	left := make(chan *run, len(rs)) // runs still in the channel can be stolen
 	for _, x := range rs {
 		left <- x
 	}
@@ -240,11 +238,11 @@ func (r runReader) readRuns(rs []*run) {
 	wg.Wait()
 }
 
-// demandRun is how many bytes of a run are offered, read and completed together while readers wait: a reader of one of its
-// pieces waits for all of them.
+// demandRun is how many bytes of a run are offered, read and completed together while readers wait: a reader of one of
+// these pieces waits for all of them.
 const demandRun = 512 << 10
 
-// readRun reads a run: all together, or while readers wait a part at a time, with a rest after each.
+// readRun reads a run: all at once, or, while readers wait, in parts with a rest after each.
 func (r runReader) readRun(x *run) {
 	for rest := x.parts; len(rest) > 0 && r.ctx.Err() == nil; {
 		if !r.limiter.busy() {
@@ -253,13 +251,13 @@ func (r runReader) readRun(x *run) {
 		}
 		n, began := within(rest, demandRun), time.Now()
 		r.readParts(x.source, rest[:n])
-		if rest = rest[n:]; r.cfg.Origins.Order.Kind == stagein.OrderShuffled { // else readers may follow
+		if rest = rest[n:]; r.cfg.Origins.Order.Kind == stagein.OrderShuffled { // else readers may follow the order
 			r.limiter.rest(r.ctx, restAfter(time.Since(began)))
 		}
 	}
 }
 
-// within is how many parts, at least one, begin in the first size bytes.
+// within returns how many parts, at least one, begin in the first size bytes.
 func within(parts []part, size int64) int {
 	n := 1
 	for n < len(parts) && parts[n].at < parts[0].at+size {
@@ -268,8 +266,8 @@ func within(parts []part, size int64) int {
 	return n
 }
 
-// readParts offers the parts of a run that are not being fetched, reads them, and sends them to their owners. What cannot be
-// read is left to the owners.
+// readParts offers the parts of a run to their owners, reads the granted ones, and sends them to the owners. It leaves
+// parts that it cannot read to the owners.
 func (r runReader) readParts(source uint32, parts []part) {
 	all := r.offerParts(parts)
 	for rest := all; len(rest) > 0; {
@@ -283,7 +281,7 @@ func (r runReader) readParts(source uint32, parts []part) {
 	r.report(all)
 }
 
-// together is how many of the rest of a run are read at once.
+// together returns how many of the remaining items of a run are read at once.
 func together(rest []*item) int {
 	n := 1
 	for n < len(rest) && rest[n].follows(rest[n-1]) {
@@ -295,13 +293,13 @@ func together(rest []*item) int {
 func (p *part) begin() int64 { return p.at - p.head }
 func (p *part) end() int64   { return p.at + p.raw }
 
-// follows reports whether x is read in one go with what is before it: nothing that
-// another brings, or has, lies between them.
+// follows reports whether x is read in one go with before, its predecessor: between them lies no piece that is present
+// or that another node fetches.
 func (x *item) follows(before *item) bool {
 	return x.index == before.index+1 && x.begin()-before.end() <= overGap
 }
 
-// offerParts offers parts to their owners, and returns those that this node is to fetch.
+// offerParts offers parts to their owners, and returns those that this node must fetch.
 func (r runReader) offerParts(parts []part) []*item {
 	nodes := make(map[metadata.NodeID][]int)
 	for i := range parts {
@@ -319,7 +317,7 @@ func (r runReader) offerParts(parts []part) []*item {
 			for k, i := range of {
 				mine[i] = err == nil && k < len(granted) && granted[k]
 			}
-			if err != nil { // it may have been granted all the same
+			if err != nil { // the owner may have granted it all the same
 				r.reportTo(id, Completion{By: c.By, Incarnation: c.Incarnation, Pieces: c.Pieces, Sums: make([][]byte, len(c.Pieces))})
 			}
 		})
@@ -341,7 +339,7 @@ func (r runReader) offerTo(to metadata.NodeID, c Offer) ([]bool, error) {
 	return r.cfg.Peers.Offer(r.ctx, to, c)
 }
 
-// reportTo sends a node the completion of an offer. A node that cannot be reached withdraws the offer by itself after a time.
+// reportTo sends a node the completion of an offer. An unreachable node withdraws the offer itself after a timeout.
 func (r runReader) reportTo(to metadata.NodeID, l Completion) {
 	var err error
 	if to == r.cfg.Self {
@@ -354,7 +352,7 @@ func (r runReader) reportTo(to metadata.NodeID, l Completion) {
 	}
 }
 
-// report sends every owner what was fetched and what was not.
+// report reports to every owner which pieces were fetched and which were not.
 func (r runReader) report(all []*item) {
 	of := make(map[metadata.NodeID]*Completion)
 	var here []*item

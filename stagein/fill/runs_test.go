@@ -21,7 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// runJob is a job that scans an archive and has runs of a few members.
+// runJob returns a job that scans an archive and fills it in runs of a few members.
 func runJob(archive []byte, nodes int) *jobtest.Job {
 	j := jobtest.TarJob(archive, nodes)
 	j.Opts.Fill = stagein.Order{Kind: stagein.OrderShuffled}
@@ -30,8 +30,8 @@ func runJob(archive []byte, nodes int) *jobtest.Job {
 	return j
 }
 
-// TestRunsEqualTwin: whoever reads what, every file is what it is in the archive,
-// and no byte of the source is read twice after the scan.
+// TestRunsEqualTwin: whichever node reads a run, every file has its content in the archive, and no byte of the source
+// is read twice after the scan.
 func TestRunsEqualTwin(t *testing.T) {
 	r := stageintest.Rand(t)
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatPAX} {
@@ -57,7 +57,7 @@ func TestRunsEqualTwin(t *testing.T) {
 	}
 }
 
-// large is an archive of n members of 2000 bytes.
+// large returns an archive of n members of 2000 bytes.
 func large(t *testing.T, n int) []byte {
 	r := stageintest.Rand(t)
 	var members []stageintest.Member
@@ -67,13 +67,13 @@ func large(t *testing.T, n int) []byte {
 	return stageintest.WriteTar(t, tar.FormatUSTAR, members)
 }
 
-// TestRunsAreLarge: neighbours are read in one go, not one by one.
+// TestRunsAreLarge: adjacent members are read in one request, not one by one.
 func TestRunsAreLarge(t *testing.T) { checkLarge(t, 4) }
 
-// TestRunsAreLargeOnOneNode: so it is on a node that is alone.
+// TestRunsAreLargeOnOneNode: the same on a single node.
 func TestRunsAreLargeOnOneNode(t *testing.T) { checkLarge(t, 1) }
 
-// checkLarge has nodes read an archive, and wants few reads.
+// checkLarge lets nodes read an archive and checks that few reads suffice.
 func checkLarge(t *testing.T, nodes int) {
 	t.Helper()
 	archive := large(t, 1000)
@@ -96,7 +96,7 @@ func checkLarge(t *testing.T, nodes int) {
 	}
 }
 
-// TestLargeIsReadByOwner: what is large goes between no nodes.
+// TestLargeIsReadByOwner: large members are read by their owner and not sent between nodes.
 func TestLargeIsReadByOwner(t *testing.T) {
 	r := stageintest.Rand(t)
 	var members []stageintest.Member
@@ -125,8 +125,8 @@ func TestLargeIsReadByOwner(t *testing.T) {
 	}
 }
 
-// TestRunsAtTrouble: a node that does not grant, or does not learn what was brought
-// to it, has all in the end; so have the others.
+// TestRunsAtTrouble: a node that does not grant offers, or does not learn what it was sent, has all files in the end;
+// so have the other nodes.
 func TestRunsAtTrouble(t *testing.T) {
 	archive := large(t, 200)
 	want, err := stageintest.TwinTar(archive)
@@ -177,7 +177,7 @@ func TestRunsAtTrouble(t *testing.T) {
 	}
 }
 
-// oneFill is the fill of node 0 of two, with all that is scanned.
+// oneFill returns the fill of node 0 of two, after a complete scan.
 func oneFill(t *testing.T, archive []byte) (j *jobtest.Job, f *fill.Fill, mine []fill.PieceID) {
 	t.Helper()
 	j = runJob(archive, 2)
@@ -222,7 +222,7 @@ func all(granted []bool, want bool) bool {
 	return true
 }
 
-// TestReplicaIsNotOffered: a piece of which this node has a replica is not granted, and then copied from it.
+// TestReplicaIsNotOffered: a piece of which this node has a replica is not granted; it is copied from the replica.
 func TestReplicaIsNotOffered(t *testing.T) {
 	_, f, mine := oneFill(t, large(t, 40))
 	a, b := mine[0], mine[1]
@@ -240,8 +240,8 @@ func TestReplicaIsNotOffered(t *testing.T) {
 	}
 }
 
-// TestOffer: a piece is granted once; a node that has restarted has offered nothing; and
-// what was not brought is fetched.
+// TestOffer: a piece is granted once; a restarted node has no offers; a piece that was offered but not delivered is
+// fetched.
 func TestOffer(t *testing.T) {
 	j, f, mine := oneFill(t, large(t, 40))
 	a, b, c := mine[0], mine[1], mine[2]
@@ -303,10 +303,10 @@ func TestOffer(t *testing.T) {
 	}
 }
 
-// slowJournal is a journal file that is not written before its gate is open.
+// slowJournal is a journal file whose writes wait for the gate.
 type slowJournal struct {
 	fill.JournalFile
-	begun func() // is told of each write
+	begun func() // called on each write
 	gate  chan struct{}
 }
 
@@ -316,13 +316,12 @@ func (s slowJournal) WriteAt(p []byte, off int64) (int, error) {
 	return s.JournalFile.WriteAt(p, off)
 }
 
-// TestLandedTwice: a piece counts once, also if it is told of again before it has been
-// taken note of, or with itself.
+// TestLandedTwice: a piece counts once, even if it is reported again before it is recorded, or twice in one report.
 func TestLandedTwice(t *testing.T) {
 	const times = 16
 	for _, c := range []struct {
 		name  string
-		calls int // at a time, each with as many pieces as there are left
+		calls int // concurrent calls, which share the pieces evenly
 	}{{"in one completion", 1}, {"in many", times}} {
 		t.Run(c.name, func(t *testing.T) {
 			_, f, mine := oneFill(t, large(t, 40))
@@ -365,7 +364,7 @@ func TestLandedTwice(t *testing.T) {
 	}
 }
 
-// TestOfferOfLostNode: pieces that a lost node has offered are fetched.
+// TestOfferOfLostNode: pieces offered by a node that was then lost are fetched.
 func TestOfferOfLostNode(t *testing.T) {
 	_, f, mine := oneFill(t, large(t, 40))
 	changed := make(chan struct{})

@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// semaphore bounds the readers ahead. The waiter that is first in the order of the fill is next, because readers want files
-// in that order, not in the order in which they were opened.
+// semaphore bounds concurrent read-ahead. It admits the waiter that is first in the order of the fill, because readers
+// want files in that order, not in the order in which they were opened.
 type semaphore struct {
 	mu    sync.Mutex
 	free  int       // guarded by mu
 	queue []*ticket // guarded by mu; by turn
 }
 
-// ticket is a waiter.
+// ticket is a waiter of the semaphore.
 type ticket struct {
 	order    int64
-	admitted chan struct{} // closed when it is let in
+	admitted chan struct{} // closed on admission
 }
 
 // acquire waits for a slot, and reports false if wanted is closed first.
@@ -42,7 +42,7 @@ func (s *semaphore) acquire(turn int64, wanted <-chan struct{}) bool {
 	if i >= 0 {
 		s.queue = slices.Delete(s.queue, i, i+1)
 	}
-	return i < 0 // it was let in meanwhile
+	return i < 0 // it was admitted meanwhile
 }
 
 // release gives a slot back.

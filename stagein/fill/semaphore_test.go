@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestSeats: of those who wait the first in the order is next, and who is wanted goes without.
-func TestSeats(t *testing.T) {
+// TestSemaphore: the next to be admitted is the waiter that is first in the plan's order; demand reads need no slot.
+func TestSemaphore(t *testing.T) {
 	s := semaphore{free: 1}
 	if !s.acquire(0, nil) {
 		t.Fatal("no seat is free")

@@ -6,15 +6,15 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// holes is an item of a sparse member, once its headers were read.
+// holes is the state of an item in a sparse member once its headers have been read.
 type holes struct {
 	m        *source.Sparse
-	from, to int64 // of the data
+	from, to int64 // range of the data
 	fill     archive.HoleFiller
 }
 
-// keepSparse stores what p has of a part of a sparse member, and reports whether
-// that was the last of it.
+// keepSparse stores the bytes in p that belong to a part of a sparse member, and reports whether the part is now
+// complete.
 func (u unpacking) keepSparse(x *item, p *source.Piece) (bool, error) {
 	if x.holes == nil {
 		if from, end := max(x.begin(), p.Off), min(x.at, p.End()); from < end {

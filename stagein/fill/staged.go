@@ -13,9 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// adopt makes the journal of a dataset that was staged before its manifest was
-// published, unless there is one: every piece that the layouts give this node is
-// here, if the node was up all the time. The manifest has the checksums.
+// adopt writes the journal of a dataset that was staged before its manifest was published, unless a journal exists. If
+// the node was up throughout, every piece that the layouts assign to it is here. The manifest has the checksums.
 func adopt(cfg *Config) error {
 	path := cfg.Journal
 	if !cfg.Origins.Staged {

@@ -13,9 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestStagedIsFetchedAgain: files staged in a single pass are there when the dataset is
-// published, and are not read again; those of a lost node are, by the others,
-// whatever the source is.
+// TestStagedIsFetchedAgain: files staged in a single pass are present when the dataset is published and are not read
+// again; the files of a lost node are fetched by the other nodes, whatever the source is.
 func TestStagedIsFetchedAgain(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -51,7 +50,7 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			m, dir, read := stageintest.ClusterMap(4), t.TempDir(), s.FS.Read.Load()
-			for range 2 { // the daemons begin, and begin again
+			for range 2 { // the daemons start, and restart
 				s.FillStaged(m, files, dir)
 			}
 			if again := s.FS.Read.Load() - read; again != 0 {
@@ -78,8 +77,7 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 	}
 }
 
-// TestPackedOnce: all readers of files in a compressed tar wait for the same reading
-// of the tar.
+// TestPackedOnce: all readers of files in a compressed tar wait for the same pass over the tar.
 func TestPackedOnce(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src/a.tar.gz", stagein.Options{})
 	s.Archive("a.tar.gz", "m", 80, "")

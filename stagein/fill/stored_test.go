@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// TestStored: each file is reported once, when it is recorded as present, and before a read that waits for it goes on.
+// TestStored: each file is reported once, when it is recorded as present and before a waiting read continues.
 func TestStored(t *testing.T) {
 	j, f, files := treeFill(t, 20)
 	f.NoneStriped()

@@ -13,21 +13,21 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// PieceSum is the checksum of a piece that a fill has brought to this node.
+// PieceSum is the checksum of a piece that a fill stored on this node.
 type PieceSum struct {
 	Ino   metadata.Ino
 	Off   int64 // in this node's object
 	Len   int64
-	Whole bool     // it is all of the file
-	Sum   [16]byte // zeros: the manifest has that of the file
+	Whole bool     // the piece is the whole file
+	Sum   [16]byte // zeros: the manifest has the file's checksum
 }
 
-// ChunkSums is Files that know the CRC-32C of each chunk of the striped files of a single pass, and of no others.
+// ChunkSums is implemented by Files that know the chunk CRC-32Cs of striped files of a single pass, and of no others.
 type ChunkSums interface {
 	Chunks(ino metadata.Ino) (manifest.CRCs, error)
 }
 
-// chunks returns the checksums of the chunks of a file, if the manifest has them.
+// chunks returns the checksums of a file's chunks, if the manifest has them.
 func (f *Fill) chunks(a *metadata.Attr) (manifest.CRCs, error) {
 	c, ok := f.cfg.Files.(ChunkSums)
 	if !ok || a.Layout.Kind != metadata.Striped {
@@ -36,8 +36,8 @@ func (f *Fill) chunks(a *metadata.Attr) (manifest.CRCs, error) {
 	return c.Chunks(a.Ino)
 }
 
-// Sums returns the checksums of the pieces that are here: those of chunks from the manifest, if it has them, else from the
-// journal.
+// Sums returns the checksums of the pieces that are here: those of chunks from the manifest, if it has them, otherwise
+// from the journal.
 func (f *Fill) Sums() ([]PieceSum, error) {
 	sums, err := f.sums()
 	if err != nil {
@@ -81,7 +81,7 @@ func (f *Fill) pieceSum(s *placement, p PieceID, sum [16]byte) PieceSum {
 	return PieceSum{Ino: p.Ino, Off: off, Len: n, Whole: s.a.Layout.Kind == metadata.Local, Sum: sum}
 }
 
-// Overlapping returns the checksums of the pieces in [off, off+n) of this node's object of ino, which are here. It needs
+// Overlapping returns the checksums of the present pieces in [off, off+n) of this node's object of ino. It needs
 // Config.Sums.
 func (f *Fill) Overlapping(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
 	_, a, err := f.cfg.Files.Origin(ino)
@@ -109,8 +109,8 @@ func (f *Fill) Overlapping(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
 	return all, nil
 }
 
-// JournalSums calls see with the checksums in the journal of a fill, which may be another
-// node's. A later checksum of a piece replaces an earlier one; zeros: the manifest has it.
+// JournalSums calls see with the checksums in the journal of a fill, possibly another node's. A later checksum of a
+// piece replaces an earlier one; zeros: the manifest has it.
 func JournalSums(r io.Reader, see func(p PieceID, sum [16]byte)) error {
 	head := make([]byte, journalHead)
 	if _, err := io.ReadFull(r, head); err != nil || string(head[:len(journalMagic)]) != journalMagic {
@@ -124,7 +124,7 @@ func JournalSums(r io.Reader, see func(p PieceID, sum [16]byte)) error {
 	return err
 }
 
-// sums returns the last checksum of each piece in the journal. Where there is none, the manifest has it.
+// sums returns the last checksum of each piece in the journal. If a piece has none there, the manifest has it.
 func (f *Fill) sums() (map[PieceID][16]byte, error) {
 	r, err := os.Open(f.cfg.Journal)
 	if err != nil {

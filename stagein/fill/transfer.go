@@ -17,22 +17,22 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// item is a part of a transfer.
+// item is a part that a transfer or an unpacking pass reads.
 type item struct {
 	part
 	index   int // among the parts of its run
 	heads   []byte
-	holes   *holes // of a sparse one
+	holes   *holes // of a sparse member
 	sum     archive.Hasher
 	want    *stagein.Checker // if only the CRC-32C is known
-	read    bool             // all of it
-	stored  bool             // all of it is put
-	changed bool             // the source has other bytes of it than before
+	read    bool             // all bytes were read
+	stored  bool             // all bytes were stored
+	changed bool             // the source now has other bytes
 
-	direct bool            // it goes by itself, as it comes
+	direct bool            // sent unbatched, as its bytes arrive
 	queued int64           // bytes in data
-	data   [][]byte        // what was read of it
-	held   []*source.Piece // where each of data lies
+	data   [][]byte        // bytes read so far
+	held   []*source.Piece // the piece that holds each element of data
 }
 
 // hash adds bytes to the checksums.
@@ -47,7 +47,7 @@ func (x *item) hash(b []byte) {
 type transfer struct {
 	f       *Fill
 	items   []*item
-	next    int // the first that was not all read
+	next    int // index of the first item that is not completely read
 	puts    errgroup.Group
 	batches *archive.Batcher
 
@@ -74,7 +74,7 @@ func (c *transfer) run(n uint32) error {
 		err = c.read(src, from, end)
 	}
 	c.flush()
-	_ = c.puts.Wait() // bad says what failed
+	_ = c.puts.Wait() // bad has the errors
 	for _, x := range c.items {
 		x.stored = err == nil && x.read && c.bad[x] == nil
 		err = errors.Join(err, c.bad[x])
@@ -105,7 +105,7 @@ func (c *transfer) read(src *archive.Content, from, end int64) error {
 	}
 }
 
-// take hands the bytes read to their owners.
+// take sends the bytes of p to their owners.
 func (c *transfer) take(p *source.Piece) error {
 	for i := c.next; i < len(c.items) && c.items[i].begin() < p.End(); i++ {
 		x := c.items[i]
@@ -141,7 +141,7 @@ func (c *transfer) fail(x *item, err error) {
 	c.bad[x] = err
 }
 
-// put hands b, which lies in p and at in the archive, to its owner.
+// put sends b to its owner. b lies in p, at offset at of the archive.
 func (c *transfer) put(x *item, p *source.Piece, at int64, b []byte) {
 	if !x.direct {
 		c.enqueue(x, p, b)
@@ -165,11 +165,11 @@ func (c *transfer) putDirect(x *item, p *source.Piece, at int64, b []byte) {
 		if err != nil {
 			c.fail(x, err)
 		}
-		return nil // the others go on
+		return nil // the others continue
 	})
 }
 
-// enqueue batches b, the next bytes of x, which lie in p. A batch is sent when its items are complete.
+// enqueue batches b, the next bytes of x, which lie in p. A batch is sent once its items are complete.
 func (c *transfer) enqueue(x *item, p *source.Piece, b []byte) {
 	x.sum.Write(b)
 	x.data, x.held = append(x.data, b), append(x.held, p.Hold())
@@ -183,13 +183,13 @@ func (c *transfer) enqueue(x *item, p *source.Piece, b []byte) {
 			if err != nil {
 				c.fail(x, err)
 			}
-			return nil // the others go on
+			return nil // the others continue
 		},
 	})
 	x.data, x.held = nil, nil
 }
 
-// flush sends all batches. Of an item that is not whole yet, what there is goes by itself, and so does the rest.
+// flush sends all batches. It sends the bytes so far of an incomplete item unbatched, and so is its rest.
 func (c *transfer) flush() {
 	c.batches.Flush()
 	for _, x := range c.items[c.next:] {
@@ -197,7 +197,7 @@ func (c *transfer) flush() {
 	}
 }
 
-// flushPart sends what there is of an incomplete item by itself; its rest follows as it comes.
+// flushPart sends the bytes so far of an incomplete item unbatched; the rest follows as it arrives.
 func (c *transfer) flushPart(x *item) {
 	if x.queued == 0 || x.queued == x.n || x.direct {
 		return

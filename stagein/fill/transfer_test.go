@@ -2,6 +2,7 @@ package fill_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,8 +17,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestSmallTravelTogether: what a read brings goes to each node in one message, but
-// for the members that the read cuts.
+// TestSmallTravelTogether: the members of one read go to each node in one message, except for members that the read
+// cuts.
 func TestSmallTravelTogether(t *testing.T) {
 	const members, nodes = 1000, 4
 	archive := large(t, members)
@@ -41,7 +42,7 @@ func TestSmallTravelTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	stageintest.CheckTree(t, got, want)
-	// The two halves of a member that was cut may go alone.
+	// The two halves of a cut member may be sent alone.
 	if most := reads.Load() * (nodes - 1 + 2); messages.Load() > most {
 		t.Errorf("%d messages after %d reads, want %d at the most", messages.Load(), reads.Load(), most)
 	}
@@ -50,7 +51,7 @@ func TestSmallTravelTogether(t *testing.T) {
 	}
 }
 
-// checkLoad checks that pieces fit in a message.
+// checkLoad checks that the pieces fit in one message.
 func checkLoad(t *testing.T, ps []datapath.PiecePut) {
 	n := int64(0)
 	for i := range ps {
@@ -61,7 +62,7 @@ func checkLoad(t *testing.T, ps []datapath.PiecePut) {
 	}
 }
 
-// TestReadTravelsTogether: so do the members of an archive that is read to be known.
+// TestReadTravelsTogether: members read in a single pass are batched in the same way.
 func TestReadTravelsTogether(t *testing.T) {
 	const members, nodes, piece = 1000, 4, 64 << 10
 	plain := large(t, members)
@@ -95,15 +96,15 @@ func TestReadTravelsTogether(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		stageintest.CheckTree(t, got, c.want)
-		// Every reader fills no more buffers than this, each for all nodes.
+		// Each reader fills at most this many buffers, and sends each to all nodes.
 		if most := int64(2 * nodes * (len(plain)/piece + 2*nodes)); messages.Load() > most {
 			t.Errorf("%s: %d messages for %d members, want %d at the most", c.name, messages.Load(), members, most)
 		}
 	}
 }
 
-// TestOneBadPiece: a piece that cannot be stored, or differs from what was sent, is
-// fetched by its owner; the others of its message are stored.
+// TestOneBadPiece: a piece that cannot be stored, or whose checksum differs, is fetched by its owner; the others of its
+// message are stored.
 func TestOneBadPiece(t *testing.T) {
 	archive := large(t, 200)
 	want, err := stageintest.TwinTar(archive)
@@ -131,7 +132,7 @@ func TestOneBadPiece(t *testing.T) {
 	}
 }
 
-// TestWholeLoadLost: so it is when a message as a whole cannot be sent.
+// TestWholeLoadLost: the owner fetches all pieces if a message cannot be sent at all.
 func TestWholeLoadLost(t *testing.T) {
 	archive := large(t, 200)
 	want, err := stageintest.TwinTar(archive)
@@ -156,7 +157,7 @@ func TestWholeLoadLost(t *testing.T) {
 	}
 }
 
-// writes counts those of a journal, and can fail.
+// writes counts the writes to a journal, and can fail them.
 type writes struct {
 	fill.JournalFile
 	n     int
@@ -171,9 +172,9 @@ func (w *writes) WriteAt(p []byte, off int64) (int, error) {
 	return w.JournalFile.WriteAt(p, off)
 }
 
-// TestLandingIsOneWrite: what lands together is in the journal by one write; if that
-// fails, none of it is here.
-func TestLandingIsOneWrite(t *testing.T) {
+// TestCompletionIsOneWrite: pieces completed together are recorded by one journal write; if it fails, none of them is
+// present.
+func TestCompletionIsOneWrite(t *testing.T) {
 	_, f, mine := oneFill(t, large(t, 100))
 	w := &writes{fails: syscall.ENOSPC}
 	f.SetJournal(func(j fill.JournalFile) fill.JournalFile { w.JournalFile = j; return w })
@@ -185,14 +186,14 @@ func TestLandingIsOneWrite(t *testing.T) {
 			sum := [16]byte{byte(i + 1)}
 			l.Sums = append(l.Sums, sum[:])
 		}
-		l.Sums[1] = nil // could not be brought
+		l.Sums[1] = nil // was not delivered
 		if granted := f.Accept(c); !slices.Contains(granted, true) {
 			t.Fatal("nothing is granted")
 		}
 		return f.Complete(l)
 	}
-	if err := land(); err != nil {
-		t.Fatal(err)
+	if err := land(); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("Complete with a full journal = %v, want ENOSPC", err)
 	}
 	for _, p := range mine {
 		if f.Present(p) {

@@ -14,14 +14,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// ranked is a piece and its turn.
+// ranked is a piece with its turn in the fill order.
 type ranked struct {
 	PieceID
 	turn uint64
 }
 
-// byTurn sorts pieces by turn, and leaves out those that come again: a file with
-// several names comes at its first turn.
+// byTurn sorts pieces by turn and drops repetitions: a file with several names keeps its first turn.
 func byTurn(all []ranked) []PieceID {
 	slices.SortFunc(all, func(a, b ranked) int {
 		return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.Ino, b.Ino), cmp.Compare(a.Chunk, b.Chunk))
@@ -39,8 +38,8 @@ func byTurn(all []ranked) []PieceID {
 	return list
 }
 
-// First counts the samples that are there from the beginning of the order on, by this node's
-// part: see stagein.Progress.
+// First counts the samples that are present from the start of the order on, judged by this node's part: see
+// stagein.Progress.
 func (f *Fill) First() int64 {
 	if o := f.cfg.Origins.Order.Kind; o == "" || o == stagein.OrderShuffled || o == stagein.OrderSource {
 		return 0
@@ -59,19 +58,19 @@ func (f *Fill) First() int64 {
 	return stagein.AllFirst
 }
 
-// afterList is the least turn of a file that has no place in a list.
+// afterList is the lowest turn of a file that the list does not name.
 const afterList = 1 << 63
 
-// turns computes the turn of each file.
+// turns computes each file's turn in the fill order.
 type turns struct {
 	order  stagein.Order
 	seed   uint64                // of the job
-	list   map[uint64]uint64     // turn by the hash of the path, of a list
-	number *accessplan.Numbering // of a sampler
-	epoch  *accessplan.Epoch     // of a sampler; nil if no file has a number
+	list   map[uint64]uint64     // turn by hash of the path, for a list
+	number *accessplan.Numbering // for a sampler
+	epoch  *accessplan.Epoch     // for a sampler; nil if no file has a number
 }
 
-// newTurns makes the turns of an order. list has the lines of the order's file.
+// newTurns returns the turns of an order. list holds the lines of the order's file.
 func newTurns(o stagein.Order, seed uint64, files stagein.Files, list []string) (*turns, error) {
 	t := &turns{order: o, seed: seed}
 	if o.Kind == stagein.OrderList {
@@ -101,11 +100,11 @@ func newTurns(o stagein.Order, seed uint64, files stagein.Files, list []string) 
 	return t, err
 }
 
-// of is the turn of a file. Files that the order does not name come after it, shuffled.
+// of returns the turn of a file. Files that the order does not name follow it, shuffled.
 func (t *turns) of(dir, name string, ino metadata.Ino) uint64 {
 	switch {
 	case t.order.Kind == stagein.OrderSource:
-		return uint64(ino) // numbered as they were found
+		return uint64(ino) // numbered in the order in which they were found
 	case t.epoch != nil:
 		if number, ok := t.number.Of(ino); ok {
 			_, turn, _ := t.epoch.Find(number)

@@ -19,12 +19,12 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Unreadable is a file that could not be read from the source when it was last tried. It is JSON.
+// Unreadable is a file that could not be read from the source at the last try. It is encoded as JSON.
 type Unreadable struct {
 	Ino    metadata.Ino `json:"ino"`
 	Path   source.Name  `json:"path,omitempty"` // in the dataset
-	Source source.Name  `json:"source"`         // the archive that it is in, or the file
-	Off    int64        `json:"off,omitempty"`  // in the archive; in what it unpacks to if it is compressed as a whole
+	Source source.Name  `json:"source"`         // the file, or the archive that contains it
+	Off    int64        `json:"off,omitempty"`  // in the archive; for a compressed tar, in the unpacked tar
 	Error  string       `json:"error"`          // the fault and its remedy
 }
 
@@ -47,10 +47,10 @@ func (u *Unreadable) explanation() string {
 	return fmt.Sprintf("%s%s: %s", u.Source, at, text)
 }
 
-// mostUnreadable is how many unreadable files a node names.
+// mostUnreadable bounds the unreadable files that a node names.
 const mostUnreadable = 16
 
-// unreadables is the unreadable files of a node.
+// unreadables tracks the unreadable files of a node.
 type unreadables struct {
 	files   stagein.Files
 	sources []archive.Origin
@@ -58,7 +58,7 @@ type unreadables struct {
 
 	mu    sync.Mutex
 	named map[metadata.Ino]Unreadable // guarded by mu
-	more  map[metadata.Ino]struct{}   // guarded by mu; those that are not named
+	more  map[metadata.Ino]struct{}   // guarded by mu; files beyond mostUnreadable
 }
 
 func newUnreadables(cfg *Config) *unreadables {
@@ -73,7 +73,7 @@ func (u *unreadables) forget(ino metadata.Ino) {
 	delete(u.more, ino)
 }
 
-// add records x. It reports whether x is named, and whether it was not known.
+// add records x. It reports whether x is named, and whether it is new.
 func (u *unreadables) add(x Unreadable) (named, isNew bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -86,7 +86,7 @@ func (u *unreadables) add(x Unreadable) (named, isNew bool) {
 	return true, !was
 }
 
-// knows returns the entry of a file. known: no lookup is needed, as the file is recorded or would not be named.
+// knows returns the entry of a file. known means that no lookup is needed: the file is recorded, or would not be named.
 func (u *unreadables) knows(ino metadata.Ino) (x Unreadable, known bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -94,8 +94,8 @@ func (u *unreadables) knows(ino metadata.Ino) (x Unreadable, known bool) {
 	return x, known || len(u.named) >= mostUnreadable
 }
 
-// Unreadable returns the files that this node could not read from the source when it last tried: the first ones, and how
-// many more there are.
+// Unreadable returns the files that this node could not read from the source at the last try: the first ones by name,
+// and the number of the others.
 func (f *Fill) Unreadable() (named []Unreadable, more int64) {
 	u := f.bad
 	u.mu.Lock()
@@ -106,7 +106,7 @@ func (f *Fill) Unreadable() (named []Unreadable, more int64) {
 	return named, int64(len(u.more))
 }
 
-// paths is Files that know the paths.
+// paths is implemented by Files that know the paths.
 type paths interface {
 	Each(fn func(path string, a metadata.Attr) bool) error
 }
@@ -120,11 +120,11 @@ func (u *unreadables) report(a *metadata.Attr, err error) {
 	case named && isNew:
 		log.WithField("file", string(x.Path)).Error(x.String())
 	case isNew:
-		log.Debug("another file cannot be read from the source")
+		log.Debug("one more file is unreadable in the source")
 	}
 }
 
-// describe makes the entry of a file.
+// describe builds the entry of a file.
 func (u *unreadables) describe(a *metadata.Attr, err error) Unreadable {
 	x, known := u.knows(a.Ino)
 	if !known {
@@ -137,10 +137,10 @@ func (u *unreadables) describe(a *metadata.Attr, err error) Unreadable {
 	return x
 }
 
-// pathOf returns the path of a file; "" if it is not known.
+// pathOf returns the path of a file, or "" if it is not known.
 func (u *unreadables) pathOf(ino metadata.Ino) (name source.Name) {
 	if t, ok := u.files.(paths); ok {
-		_ = t.Each(func(path string, a metadata.Attr) bool { // without a path, the inode number names it
+		_ = t.Each(func(path string, a metadata.Attr) bool { // without a path, the message names the inode
 			if a.Ino == ino {
 				name = source.Name(path)
 			}
@@ -150,7 +150,7 @@ func (u *unreadables) pathOf(ino metadata.Ino) (name source.Name) {
 	return name
 }
 
-// where returns the file of the source that an origin lies in, and the offset there.
+// where returns the source file that an origin lies in, and the offset in that file.
 func (u *unreadables) where(from manifest.Origin) (source.Name, int64) {
 	if int(from.Source) >= len(u.sources) {
 		return "", 0

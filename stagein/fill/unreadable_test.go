@@ -27,12 +27,12 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// flipFS is a source of which a byte is read wrong so many times.
+// flipFS is a source that returns one wrong byte for a given number of reads.
 type flipFS struct {
 	*stageintest.MemFS
 	at    int64
 	flips atomic.Int64
-	read  atomic.Int64 // how often it was read
+	read  atomic.Int64 // how often that byte was read
 }
 
 func (m *flipFS) Open(path string) (source.File, error) {
@@ -56,8 +56,8 @@ func (f flipFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// overflowing is a fill of a compressed tar on the only node, which was lost and has come back, and has room for
-// nothing, and all files of it.
+// overflowing returns the fill of a compressed tar on the only node, which was lost, has returned and has no room; and
+// all files of the tar.
 func overflowing(t *testing.T, archive []byte, fsys *flipFS, log *logrus.Entry) (f *fill.Fill, all []manifest.Record) {
 	t.Helper()
 	j := jobtest.PackedJob(archive, 1<<30)
@@ -88,7 +88,7 @@ func overflowing(t *testing.T, archive []byte, fsys *flipFS, log *logrus.Entry) 
 	return f, all
 }
 
-// readWindow reads from off on of an overflowed file, through the cache.
+// readWindow reads a range of an overflow file through the cache.
 func readWindow(f *fill.Fill, ino metadata.Ino, off, size int64) (string, error) {
 	p := make([]byte, size)
 	if err := f.Need(context.Background(), ino, off, size); !errors.Is(err, fill.ErrOverflow) {
@@ -98,9 +98,8 @@ func readWindow(f *fill.Fill, ino metadata.Ino, off, size int64) (string, error)
 	return string(p[:n]), err
 }
 
-// TestReadThroughIsCompared: bytes that the source gives and that are not those that were
-// staged are read once more, and then not served; it is told which file that is, where it
-// is and what to do, once, until it is read right.
+// TestReadThroughIsCompared: bytes from the source that differ from the staged ones are read once more and then
+// refused; the log names the file, its place and the remedy once, until the file is read correctly.
 func TestReadThroughIsCompared(t *testing.T) {
 	r := stageintest.Rand(t)
 	var members []stageintest.Member
@@ -163,13 +162,12 @@ func TestReadThroughIsCompared(t *testing.T) {
 	}
 }
 
-// TestChunkReadThroughIsCompared: of a large file that has stayed in the source each chunk is
-// compared by itself.
+// TestChunkReadThroughIsCompared: each chunk of a large overflow file is verified by itself.
 func TestChunkReadThroughIsCompared(t *testing.T) {
 	r := stageintest.Rand(t)
 	large := stageintest.RandBytes(r, stagein.DefaultStripe+stagein.StripeChunk/2)
 	var members []stageintest.Member
-	for i := range 1500 { // so many small ones that the tar is read in a single pass
+	for i := range 1500 { // enough small files that the tar is read in a single pass
 		members = append(members, stageintest.TarFile(fmt.Sprint("small", i), []byte("x")))
 	}
 	plain := stageintest.WriteTar(t, tar.FormatGNU, append(members, stageintest.TarFile("large", large)))
@@ -199,8 +197,7 @@ func TestChunkReadThroughIsCompared(t *testing.T) {
 	stageintest.NoError(t, read(chunk+100))
 }
 
-// TestReadSource: files that have stayed in the source are read from there alone, all of an
-// archive in one go.
+// TestReadSource: overflow files are read only from the source, all files of an archive in one pass.
 func TestReadSource(t *testing.T) {
 	r := stageintest.Rand(t)
 	plain := stageintest.ManySmall(t, r, 300, 12_000)

@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// unzip reads neighbours in a zip archive. A damaged one is left to its owner.
+// unzip reads neighbours in a zip archive. It leaves a damaged member to its owner.
 func (c *transfer) unzip(src *archive.Content, begin, end int64) error {
 	from := source.ReadRegion(c.f.ctx, src.Src, src.Name, begin, end, c.f.bufs.In, archive.ReadAhead)
 	defer from.Close()

@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// zipFillJob is a job that scans a zip archive and then fills.
+// zipFillJob returns a job that scans a zip archive and then fills it.
 func zipFillJob(archive []byte, nodes int, together bool) *jobtest.Job {
 	j := jobtest.TarJob(archive, nodes)
 	j.Opts.Fill = stagein.Order{Kind: stagein.OrderShuffled}
@@ -27,8 +27,7 @@ func zipFillJob(archive []byte, nodes int, together bool) *jobtest.Job {
 	return j
 }
 
-// TestZipScanned: a zip archive that is scanned and filled is what it is read
-// through, and no byte of its files is read twice.
+// TestZipScanned: scan and fill give the same tree as a single pass, and no byte of the files is read twice.
 func TestZipScanned(t *testing.T) {
 	r := stageintest.Rand(t)
 	for range 15 {
@@ -57,8 +56,8 @@ func TestZipScanned(t *testing.T) {
 	}
 }
 
-// TestZipStripedIsRead: a member that would be striped cannot be unpacked in
-// pieces, so its archive is read through.
+// TestZipStripedIsRead: a member large enough for striping cannot be unpacked in pieces, so its archive is read in a
+// single pass.
 func TestZipStripedIsRead(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteZip(t, "", stageintest.ZipFile("large", stageintest.RandBytes(r, 50_000)), stageintest.ZipFile("small", stageintest.RandBytes(r, 500)))
@@ -80,7 +79,7 @@ func TestZipStripedIsRead(t *testing.T) {
 	}
 }
 
-// TestZipManyScanned: tars and zip archives together.
+// TestZipManyScanned: several tars and zip archives together.
 func TestZipManyScanned(t *testing.T) {
 	for _, o := range []stagein.Options{{}, {Unpack: stagein.UnpackApart}, {Include: []source.Name{"*1"}}} {
 		o.Fill = stagein.Order{Kind: stagein.OrderSource}
@@ -102,8 +101,7 @@ func TestZipManyScanned(t *testing.T) {
 	}
 }
 
-// TestZipDamaged: a member whose data is damaged is named with its offset, whoever
-// reads it.
+// TestZipDamaged: the error for a member with damaged data has its name and offset, whichever node reads it.
 func TestZipDamaged(t *testing.T) {
 	r := stageintest.Rand(t)
 	data := stageintest.RandBytes(r, 5000)
@@ -120,7 +118,7 @@ func TestZipDamaged(t *testing.T) {
 	}
 }
 
-// TestZipPart: a part of a member is that part of its content.
+// TestZipPart: reading a range of a member returns that range of its content.
 func TestZipPart(t *testing.T) {
 	r := stageintest.Rand(t)
 	data := stageintest.RandBytes(r, 40_000)
@@ -161,8 +159,7 @@ func TestZipPart(t *testing.T) {
 	}
 }
 
-// FuzzZipFill scans and fills spoilt archives: what comes out without an error is
-// what archive/zip finds.
+// FuzzZipFill scans and fills corrupted archives: a tree staged without an error is the one that archive/zip finds.
 func FuzzZipFill(f *testing.F) {
 	for i := range 40 {
 		f.Add(uint64(i), uint16(i%2*i*97), uint16(i), uint8(i))
@@ -176,12 +173,12 @@ func FuzzZipFill(f *testing.F) {
 		}
 		want, err := stageintest.TwinZip(archive)
 		if err != nil && stageintest.EmptyDamaged(archive) {
-			return // of what has no content nothing is read
+			return // no data is read of members without content
 		}
 		if err != nil {
 			t.Fatalf("staged, but archive/zip says: %v", err)
 		}
-		for p, w := range want { // of bits that only mean a time or a mode, another test
+		for p, w := range want { // another test compares the bits for times and modes
 			g := got[p]
 			if g.Data != w.Data || g.Target != w.Target || g.Mode&source.TypeMask != w.Mode&source.TypeMask {
 				t.Errorf("%q is %+v, archive/zip has %+v", p, g, w)

@@ -16,8 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// stageBad stages archive with 1, 3 and 5 nodes and wants an error with all of
-// parts in it, soon.
+// stageBad stages archive with 1, 3 and 5 nodes and wants an error that contains all of parts, soon.
 func stageBad(t *testing.T, archive []byte, parts ...string) {
 	t.Helper()
 	for _, nodes := range []int{1, 3, 5} {
@@ -43,7 +42,7 @@ func TestTarRefuses(t *testing.T) {
 		ms := append(fill(7), stageintest.Member{Header: h})
 		return stageintest.WriteTar(t, tar.FormatPAX, append(ms, stageintest.TarFile("after", nil)))
 	}
-	const at = "at offset 10752" // 512+1024 bytes for each of seven
+	const at = "at offset 10752" // 512+1024 bytes for each of seven members
 	for _, c := range []struct {
 		h    tar.Header
 		want string
@@ -96,7 +95,7 @@ func TestTarTruncated(t *testing.T) {
 		j := jobtest.TarJob(archive[:cut], 1+r.IntN(5))
 		got, err := j.Run(context.Background())
 		if err == nil {
-			// Between members an end without a mark is accepted.
+			// Between members, an end without an end-of-archive mark is accepted.
 			want, terr := stageintest.TwinTar(archive[:cut])
 			if terr != nil {
 				t.Errorf("cut at %d of %d: staged, but archive/tar says %v", cut, whole, terr)
@@ -128,7 +127,7 @@ func TestTarCorrupt(t *testing.T) {
 	stageBad(t, joined, "another begins", fmt.Sprintf("offset %d", len(archive)))
 	lone := append(slices.Clone(archive[:1536*12]), make([]byte, 512)...)
 	stageBad(t, append(lone, archive[1536:3072]...), "block of zeros")
-	// One block of zeros at the end is an end, as for tar.
+	// One block of zeros at the end counts as an end-of-archive mark, as for tar.
 	checkTar(t, lone, 3)
 }
 
@@ -174,7 +173,7 @@ func TestTarChangesWhileStaged(t *testing.T) {
 	}
 }
 
-// TestTarFailureStopsAll has one share fail; the others wait for seams, and end.
+// TestTarFailureStopsAll lets one share fail; the others, which wait for boundaries, end.
 func TestTarFailureStopsAll(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteTar(t, tar.FormatGNU, stageintest.RandomMembers(r, tar.FormatGNU, 200))

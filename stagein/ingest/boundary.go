@@ -9,32 +9,32 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Boundary is the state of a tar's parser at the end of a region, from which the reader of the next region goes on. It is
-// JSON, mostly of a few hundred bytes, at most some 2 MiB.
+// Boundary is the parser's state at the end of a region of a tar, from which the reader of the next region continues.
+// It is encoded as JSON, mostly of a few hundred bytes, at most some 2 MiB.
 type Boundary struct {
-	// At is the offset of the first group of headers that is not staged,
-	// and Carry the archive's bytes from there to the end of the region.
+	// At is the offset of the first group of headers that is not staged; Carry holds the archive's bytes from there to
+	// the end of the region.
 	At    int64  `json:"at"`
 	Carry []byte `json:"carry,omitempty"`
-	// Member, if not nil, is a member whose headers are parsed and whose data goes on in the next region; then there is no
-	// Carry.
+	// Member, if not nil, is a member whose headers are parsed and whose data continues in the next region. Then Carry
+	// is empty.
 	Member *CutMember `json:"member,omitempty"`
-	// Ended says that the archive has ended, at At. Nothing may follow.
+	// Ended means that the archive has ended, at At. Nothing may follow.
 	Ended bool `json:"ended,omitempty"`
-	// Some says that the archive has had a member.
+	// Some means that the archive has had a member.
 	Some bool `json:"some,omitempty"`
 	// Mtime is the time that a global header gave to all members.
 	Mtime *metadata.Time `json:"mtime,omitempty"`
 }
 
-// CutMember is a member whose data lies in several regions.
+// CutMember is a member whose data spans several regions.
 type CutMember struct {
 	Path   source.Name     `json:"path"`
 	Ino    metadata.Ino    `json:"ino"`
 	Layout metadata.Layout `json:"layout"`
-	Off    int64           `json:"off"`  // where its data begins in the archive
+	Off    int64           `json:"off"`  // offset of its data in the archive
 	Size   int64           `json:"size"` // of the file, in bytes
-	// Sparse says where the data lies in a sparse file; nil is in one piece.
+	// Sparse maps the data of a sparse file; nil: the file is not sparse.
 	Sparse *source.Sparse `json:"sparse,omitempty"`
 }
 
@@ -46,10 +46,10 @@ func (m *CutMember) stored() int64 {
 	return m.Size
 }
 
-// end returns the offset after the data and its padding.
+// end returns the offset after the member's data and padding.
 func (m *CutMember) end() int64 { return m.Off + source.Padded(m.stored()) }
 
-// check refuses a boundary that cannot come from the region before p.
+// check refuses a boundary that the region before p cannot have sent.
 func (s *Boundary) check(p stagein.Part, size int64) error {
 	bad := func(why string) error {
 		return fmt.Errorf("boundary of region %d: %s: %w", p.Index, why, syscall.EPROTO)

@@ -22,21 +22,21 @@ type chain struct {
 	g       tar.Parser
 	push    *pusher
 	some    bool            // the archive has had a member
-	partial *stagein.Object // being staged; its data is not whole yet
+	partial *stagein.Object // being staged; its data is incomplete
 	// checkpointed is the offset of the last checkpoint, or where the chain begins.
 	checkpointed int64
 
-	// spec, if not nil, keeps the records and the boundary of this chain until the speculation is proved. It is
-	// polled now and then.
+	// spec, if not nil, keeps the records and the boundary of this chain until the speculation is proved. It is polled
+	// before each member.
 	spec *speculation
-	// stopAt is an offset between two groups at which this chain stops, since a speculation began there; 0: none.
+	// stopAt is an offset between two groups at which this chain stops, because a speculation began there; 0: none.
 	stopAt int64
 }
 
-// errStopped says that a chain has come to its stopAt.
+// errStopped reports that a chain has reached its stopAt.
 var errStopped = errors.New("stopped")
 
-// stage runs the chain from a boundary on and waits until all that it put is stored.
+// stage runs the chain from a boundary and waits until all its puts are stored.
 func (c *chain) stage(seam *Boundary) error {
 	if len(seam.Carry) > 0 {
 		c.t.Queue = append([]*source.Piece{source.Bytes(seam.Carry, seam.At)}, c.t.Queue...)
@@ -45,8 +45,8 @@ func (c *chain) stage(seam *Boundary) error {
 	return c.end(c.begin(seam))
 }
 
-// end waits until all is stored that a chain put, which has ended with err. With OnErrorSkip, the members before damage
-// stay, so that their puts go on.
+// end waits for the puts of a chain that ended with err. With OnErrorSkip, the members before damage stay, so their
+// puts continue.
 func (c *chain) end(err error) error {
 	c.t.Close()
 	skip := c.spec == nil && c.r.cfg.Plan.OnError == stagein.OnErrorSkip && err != nil && skippable(err)
@@ -137,7 +137,7 @@ func (c *chain) refuse(e *source.RefusedError, why error) error {
 	return c.over(e.Size)
 }
 
-// unwanted skips a member that is not selected, with size bytes of data. It is done if nothing more is wanted of the archive.
+// unwanted skips a member that is not selected, with size bytes of data. done means that no further member is wanted.
 func (c *chain) unwanted(size int64) (done bool, err error) {
 	c.some = true
 	if c.r.sel.Full() {
@@ -158,7 +158,7 @@ func (c *chain) over(size int64) error {
 	return err
 }
 
-// poll lets the speculation see whether the boundary has come.
+// poll lets the speculation check whether the boundary has arrived.
 func (c *chain) poll() error {
 	if c.spec == nil {
 		return c.r.ctx.Err()
@@ -166,7 +166,7 @@ func (c *chain) poll() error {
 	return c.spec.poll(false)
 }
 
-// group reads a group of headers; io.EOF if the region ends before it does.
+// group reads a group of headers. It returns io.EOF if the region ends inside the group.
 func (c *chain) group() (tar.Step, error) {
 	for {
 		b, err := c.t.Block()
@@ -182,7 +182,7 @@ func (c *chain) group() (tar.Step, error) {
 	}
 }
 
-// cut ends the chain where the region ends inside a group of headers.
+// cut ends the chain if the region ends inside a group of headers.
 func (c *chain) cut() error {
 	if !c.r.last() {
 		return c.out(Boundary{At: c.g.Start(), Carry: c.g.Carry()})
@@ -193,8 +193,8 @@ func (c *chain) cut() error {
 	return c.finish()
 }
 
-// ended reads what follows the end of the archive at offset at, which may lie in an earlier region: it must not be
-// another archive.
+// ended checks the data after the end of the archive at offset at, which may lie in an earlier region: no other archive
+// may follow.
 func (c *chain) ended(at int64) error {
 	if err := c.out(Boundary{At: at, Ended: true}); err != nil {
 		return err
@@ -214,7 +214,7 @@ func (c *chain) ended(at int64) error {
 	}
 }
 
-// finish ends the chain. An archive without members is refused.
+// finish ends the chain. It refuses an archive without members.
 func (c *chain) finish() error {
 	if c.r.last() && !c.some {
 		return fmt.Errorf("the archive has no members: %w", syscall.EINVAL)
@@ -222,7 +222,7 @@ func (c *chain) finish() error {
 	return nil
 }
 
-// out hands the boundary to the next region.
+// out passes the boundary to the next region.
 func (c *chain) out(s Boundary) error {
 	s.Some, s.Mtime = c.some, c.g.Mtime
 	if c.unproved() {
@@ -232,7 +232,7 @@ func (c *chain) out(s Boundary) error {
 	return c.r.out(&s)
 }
 
-// member stages a member. It is the last one of the region if done.
+// member stages a member. done means that it is the last member of the region.
 func (c *chain) member(it *source.Item) (done bool, err error) {
 	c.some = true
 	if it.Stored() > c.r.size || it.Off+source.Padded(it.Stored()) > c.r.size {
@@ -255,7 +255,7 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	if !over {
 		return false, c.whole(it, o)
 	}
-	// The other regions' readers can begin before this one has read its part.
+	// Send the boundary first, so that the readers of the other regions need not wait for this one.
 	m := &CutMember{Path: source.Name(it.Path), Ino: o.Ino, Layout: o.Layout, Off: it.Off, Size: it.Size, Sparse: it.Sparse}
 	if err := c.out(Boundary{At: it.Off, Member: m}); err != nil {
 		return true, err
@@ -269,7 +269,7 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	return true, c.record(c.r.placer.Record(it, o))
 }
 
-// place numbers a member and says where it goes. over: it goes on in the next region.
+// place numbers a member and determines where its bytes are stored. over means that it continues in the next region.
 func (c *chain) place(it *source.Item, over bool) (*stagein.Object, error) {
 	if over {
 		return c.r.placer.Place(it, c.r.rec.Across())
@@ -277,7 +277,7 @@ func (c *chain) place(it *source.Item, over bool) (*stagein.Object, error) {
 	return c.r.place(it)
 }
 
-// carry puts the bytes of a small member that the region ends in into the boundary.
+// carry puts the bytes of a small member that the region's end cuts into the boundary.
 func (c *chain) carry() error {
 	at, b := c.g.Start(), c.g.Carry()
 	for {
@@ -292,7 +292,7 @@ func (c *chain) carry() error {
 	}
 }
 
-// whole stages a member all of which lies in this region.
+// whole stages a member that lies wholly in this region.
 func (c *chain) whole(it *source.Item, o *stagein.Object) error {
 	rec := c.r.placer.Record(it, o)
 	c.partial = o
@@ -331,7 +331,7 @@ func (c *chain) content(it *source.Item, o *stagein.Object) ([16]byte, manifest.
 	return sum.Sum128(), chunks.End(it.Size), err
 }
 
-// piece puts the next n bytes of a member that lies in several regions, and keeps their checksum.
+// piece puts the next n bytes of a member that spans several regions, and keeps their checksum.
 func (c *chain) piece(m *CutMember, n int64, o *stagein.Object) error {
 	if n <= 0 {
 		return nil
@@ -374,7 +374,7 @@ func (c *chain) part(m *CutMember, n int64, o *stagein.Object, chunks *archive.C
 }
 
 // data calls do with the next n bytes of a member whose data begins at off, the piece that holds them, and their offset
-// in the data.
+// within the data.
 func (c *chain) data(off, n int64, do func(b []byte, piece *source.Piece, at int64) error) error {
 	for n > 0 {
 		if err := c.poll(); err != nil {
@@ -395,7 +395,7 @@ func (c *chain) data(off, n int64, do func(b []byte, piece *source.Piece, at int
 	return nil
 }
 
-// goOn stages the part of a member in this region that began in an earlier one.
+// goOn stages this region's part of a member that began in an earlier region.
 func (c *chain) goOn(m *CutMember) error {
 	r := c.r
 	o := &stagein.Object{Path: string(m.Path), Ino: m.Ino, Layout: m.Layout}
@@ -426,5 +426,5 @@ func (c *chain) record(rec manifest.Record) error {
 	return c.r.record(rec)
 }
 
-// unproved reports whether what the chain stages may have to be undone.
+// unproved reports whether the chain's work may still have to be undone.
 func (c *chain) unproved() bool { return c.spec != nil && !c.spec.proved }

@@ -11,19 +11,19 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Checkpoint is a point in the single pass of a part before which all is stored and recorded: a reader whose
-// daemon starts again goes on there. In a part of several archives it lies between two of them; inside
-// an archive only if that is the only one. It is JSON.
+// Checkpoint is a point in the single pass of a part before which all data is stored and recorded: after a restart of
+// its daemon, a reader continues there. In a part of several archives it lies between two of them; in a part of one
+// archive, it lies inside it. It is encoded as JSON.
 type Checkpoint struct {
 	Position
-	Next    int             `json:"next,omitempty"`   // of several archives, the first that is not whole
-	Records uint64          `json:"records"`          // that were written before
+	Next    int             `json:"next,omitempty"`   // index of the first incomplete archive, if there are several
+	Records uint64          `json:"records"`          // number of records written before
 	Source  int64           `json:"source,omitempty"` // Progress.SourceBytes
 	Need    int64           `json:"need,omitempty"`   // bytes of members of compressed tars
 	Files   int64           `json:"files,omitempty"`  // Progress.Files
 	Bytes   int64           `json:"bytes,omitempty"`  // Progress.Bytes
 	Pieces  []stagein.Piece `json:"pieces,omitempty"` // Share.Pieces
-	Kept    []stagein.Try   `json:"kept,omitempty"`   // whose inodes are recorded, this one's among them
+	Kept    []stagein.Try   `json:"kept,omitempty"`   // tries whose inodes are recorded, including this one
 }
 
 // Position is a point in an archive, between two members.
@@ -51,8 +51,8 @@ func (s *Share) checkpoints() bool {
 	return s.cfg.Checkpointed != nil && s.cfg.Plan.Checkpoints()
 }
 
-// checkpoint makes a checkpoint here if it is due. It is reported when all that was put before it is stored. A speculation
-// has none.
+// checkpoint makes a checkpoint here if one is due. The checkpoint is reported once all earlier puts are stored. An
+// unproved speculation makes none.
 func (c *chain) checkpoint() error {
 	s := c.r.Share
 	if !s.checkpoints() || c.unproved() || c.stopAt != 0 || c.t.Pos-c.checkpointed < s.cfg.Limits.Checkpoint {
@@ -73,12 +73,12 @@ func (c *chain) checkpoint() error {
 	return nil
 }
 
-// position returns where the chain is, between two groups.
+// position returns the chain's position, between two groups.
 func (c *chain) position() Position {
 	return Position{At: c.t.Pos, Some: c.some, Mtime: c.g.Mtime}
 }
 
-// recorded writes into a checkpoint what was recorded before it.
+// recorded adds to a checkpoint the state of the records before it.
 func (s *Share) recorded(m *Checkpoint) error {
 	records, try, err := s.rec.Flush()
 	m.Records, m.Kept = records, append(s.kept(), try)
@@ -93,10 +93,10 @@ func (s *Share) kept() []stagein.Try {
 	return s.cfg.Resume.Kept[:len(s.cfg.Resume.Kept):len(s.cfg.Resume.Kept)]
 }
 
-// Kept returns the earlier tries whose inodes are recorded.
+// Kept returns the earlier tries whose inodes are in the records.
 func (s *Share) Kept() []stagein.Try { return s.kept() }
 
-// restore takes over the records and the counters up to the checkpoint from which this share resumes.
+// restore copies the records and restores the counters up to the checkpoint from which this share resumes.
 func (s *Share) restore() error {
 	m := s.cfg.Resume
 	if m == nil {
@@ -121,17 +121,17 @@ func (s *Share) restore() error {
 	return nil
 }
 
-// resume stages what follows a checkpoint, at which c is.
+// resume stages the members after a checkpoint, at which c stands.
 func (c *chain) resume(m *Checkpoint) error {
 	c.some, c.g.Mtime, c.checkpointed = m.Some, m.Mtime, m.At
 	return c.end(c.run())
 }
 
-// generation is the puts between two barriers. It has a reference for each put that has not succeeded, one for the
-// generation before it, and one while it is open.
+// generation groups the puts between two barriers. It has a reference for each put that has not succeeded, one for the
+// previous generation, and one while it is open.
 type generation struct {
 	refs atomic.Int64
-	then func() // called when the last reference goes; set before that
+	then func() // called when the last reference is released; set before that
 }
 
 func newGeneration() *generation {
@@ -146,7 +146,7 @@ func (g *generation) release() {
 	}
 }
 
-// generations is the open generation and, linked to it, those before it.
+// generations is the open generation and, linked to it, the earlier ones.
 type generations struct {
 	mu  sync.Mutex
 	now *generation // guarded by mu
@@ -154,7 +154,7 @@ type generations struct {
 
 func newGenerations() *generations { return &generations{now: newGeneration()} }
 
-// hold returns the open generation, with a reference for a put.
+// hold returns the open generation with a reference for a put.
 func (x *generations) hold() *generation {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -162,7 +162,7 @@ func (x *generations) hold() *generation {
 	return x.now
 }
 
-// barrier calls then when all that was put until now is stored; never, if something of it could not be.
+// barrier calls then once all earlier puts are stored, or never if one of them fails.
 func (x *generations) barrier(then func()) {
 	next := newGeneration()
 	next.refs.Add(1)

@@ -20,26 +20,25 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// mortal is a job whose shares die when they have put something so many times, and are
-// begun again from their last checkpoint.
+// mortal is a job whose shares die after a number of puts and are restarted from their last checkpoint.
 type mortal struct {
 	*jobtest.Job
 	t     *testing.T
 	mu    sync.Mutex
-	left  int         // guarded by mu; puts until a share dies, which one is left to chance
+	left  int         // guarded by mu; puts until a share dies; chance decides which one
 	parts []mortalOne // guarded by mu
-	went  int         // guarded by mu; tries that went on from a checkpoint
-	grow  int         // guarded by mu; puts that each life has more than the one before
-	// forgets is asked whether a checkpoint comes too late, so that the one before it counts; nil is never.
+	went  int         // guarded by mu; tries that resumed from a checkpoint
+	grow  int         // guarded by mu; how many more puts each life has than the one before
+	// forgets reports whether a checkpoint is lost, so that the previous one counts; nil means never.
 	forgets func() bool // guarded by mu
 }
 
 type mortalOne struct {
 	try   uint16
-	mark  []byte               // the last, as JSON
-	of    uint16               // the try that it is of
-	seam  []byte               // its own, once it has sent it
-	heard chan ingest.Boundary // the one it has received, for the next try
+	mark  []byte               // the last checkpoint, as JSON
+	of    uint16               // the try that wrote the mark
+	seam  []byte               // its own boundary, once sent
+	heard chan ingest.Boundary // the boundary received, kept for the next try
 	tries map[uint16]*bytes.Buffer
 }
 
@@ -62,7 +61,7 @@ func newMortal(t *testing.T, j *jobtest.Job, lives int) *mortal {
 	return m
 }
 
-// begin makes a share go on where the last try of its part has come to.
+// begin configures a share to resume from the last checkpoint of its part.
 func (m *mortal) begin(i int, cfg *ingest.Config) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +115,7 @@ func (m *mortal) begin(i int, cfg *ingest.Config) {
 	}
 }
 
-// die ends a try: objects stored after its checkpoint belong to no file.
+// die ends a try and deletes the objects stored after its checkpoint, which belong to no file.
 func (m *mortal) die(i int, w *bytes.Buffer) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,7 +151,7 @@ func (m *mortal) die(i int, w *bytes.Buffer) bool {
 	return p.try < 60
 }
 
-// FuzzCheckpoint: whatever a checkpoint says, a share that is to go on from it ends.
+// FuzzCheckpoint: a share that resumes from an arbitrary checkpoint ends.
 func FuzzCheckpoint(f *testing.F) {
 	archive := stageintest.WriteTar(f, tar.FormatPAX, stageintest.RandomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 10))
 	f.Add([]byte(`{"at":1024,"records":1,"some":true,"kept":[{"number":0,"kept":7}]}`))
@@ -165,13 +164,13 @@ func FuzzCheckpoint(f *testing.F) {
 		for _, a := range [][]byte{archive, stageintest.PackGzip(t, archive)} {
 			j := jobtest.TarJob(a, 1)
 			j.Config = func(_ int, cfg *ingest.Config) { cfg.Resume, cfg.Before = &m, bytes.NewReader(nil) }
-			_, _ = j.Run(context.Background()) // which may be anything
+			_, _ = j.Run(context.Background()) // any result is allowed
 		}
 	})
 }
 
-// TestCheckpoints: shares that die again and again go on from their checkpoints, and what comes of
-// it is what there would be otherwise.
+// TestCheckpoints: shares that die again and again resume from their checkpoints, and the tree is the same as without
+// failures.
 func TestCheckpoints(t *testing.T) {
 	went := 0
 	for seed := range uint64(24) {
@@ -201,8 +200,8 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
-// TestCheckpointThatIsNone: a share goes on only from what can be a checkpoint in its part, and
-// with all records that come before it.
+// TestCheckpointThatIsNone: a share resumes only from a checkpoint that is possible in its part, and only with all the
+// records before it.
 func TestCheckpointThatIsNone(t *testing.T) {
 	archive := stageintest.WriteTar(t, tar.FormatPAX, stageintest.RandomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 40))
 	for name, m := range map[string]ingest.Checkpoint{

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// chunkCRCs is the dumb twin of chunkSums.
+// wantCRCs is a naive twin of chunkSums.
 func wantCRCs(b []byte, chunk int) (sums []uint32) {
 	for ; len(b) > 0; b = b[min(chunk, len(b)):] {
 		sums = append(sums, crc32.Checksum(b[:min(chunk, len(b))], archive.Castagnoli))
@@ -32,8 +32,8 @@ func sameCRCs(got manifest.CRCs, want []uint32) bool {
 	return got.Len() == len(want)
 }
 
-// TestChunkSums: the chunks of a file have the sums of its bytes, in whatever pieces they
-// come, and holes are zeros.
+// TestChunkSums: the chunks of a file have the checksums of its bytes, however the data is split into pieces; holes
+// count as zeros.
 func TestChunkSums(t *testing.T) {
 	r := stageintest.Rand(t)
 	l := metadata.Layout{Kind: metadata.Striped, ChunkSize: 64 << 10}
@@ -66,8 +66,8 @@ func TestChunkSums(t *testing.T) {
 	}
 }
 
-// TestPackedChunkSums: the records of striped files of a compressed tar have the sums of
-// their chunks, also of one with holes; others have none.
+// TestPackedChunkSums: the records of striped files of a compressed tar have the checksums of their chunks, also for a
+// file with holes; other records have none.
 func TestPackedChunkSums(t *testing.T) {
 	r := stageintest.Rand(t)
 	holes := stageintest.SparseMember(r, "holes")

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// runDir stages the items of a part of a directory, several files at a time.
+// runDir stages the items of a part of a directory, several files concurrently.
 func (s *Share) runDir(ctx context.Context) error {
 	push := s.newPusher(ctx)
 	g, gctx := errgroup.WithContext(push.ctx)
@@ -59,12 +59,12 @@ func (s *Share) item(ctx context.Context, push *pusher, it *source.Item) error {
 	return s.rec.Add(rec)
 }
 
-// sourcePath is where an item of a directory is.
+// sourcePath returns the path of an item of a directory source.
 func (s *Share) sourcePath(it *source.Item) string {
 	return strings.TrimSuffix(string(s.cfg.Plan.Source), "/") + "/" + it.Path
 }
 
-// tryFile is copyFile, but removes what it stored if the file cannot be read.
+// tryFile is copyFile, but removes the data that it stored if the file cannot be read.
 func (s *Share) tryFile(ctx context.Context, it *source.Item, o *stagein.Object) ([16]byte, error) {
 	push := s.newPusher(ctx)
 	sum, err := s.copyFile(ctx, push, it, o)
@@ -80,7 +80,7 @@ func (s *Share) tryFile(ctx context.Context, it *source.Item, o *stagein.Object)
 	return sum, nil
 }
 
-// copyFile reads a file once, from front to end, and stores it.
+// copyFile reads a file once, front to back, and stores it.
 func (s *Share) copyFile(ctx context.Context, push *pusher, it *source.Item, o *stagein.Object) (sum [16]byte, err error) {
 	path := s.sourcePath(it)
 	was := source.Info{Size: it.Size, Mtime: it.Mtime}
@@ -93,7 +93,7 @@ func (s *Share) copyFile(ctx context.Context, push *pusher, it *source.Item, o *
 	if err := s.copyBytes(ctx, f, path, it.Size, func(p *source.Piece) error {
 		m.Write(p.B)
 		err := push.put(o, p.B, p, p.Off)
-		push.flush() // a buffer holds one file at most
+		push.flush() // a buffer holds at most one file
 		return err
 	}); err != nil {
 		return sum, err
@@ -104,7 +104,7 @@ func (s *Share) copyFile(ctx context.Context, push *pusher, it *source.Item, o *
 	return m.Sum128(), nil
 }
 
-// copyBytes calls each with the size bytes of f, in order. Of a large file some pieces are read ahead.
+// copyBytes calls each with the size bytes of f, in order. It reads ahead in a large file.
 func (s *Share) copyBytes(ctx context.Context, f source.File, path string, size int64, each func(*source.Piece) error) error {
 	if size == 0 {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// dirJob has a tree with every kind of item that can be staged, and the entries that it becomes.
+// dirJob returns a job whose source tree has every kind of item that can be staged, and the entries expected.
 func dirJob(t *testing.T, nodes int) (*jobtest.Job, map[string]stageintest.Entry) {
 	r := stageintest.Rand(t)
 	j := &jobtest.Job{FS: stageintest.NewFS(), Nodes: nodes, Path: "/src/tree", Stripe: 1 << 20}
@@ -211,7 +211,7 @@ func TestPlanJSON(t *testing.T) {
 	if _, err := j.Run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	j.Plan.Source, j.Plan.Origins = "/odd \xfe", stagein.Origins{} // which stay where the plan is made
+	j.Plan.Source, j.Plan.Origins = "/odd \xfe", stagein.Origins{} // which are not sent to the nodes
 	b, err := json.Marshal(j.Plan)
 	if err != nil {
 		t.Fatal(err)

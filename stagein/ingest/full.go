@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// full adds to a failed put, if the node is full, what that needs and had, and what to do.
+// full explains a failed put to a full node: the room it needs and had, and what to do.
 func (s *Share) full(err error) error {
 	var put *putError
 	if !stagein.IsFull(err) || !errors.As(err, &put) {
@@ -18,7 +18,7 @@ func (s *Share) full(err error) error {
 	return s.lacks(put.node, s.count.to(put.node).Load(), err)
 }
 
-// lacks adds to err what a node needs and had, which got given bytes from this share, and what to do.
+// lacks adds to err the room that a node needs and had, and what to do. given is how many bytes this share sent it.
 func (s *Share) lacks(node metadata.NodeID, given int64, err error) error {
 	p := s.cfg.Plan
 	least, by := p.Least, p.SaidBy()
@@ -44,7 +44,7 @@ func (s *Share) lacks(node metadata.NodeID, given int64, err error) error {
 	return fmt.Errorf("%s needs room for at least %s%s (%s %s): %s: %w", s.host(node), metadata.FormatBytes(given), had, metadata.FormatBytes(least), sum, p.WayOut, err)
 }
 
-// fullest returns the node that has the least left, as far as that is known, and what it got from this share.
+// fullest returns the node with the least known room left, and how many bytes this share sent it.
 func (s *Share) fullest() (node metadata.NodeID, given int64) {
 	least := int64(-1)
 	for id, free := range s.cfg.Plan.Free {

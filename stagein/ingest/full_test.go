@@ -12,9 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestFullInTheMiddle: when the room of a node is used up in the middle, whatever is read
-// and by however many, the message names the node, what it needs and what it had, and says
-// what to do.
+// TestFullInTheMiddle: when a node runs out of room during a stage-in, the message names the node, the room it needs
+// and had, and what to do, for every kind of source and any number of readers.
 func TestFullInTheMiddle(t *testing.T) {
 	plain := jobtest.TooLarge(t)
 	says := func(t *testing.T, j *jobtest.Job, want ...string) {

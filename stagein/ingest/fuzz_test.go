@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// FuzzTar stages spoilt archives. What is staged without an error must be what
-// archive/tar finds, whatever the number of nodes; and no number may differ.
+// FuzzTar stages corrupted archives. A tree staged without an error must be the one that archive/tar finds, for any
+// number of nodes; and the outcome must not depend on that number.
 func FuzzTar(f *testing.F) {
 	for i := range 24 {
 		f.Add(uint64(i), uint16(0), uint16(i), uint8(i), i%2 == 0)

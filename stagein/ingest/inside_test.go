@@ -72,7 +72,7 @@ func TestLastBytes(t *testing.T) {
 	}
 }
 
-// TestShareWithoutInodes: a try whose inodes could not be numbered is refused.
+// TestShareWithoutInodes: a try whose inode numbers would overflow is refused.
 func TestShareWithoutInodes(t *testing.T) {
 	q := &stagein.Plan{Parts: []stagein.Part{{Index: 0, Node: 4}, {Index: 1, Node: 5}, {Index: 2, Node: 6}}}
 	cfg := Config{

@@ -15,16 +15,16 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/zip"
 )
 
-// manyAtOnce is how many archives a node reads at a time, as unpacking one keeps one core busy. They share the buffers.
+// manyAtOnce is how many archives a node reads concurrently: unpacking one keeps one core busy. They share the buffers.
 const manyAtOnce = 3
 
-// roundCheckpoints is how many checkpoints of one archive a round of several is worth: 256 MiB of source.
+// roundCheckpoints is the size of a round of archives, in checkpoint intervals of one archive: 256 MiB of source.
 const roundCheckpoints = 64
 
-// runMany stages a part's archives: in rounds, after each of which there is a checkpoint, or all in one if there are no checkpoints.
+// runMany stages a part's archives in rounds with a checkpoint after each, or in one round without checkpoints.
 func (s *Share) runMany(ctx context.Context) error {
 	if s.cfg.Part.Index == 0 && s.cfg.Resume == nil {
-		s.count.source.Add(s.cfg.Plan.Read) // by Scan, for all
+		s.count.source.Add(s.cfg.Plan.Read) // by scan.Run, for all parts
 	}
 	next := 0
 	if m := s.cfg.Resume; m != nil {
@@ -44,7 +44,7 @@ func (s *Share) runMany(ctx context.Context) error {
 	return s.listed()
 }
 
-// round is the end of the round that begins with archive i.
+// round returns the end of the round that begins with archive i.
 func (s *Share) round(i int) int {
 	all, bytes := s.cfg.Part.Archives, int64(0)
 	if !s.checkpoints() {
@@ -58,7 +58,7 @@ func (s *Share) round(i int) int {
 	return end
 }
 
-// runArchives stages the archives [i, end) of the part. When it returns, all of them is stored.
+// runArchives stages the archives [i, end) of the part. When it returns, all their data is stored.
 func (s *Share) runArchives(ctx context.Context, i, end int) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(min(manyAtOnce, s.pool.Room()/archive.MinPieces), 1))
@@ -77,7 +77,7 @@ func (s *Share) runArchives(ctx context.Context, i, end int) error {
 	return g.Wait()
 }
 
-// checkpointArchives makes a checkpoint before archive next. All before it is stored and recorded.
+// checkpointArchives makes a checkpoint before archive next. All archives before it are stored and recorded.
 func (s *Share) checkpointArchives(next int) error {
 	m := Checkpoint{Next: next, Files: s.count.files.Load(), Bytes: s.count.bytes.Load(), Need: s.count.need.Load(), Source: s.count.source.Load()}
 	err := s.recorded(&m)
@@ -87,7 +87,7 @@ func (s *Share) checkpointArchives(next int) error {
 	return err
 }
 
-// archive stages one archive of the part as a share of its own, which uses the recorder, the counters and the buffers of s.
+// archive stages one archive of the part as a sub-share, which uses the recorder, counters and buffers of s.
 func (s *Share) archive(ctx context.Context, a *stagein.Archive) error {
 	found, err := walk.Detect(s.cfg.FS, string(a.Path))
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Share) archive(ctx context.Context, a *stagein.Archive) error {
 	return fmt.Errorf("%s: %w", a.Path, err)
 }
 
-// checkpointsOf allows checkpoints inside the archive, and resuming from one, if it is the only archive of the part.
+// checkpointsOf allows checkpoints inside the archive, and resuming from one, if it is the part's only archive.
 func (s *Share) checkpointsOf(part *Share) error {
 	m := s.cfg.Resume
 	inside := len(part.cfg.Part.Archives) == 1 && part.checkpoints() && s.cfg.Plan.Kind != source.Zip
@@ -131,7 +131,7 @@ func (s *Share) checkpointsOf(part *Share) error {
 	case !inside || m != nil && m.At == 0:
 		s.cfg.Resume = nil
 	case m != nil && !m.validIn(s.cfg.Plan, s.cfg.Part):
-		return fmt.Errorf("cannot go on from %d: %w", m.At, syscall.EINVAL)
+		return fmt.Errorf("cannot resume from %d: %w", m.At, syscall.EINVAL)
 	}
 	if !inside {
 		s.cfg.Checkpointed = nil
@@ -139,7 +139,7 @@ func (s *Share) checkpointsOf(part *Share) error {
 	return nil
 }
 
-// zipWhole plans a zip archive that one node reads: those of its members that can be staged.
+// zipWhole plans a zip archive that one node reads: all its members that can be staged.
 func (s *Share) zipWhole(p *stagein.Plan) error {
 	f, err := s.cfg.FS.Open(string(p.Source))
 	if err != nil {

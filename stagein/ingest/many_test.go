@@ -22,12 +22,12 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// shelf is archives that are staged together.
+// shelf is a set of archives that are staged together.
 type shelf struct {
 	*jobtest.Job
 	t    *testing.T
 	r    *rand.Rand
-	size int64 // of the archives
+	size int64 // total of the archives
 	want map[string]stageintest.Entry
 }
 
@@ -42,7 +42,7 @@ func newShelf(t *testing.T, o stagein.Options) *shelf {
 	return s
 }
 
-// put puts an archive of n members on it, packed by c.
+// put adds an archive of n members, packed by c.
 func (s *shelf) put(name string, c stageintest.Codec, n int) {
 	s.t.Helper()
 	packed := c.Pack(s.t, stageintest.Shard(s.t, s.r, strings.TrimSuffix(name, ".tar")+"-", n, 18_000))
@@ -53,24 +53,24 @@ func (s *shelf) put(name string, c stageintest.Codec, n int) {
 	s.size += int64(len(packed))
 }
 
-// asIs is a tar that is not compressed.
+// asIs packs a tar without compression.
 var asIs = stageintest.Codec{
 	Name: "plain", Pack: func(_ testing.TB, b []byte) []byte { return b }, Unpack: func(r io.Reader) (io.Reader, error) { return r, nil },
 }
 
-// deadly is archives that are staged together by shares which die when they have put something so many times.
+// deadly is a set of archives staged together by shares that die after a number of puts.
 type deadly struct {
 	s      *shelf
 	m      *mortal
 	deaths int // guarded by m.mu
 
 	mu    sync.Mutex
-	whole map[string]bool // guarded by mu; paths of those that were whole when a share went on
+	whole map[string]bool // guarded by mu; paths of archives that were complete when a share resumed
 }
 
 func newDeadly(s *shelf, lives int) *deadly {
 	d := &deadly{s: s, m: newMortal(s.t, s.Job, lives), whole: make(map[string]bool)}
-	d.m.grow = lives / 2 // so that a round ends at last
+	d.m.grow = lives / 2 // so that a round ends eventually
 	s.Again = func(part int, w *bytes.Buffer) bool {
 		d.m.mu.Lock()
 		d.deaths++
@@ -81,7 +81,7 @@ func newDeadly(s *shelf, lives int) *deadly {
 	return d
 }
 
-// reads wants nothing to be read of an archive that is whole.
+// reads fails the test if a complete archive is read again.
 func (d *deadly) reads(path string, off int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -102,7 +102,7 @@ func (d *deadly) config(i int, cfg *ingest.Config) {
 	}
 }
 
-// check stages, and wants all that was staged to be right.
+// check runs the stage-in and compares the tree with the one wanted.
 func (d *deadly) check() {
 	s, t := d.s, d.s.t
 	t.Helper()
@@ -116,7 +116,7 @@ func (d *deadly) check() {
 	}
 }
 
-// zipOf packs the files of a tar as a zip archive, and is what they become.
+// zipOf packs the files of a tar as a zip archive and returns the expected entries.
 func zipOf(t *testing.T, plain []byte) (packed []byte, want map[string]stageintest.Entry) {
 	t.Helper()
 	all, err := stageintest.TwinTar(plain)
@@ -130,8 +130,8 @@ func zipOf(t *testing.T, plain []byte) (packed []byte, want map[string]stageinte
 	return stageintest.WriteZip(t, "", members...), all
 }
 
-// TestCheckpointsOfSeveral: shares that die again and again while they read several archives go on from their checkpoints, which
-// are between archives: no byte of one before a checkpoint is read again, and what comes of it is what there would be otherwise.
+// TestCheckpointsOfSeveral: shares that die again and again while they read several archives resume from checkpoints
+// between archives: no byte before a checkpoint is read again, and the tree is the same as without failures.
 func TestCheckpointsOfSeveral(t *testing.T) {
 	var went atomic.Int64
 	t.Run("seeds", func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestCheckpointsOfSeveral(t *testing.T) {
 	}
 }
 
-// TestCheckpointsOfOne: a part that has only one archive, of which some is wanted, goes on inside it.
+// TestCheckpointsOfOne: a part with a single archive, staged in part, resumes inside that archive.
 func TestCheckpointsOfOne(t *testing.T) {
 	for _, c := range []stageintest.Codec{stageintest.PartedCodecs[1], stageintest.GzipOneMember, asIs} {
 		t.Run(c.Name, func(t *testing.T) {
@@ -186,8 +186,8 @@ func TestCheckpointsOfOne(t *testing.T) {
 	}
 }
 
-// TestCheckpointsAnywhere: wherever a share dies that reads several archives, after each thing that it stores, what
-// comes of it is right.
+// TestCheckpointsAnywhere: the tree is right wherever a share that reads several archives dies, after each object or
+// piece it stores.
 func TestCheckpointsAnywhere(t *testing.T) {
 	r := stageintest.Rand(t)
 	var archives [][]byte
@@ -221,7 +221,7 @@ func TestCheckpointsAnywhere(t *testing.T) {
 	}
 }
 
-// TestCheckpointsOfSome: so it is with what is wanted of archives, up to a number of files.
+// TestCheckpointsOfSome: the same when only some files of the archives are selected, up to a number of files.
 func TestCheckpointsOfSome(t *testing.T) {
 	for name, o := range map[string]stagein.Options{
 		"without some": {Exclude: []source.Name{"*7"}},
@@ -246,7 +246,7 @@ func TestCheckpointsOfSome(t *testing.T) {
 }
 
 // TestSkipKeepsMembersBefore: with on-error=skip, the members before the damage of an archive stay in the dataset, and
-// their bytes are stored, also those that were not sent yet when the damage was found.
+// their bytes are stored, also bytes not yet sent when the damage was found.
 func TestSkipKeepsMembersBefore(t *testing.T) {
 	for _, name := range []string{"b.tar", "b.tar.gz", "b.tar.zst"} {
 		t.Run(name, func(t *testing.T) {
@@ -268,8 +268,8 @@ func TestSkipKeepsMembersBefore(t *testing.T) {
 	}
 }
 
-// TestSkipOfChangedArchive: an archive that changes while it is read fails the stage-in, also with on-error=skip and if
-// the change shows as damage: its members before that may be of either version. One that changes before is left out.
+// TestSkipOfChangedArchive: an archive that changes while it is read fails the stage-in, even with on-error=skip or if
+// the change looks like damage: earlier members may be of either version. One that changes before is left out.
 func TestSkipOfChangedArchive(t *testing.T) {
 	for _, name := range []string{"b.tar", "b.tar.gz", "b.zip"} {
 		for _, when := range []string{"before it is read", "while it is read", "and is damaged"} {
@@ -288,7 +288,7 @@ func TestSkipOfChangedArchive(t *testing.T) {
 					}
 				})
 				if when == "before it is read" {
-					s.Config = func(int, *ingest.Config) { change() } // the plan is made
+					s.Config = func(int, *ingest.Config) { change() } // runs once the plan exists
 					s.Skipped(name + ": was changed")
 					return
 				}
@@ -299,7 +299,7 @@ func TestSkipOfChangedArchive(t *testing.T) {
 						change()
 					}
 				}
-				s.Fails("/src/"+name, "was changed", "members of it may be staged already")
+				s.Fails("/src/"+name, "was changed", "some of its members may be staged already")
 			})
 		}
 	}

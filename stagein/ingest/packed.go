@@ -18,16 +18,15 @@ import (
 // packed is the state of the reader of a compressed tar.
 type packed struct {
 	from *unpack.Stream
-	room int64  // bytes that may be stored; 0 is not known
-	last string // member
+	room int64  // bytes that may be stored; 0: not known
+	last string // path of the last member begun
 	some bool   // a member was read
 }
 
 // unknownSize stands for the size of a tar that is not known before its end.
 const unknownSize = math.MaxInt64 / 2
 
-// runPacked stages a compressed tar: one goroutine reads, one unpacks, this one
-// parses, and several store.
+// runPacked stages a compressed tar: one goroutine reads, one unpacks, this one parses, and several store.
 func (s *Share) runPacked(ctx context.Context) error {
 	p := s.cfg.Plan
 	was := source.Info{Size: p.Size, Mtime: p.Mtime}
@@ -52,7 +51,7 @@ func (s *Share) runPacked(ctx context.Context) error {
 	return s.unchanged(f, k.explain(stage()))
 }
 
-// again unpacks what lies before a checkpoint once more, and stages what follows it.
+// again unpacks the data before a checkpoint once more, and stages the data after it.
 func (c *chain) again(m *Checkpoint) error {
 	if err := c.t.Skip(m.At - c.t.Pos); err != nil {
 		return c.end(err)
@@ -61,8 +60,8 @@ func (c *chain) again(m *Checkpoint) error {
 	return c.resume(m)
 }
 
-// fits refuses a member for which there is no room. A small file can unpack to anything, so only this bounds what is
-// stored.
+// fits refuses a member for which there is no room. A small file can unpack to any size, so only this check bounds the
+// bytes stored.
 func (r *region) fits(it *source.Item) error {
 	k := r.packed
 	if k == nil {
@@ -78,7 +77,7 @@ func (r *region) fits(it *source.Item) error {
 		it.Path, metadata.FormatBytes(it.Stored()), metadata.FormatBytes(need), metadata.FormatBytes(k.room), syscall.ENOSPC))
 }
 
-// truncated is the error for a tar that ends although its compressed stream is whole.
+// truncated returns the error for a tar that is truncated although its compressed stream is complete.
 func (k *packed) truncated(g *tar.Parser) error {
 	if it := &g.Item; it.Off > 0 {
 		return fmt.Errorf("the tar inside ends in member %q at offset %d: it was truncated before it was compressed: %w",
@@ -87,7 +86,7 @@ func (k *packed) truncated(g *tar.Parser) error {
 	return fmt.Errorf("the tar inside ends in the headers at offset %d: it was truncated before it was compressed: %w", g.Start(), syscall.EBADMSG)
 }
 
-// explain adds to an error of the archive how far the reader came.
+// explain adds to an error of the archive how far the reader got.
 func (k *packed) explain(err error) error {
 	var damage *unpack.DamageError
 	isDamage := errors.As(err, &damage)

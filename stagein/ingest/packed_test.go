@@ -20,7 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// checkPacked stages and wants what the twin has, and every byte read once.
+// checkPacked stages archive, compares the tree with the twin, and checks that every byte is read once.
 func checkPacked(t *testing.T, c stageintest.Codec, archive []byte, nodes int, set ...func(*jobtest.Job)) *jobtest.Job {
 	t.Helper()
 	want, err := stageintest.TwinPacked(c, archive)
@@ -56,7 +56,7 @@ func TestPackedEqualsTwin(t *testing.T) {
 	})
 }
 
-// TestPackedLarge has pieces of the usual size, and a striped file.
+// TestPackedLarge uses pieces of the default size, and a striped file.
 func TestPackedLarge(t *testing.T) {
 	r := stageintest.Rand(t)
 	text := bytes.Repeat([]byte("what is unpacked is larger than a piece; "), 40_000)
@@ -71,7 +71,7 @@ func TestPackedLarge(t *testing.T) {
 	})
 }
 
-// TestPackedJoined has what cat makes of compressed pieces of one tar.
+// TestPackedJoined stages a concatenation of compressed pieces of one tar.
 func TestPackedJoined(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteTar(t, tar.FormatGNU, stageintest.RandomMembers(r, tar.FormatGNU, 40))
@@ -84,7 +84,7 @@ func TestPackedJoined(t *testing.T) {
 	})
 }
 
-// TestPackedSpreads has several archives go to several nodes.
+// TestPackedSpreads checks that several archives are read by several nodes.
 func TestPackedSpreads(t *testing.T) {
 	archive := stageintest.Codecs[0].Pack(t, stageintest.WriteTar(t, tar.FormatGNU, []stageintest.Member{stageintest.TarFile("a", nil)}))
 	nodes := map[metadata.NodeID]int{}
@@ -103,7 +103,7 @@ func TestPackedSpreads(t *testing.T) {
 	}
 }
 
-// stageBadPacked wants an error with all of parts, soon.
+// stageBadPacked wants an error that contains all of parts, soon.
 func stageBadPacked(t *testing.T, archive []byte, parts ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -124,7 +124,7 @@ func TestPackedTruncated(t *testing.T) {
 			stageBadPacked(t, whole[:cut], "compressed offset")
 		}
 		want := []string{"truncated", fmt.Sprintf("offset %d", len(whole)-1), "member"}
-		if !strings.Contains(c.Name, "zstd") { // which keeps a block back until it knows that it is right
+		if !strings.Contains(c.Name, "zstd") { // holds a block back until its checksum is verified
 			want = append(want, "third")
 		}
 		stageBadPacked(t, whole[:len(whole)-1], want...)
@@ -155,7 +155,7 @@ func TestPackedIsNoTar(t *testing.T) {
 	})
 }
 
-// TestPackedBomb has a small file that unpacks to more than there is room for.
+// TestPackedBomb stages a small file that unpacks to more than there is room for.
 func TestPackedBomb(t *testing.T) {
 	archive := stageintest.WriteTar(t, tar.FormatGNU, []stageintest.Member{stageintest.TarFile("fits", make([]byte, 1000)), stageintest.TarFile("bomb", make([]byte, 5<<20))})
 	stageintest.EveryCodec(t, func(t *testing.T, c stageintest.Codec) {
@@ -211,8 +211,8 @@ func TestPackedChangesWhileStaged(t *testing.T) {
 	}
 }
 
-// FuzzPacked stages spoilt compressed tars. What is staged without an error
-// must be what the dumb way finds.
+// FuzzPacked stages corrupted compressed tars. A tree staged without an error must be the one that a naive reader
+// finds.
 func FuzzPacked(f *testing.F) {
 	for i := range 40 {
 		f.Add(uint64(i), uint16(i%2*i*37), uint16(i%2*8+i%3), uint8(i), uint8(i%3))
@@ -234,14 +234,14 @@ func FuzzPacked(f *testing.F) {
 	})
 }
 
-// BenchmarkPacked compares what a core unpacks and stages with what the bare
-// decoder alone does; both in MB of the tar for each second of processor.
+// BenchmarkPacked compares unpacking and staging on one core with the bare decoder; both in MB of tar per second of CPU
+// time.
 func BenchmarkPacked(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var members []stageintest.Member
 	for i := range 300 {
 		data := stageintest.RandBytes(r, 110_000)
-		for j := range data { // half of it is text-like
+		for j := range data { // half of it resembles text
 			if j/1000%2 == 0 {
 				data[j] = "etaoin shrdlu"[int(data[j])%13]
 			}
@@ -256,7 +256,7 @@ func BenchmarkPacked(b *testing.B) {
 		archive := c.Pack(b, plain)
 		bare := func() error {
 			d, err := c.Unpack(bytes.NewReader(archive))
-			if c.Name == "gzip" { // the same decoder as staging uses
+			if c.Name == "gzip" { // the decoder that staging uses
 				d, err = gzip.NewReader(bytes.NewReader(archive))
 			}
 			if err == nil {
@@ -287,7 +287,7 @@ func perCore(b *testing.B, n int, f func() error) {
 	b.ReportMetric(float64(n)*float64(b.N)/1e6/(cpu()-before).Seconds(), "MB/cpu-s")
 }
 
-// cpu is the time of the processors that this process has used.
+// cpu returns the CPU time that this process has used.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail

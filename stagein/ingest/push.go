@@ -15,16 +15,16 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// pusher stores pieces at their nodes, several at a time. Small ones for the same node are batched until flush.
+// pusher stores pieces on their nodes, several concurrently. It batches small pieces for the same node until flush.
 type pusher struct {
 	s       *Share
 	g       *errgroup.Group
 	parent  context.Context
-	ctx     context.Context // ends with parent, with cancel, or with the first failure
+	ctx     context.Context // ends with parent, with cancel, or at the first failure
 	cancel  context.CancelFunc
 	bytes   atomic.Int64
 	batches *archive.Batcher
-	gens    *generations // of what is put
+	gens    *generations // generations of the puts
 }
 
 func (s *Share) newPusher(ctx context.Context) *pusher {
@@ -36,8 +36,8 @@ func (s *Share) newPusher(ctx context.Context) *pusher {
 	return p
 }
 
-// put stores b, which lies in piece, at pos of the file: when a batch for its node is full, or at flush. Errors come from
-// later calls and from wait.
+// put stores b, which lies in piece, at offset pos of the file. It sends b when a batch for its node is full, or at
+// flush. Later calls and wait return its errors.
 func (p *pusher) put(o *stagein.Object, b []byte, piece *source.Piece, pos int64) error {
 	for _, sp := range datapath.Spans(o.Layout.Chunk(), o.Nodes, pos, int64(len(b))) {
 		if err := p.ctx.Err(); err != nil {
@@ -73,13 +73,13 @@ func (p *pusher) send(l *archive.Batch) {
 	p.g.Go(func() error { return l.Deliver(p.ctx, p.s.cfg.Target.PutAll) })
 }
 
-// count adds n bytes to those that are stored.
+// count adds n bytes to the counters of stored bytes.
 func (p *pusher) count(n int64) {
 	p.bytes.Add(n)
 	p.s.count.bytes.Add(n)
 }
 
-// wait waits until all is stored and returns the first error. It must be called; nothing can be put after it.
+// wait waits until all puts have ended and returns the first error. It must be called; no put may follow it.
 func (p *pusher) wait() error {
 	p.flush()
 	err := p.g.Wait()
@@ -90,10 +90,10 @@ func (p *pusher) wait() error {
 	return err
 }
 
-// isCanceled reports whether err is only the consequence of another error.
+// isCanceled reports whether err is only a consequence of another error.
 func isCanceled(err error) bool { return errors.Is(err, context.Canceled) }
 
-// place numbers an item and says where its bytes go.
+// place numbers an item and determines where its bytes are stored.
 func (s *Share) place(it *source.Item) (*stagein.Object, error) {
 	ino, err := s.rec.Ino()
 	if err != nil {

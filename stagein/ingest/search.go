@@ -7,8 +7,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// search reads until a header shows where a member may begin, and holds the pieces that it has read. It returns nil if the
-// boundary came first, or if there was no header in the first half of the memory.
+// search reads until it finds a header at which a member may begin, and holds the pieces that it has read. It returns
+// nil if the boundary arrives first, or if there is no header in as many bytes as half of the pool holds.
 func (r *region) search(from *source.Region) (g *speculation, held []*source.Piece, err error) {
 	var f tar.Finder
 	limit := r.part.Off + int64(r.pool.Room()/2*r.pool.Size())

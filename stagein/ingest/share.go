@@ -21,36 +21,36 @@ import (
 
 // Config configures a share.
 type Config struct {
-	Plan   *stagein.Plan // without the other parts' items
+	Plan   *stagein.Plan // without the items of other parts
 	Part   stagein.Part
 	FS     source.FS
 	Map    cluster.Map
 	Target stagein.Target
-	// BoundaryIn waits for the boundary of the region before; BoundaryOut gives this
-	// region's to the next. Neither is called for a directory, BoundaryIn not
-	// for the first region, BoundaryOut not for the last; each at most once.
+	// BoundaryIn waits for the boundary of the region before; BoundaryOut passes this region's boundary to the next.
+	// Each is called at most once: neither for a directory, BoundaryIn not for the first region, BoundaryOut not for
+	// the last.
 	BoundaryIn  func(ctx context.Context) (Boundary, error)
 	BoundaryOut func(ctx context.Context, s Boundary) error
-	Records     io.Writer    // gets the records of the part, as manifest.Writer encodes them
-	Skipped     io.Writer    // gets a line of JSON, a Skip, for each thing that is left out; nil with OnErrorFail
+	Records     io.Writer    // receives the records of the part, encoded by manifest.Writer
+	Skipped     io.Writer    // receives a line of JSON, a Skip, for each entry that is left out; nil with OnErrorFail
 	Pool        *source.Pool // buffers for reads; nil: DefaultBuffers bytes
 	Limits      Limits
-	Workers     int // PutAlls in flight; 0: 16
+	Workers     int // concurrent PutAlls; 0: 16
 	// Scratch holds the records of a speculation until it is proved.
 	Scratch *manifest.Scratch
 
-	// Checkpointed, if it is not nil, gets the checkpoints, one after the other, when the records before them have been
-	// written to Records, and flushed if Records can be.
+	// Checkpointed, if not nil, receives the checkpoints in order, each after the records before it were written to
+	// Records, and flushed if Records can be flushed.
 	Checkpointed func(Checkpoint)
-	// Resume is the last checkpoint of an earlier try of this part on this node, and Before the records of that; nil: the
-	// beginning.
+	// Resume is the last checkpoint of an earlier try of this part on this node, and Before holds the records of that
+	// try; nil: start at the beginning.
 	Resume *Checkpoint
 	Before io.Reader
 }
 
-// Limits are the steps of a share; 0: the default.
+// Limits are step sizes of a share; 0: the default.
 type Limits struct {
-	Carry      int   // bytes of a cut member that the boundary may carry; 256 KiB
+	Carry      int   // bytes of a cut member that a boundary may carry; 256 KiB
 	Checkpoint int64 // bytes between two checkpoints; 4 MiB
 }
 
@@ -63,13 +63,13 @@ type Share struct {
 
 	pool *source.Pool
 	rec  *stagein.Recorder
-	ctx  context.Context    // of Run
+	ctx  context.Context    // context of Run
 	sel  *stagein.Selection // nil: everything
 
-	pieces []stagein.Piece // of members that are cut; written by Run
+	pieces []stagein.Piece // of cut members; written by Run
 }
 
-// New checks cfg. Run does the work.
+// New checks cfg and returns a share. Run does the work.
 func New(cfg Config) (*Share, error) {
 	p := cfg.Plan
 	if p == nil || cfg.FS == nil || cfg.Target == nil || cfg.Records == nil || cfg.Scratch == nil {
@@ -82,9 +82,9 @@ func New(cfg Config) (*Share, error) {
 	case p.Kind != source.Tar && p.Kind != source.Many && !p.Itemized() && !p.Kind.Packed():
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
 	case cfg.Resume != nil && (cfg.Before == nil || !p.Checkpoints() || !cfg.Resume.validIn(p, cfg.Part)):
-		return nil, fmt.Errorf("share that goes on where no checkpoint can be, or without its records: %w", syscall.EINVAL)
+		return nil, fmt.Errorf("resume from an invalid checkpoint, or without records: %w", syscall.EINVAL)
 	case p.OnError == stagein.OnErrorSkip && cfg.Skipped == nil:
-		return nil, fmt.Errorf("share that skips, without a place to say what: %w", syscall.EINVAL)
+		return nil, fmt.Errorf("on-error=skip without a writer of skipped names: %w", syscall.EINVAL)
 	case p.Kind == source.Dir, p.Kind == source.Many:
 	case p.Kind == source.Zip:
 		if cfg.Part.Off < 0 || cfg.Part.Off > cfg.Part.End || cfg.Part.Index == 0 && cfg.Part.Off > int64(len(p.Head)) {
@@ -110,8 +110,7 @@ func New(cfg Config) (*Share, error) {
 	return &Share{placer: stagein.Placer{Plan: cfg.Plan, Part: cfg.Part, Map: cfg.Map}, cfg: cfg, count: new(counters), pool: cfg.Pool}, nil
 }
 
-// Run stages the part. When it returns, all that it stored is stored and all
-// records are written, or an error names what could not be. It runs once.
+// Run stages the part. When it returns, all data and records are written, or the error names the failure. It runs once.
 func (s *Share) Run(ctx context.Context) error {
 	if s.ran.Swap(true) {
 		return fmt.Errorf("a share runs once: %w", syscall.EBUSY)
@@ -151,10 +150,10 @@ func (s *Share) run(ctx context.Context) error {
 	return s.runTar(ctx)
 }
 
-// Pieces returns, after Run, the parts that this share has read of members that lie in several regions.
+// Pieces returns, after Run, the pieces of members spanning several regions that this share has read.
 func (s *Share) Pieces() []stagein.Piece { return s.pieces }
 
-// Progress returns how far the share is.
+// Progress returns the progress of the share.
 func (s *Share) Progress() stagein.Progress {
 	return stagein.Progress{
 		SourceBytes: s.count.source.Load(), SourceTotal: s.cfg.Part.Bytes, Bytes: s.count.bytes.Load(),
@@ -162,7 +161,7 @@ func (s *Share) Progress() stagein.Progress {
 	}
 }
 
-// host returns the name of a node for a message.
+// host returns the name of a node for messages.
 func (s *Share) host(id metadata.NodeID) string {
 	if n, ok := s.cfg.Map.Node(id); ok && n.Host != "" {
 		return n.Host
@@ -170,7 +169,7 @@ func (s *Share) host(id metadata.NodeID) string {
 	return fmt.Sprintf("node %d", id)
 }
 
-// open opens a file of the source, which must be what was planned.
+// open opens a file of the source, and checks that it has not changed since it was planned.
 func (s *Share) open(path string, was source.Info) (source.File, error) {
 	f, err := s.cfg.FS.Open(path)
 	if err != nil {
@@ -182,7 +181,7 @@ func (s *Share) open(path string, was source.Info) (source.File, error) {
 	return archive.CountReads(f, &s.count.source), nil
 }
 
-// unchanged returns why reading the archive f has ended with err: ESTALE if f is no longer what was planned.
+// unchanged returns ESTALE if the archive f has changed since it was planned, and otherwise err.
 func (s *Share) unchanged(f source.File, err error) error {
 	if err != nil && !skippable(err) {
 		return err
@@ -195,15 +194,15 @@ func (s *Share) unchanged(f source.File, err error) error {
 	return err
 }
 
-// counters is Progress while it changes.
+// counters holds the values behind Progress.
 type counters struct {
 	source, bytes, files, again, skipped atomic.Int64
 	need                                 atomic.Int64 // bytes of members of compressed tars
 	done                                 atomic.Bool
-	given                                sync.Map // of *atomic.Int64 by node: bytes that it was given to store
+	given                                sync.Map // *atomic.Int64 by node: bytes sent to it
 }
 
-// to counts the bytes given to a node.
+// to returns the counter of bytes sent to a node.
 func (c *counters) to(node metadata.NodeID) *atomic.Int64 {
 	n, ok := c.given.Load(node)
 	if !ok {

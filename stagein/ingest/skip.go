@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// skip leaves something out because of err; it returns err if that is not allowed.
+// skip leaves out the entry at path because of err, or returns err if that is not allowed.
 func (s *Share) skip(path string, err error) error {
 	if err == nil || s.cfg.Plan.OnError != stagein.OnErrorSkip || !skippable(err) {
 		return err
@@ -26,7 +26,7 @@ func (s *Share) skip(path string, err error) error {
 	return s.rec.Skip(s.cfg.Skipped, append(b, '\n'))
 }
 
-// skippable reports whether err is about the source, and not about the job.
+// skippable reports whether err concerns the source rather than the job.
 func skippable(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
@@ -39,10 +39,10 @@ func skippable(err error) bool {
 	return !slices.ContainsFunc(ofJob, func(e error) bool { return errors.Is(err, e) })
 }
 
-// errPartly says that an archive that has changed cannot be left out.
-var errPartly = errors.New("members of it may be staged already, so on-error=skip cannot leave it out: stage a copy that nothing writes to")
+// errPartly reports that an archive that has changed cannot be left out.
+var errPartly = errors.New("some of its members may be staged already, so on-error=skip cannot leave it out: stage a copy that nothing writes to")
 
-// putError is a failure to store.
+// putError is a failure to store data on a node.
 type putError struct {
 	node metadata.NodeID
 	err  error
@@ -51,17 +51,17 @@ type putError struct {
 func (e *putError) Error() string { return e.err.Error() }
 func (e *putError) Unwrap() error { return e.err }
 
-// takeBack removes the stored part of an object that has no put under way.
+// takeBack removes the stored part of an object that has no put in flight.
 func (s *Share) takeBack(ctx context.Context, o *stagein.Object) error {
 	for _, node := range o.Nodes {
 		if err := s.cfg.Target.Remove(ctx, node, o.Ino); err != nil {
-			return fmt.Errorf("take back %v from %s: %w", o.Ino, s.host(node), err)
+			return fmt.Errorf("remove object %v on %s: %w", o.Ino, s.host(node), err)
 		}
 	}
 	return nil
 }
 
-// listed refuses, or skips, names of the list that no archive has.
+// listed refuses, or skips, names in the list that are in no archive.
 func (s *Share) listed() error {
 	o := &s.cfg.Plan.Options
 	missing := s.sel.Unseen()
@@ -76,7 +76,7 @@ func (s *Share) listed() error {
 	return nil
 }
 
-// wants reports whether an item of an archive is wanted, and gives it its path in the dataset.
+// wants reports whether an item of an archive is wanted, and sets its path in the dataset.
 func (s *Share) wants(it *source.Item) bool {
 	if !s.sel.Wanted(it) {
 		return false

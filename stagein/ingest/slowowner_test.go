@@ -13,9 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestSlowOwner: an owner that takes one piece after another slows the reader down
-// to his own pace, whatever it reads: never is more read than there are buffers
-// for, beyond what is stored.
+// TestSlowOwner: an owner that stores one piece after another slows the reader down to its own pace, for every kind of
+// archive (back-pressure): the reader is never further ahead of the stored data than its buffers allow.
 func TestSlowOwner(t *testing.T) {
 	r := stageintest.Rand(t)
 	var members []stageintest.Member
@@ -31,16 +30,16 @@ func TestSlowOwner(t *testing.T) {
 			s.FS.Add(s.Path, source.TypeRegular|0o644, archive)
 			var stored, most atomic.Int64
 			look := func() {
-				// A compressed byte stands for one that is stored, or for less.
+				// One compressed byte accounts for at least one stored byte.
 				if ahead := s.FS.Read.Load() - stored.Load(); ahead > most.Load() {
 					most.Store(ahead)
 				}
 			}
 			s.FS.OnRead = func(string, int64) { look() }
-			turn := make(chan struct{}, 1) // one is stored at a time
+			turn := make(chan struct{}, 1) // only one piece is stored at a time
 			s.Target = &stageintest.MemTarget{OnPut: func(_ metadata.NodeID, _ metadata.Ino, n int) error {
 				turn <- struct{}{}
-				for range 100 { // whoever can read on does
+				for range 100 { // let the readers run as far as they can
 					runtime.Gosched()
 				}
 				look()
@@ -51,7 +50,7 @@ func TestSlowOwner(t *testing.T) {
 			if _, err := s.Run(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			// Headers and padding are read, and never stored; so is the directory of a zip archive.
+			// Headers, padding and the directory of a zip archive are read but never stored.
 			spare := int64(len(archive)) - min(stored.Load(), int64(len(archive))) + 64<<10
 			if bound := memory + spare; most.Load() > bound || most.Load() == 0 {
 				t.Errorf("%d bytes of %d were read ahead of what was stored, %d is the most", most.Load(), len(archive), bound)

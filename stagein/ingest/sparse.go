@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// ends gives the objects of a sparse file their full length: where one ends with a hole, its last byte is written.
+// ends gives the objects of a sparse file their full length: if one ends with a hole, it writes the last byte.
 func (p *pusher) ends(o *stagein.Object, m *source.Sparse) error {
 	if m == nil || m.Size == 0 {
 		return nil
@@ -18,13 +18,13 @@ func (p *pusher) ends(o *stagein.Object, m *source.Sparse) error {
 		if err := p.put(o, []byte{0}, source.Bytes(nil, 0), pos); err != nil {
 			return err
 		}
-		p.count(-1) // with its hole
+		p.count(-1) // counted with its hole
 	}
 	return nil
 }
 
-// lastBytes returns the offsets, in a file of size bytes that is striped over width nodes, of the last byte of each
-// object.
+// lastBytes returns the offset of the last byte of each object of a file of size bytes that is striped over width
+// nodes.
 func lastBytes(l metadata.Layout, width int, size int64) []int64 {
 	if l.Kind != metadata.Striped {
 		return []int64{size - 1}

@@ -21,13 +21,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestTarSparse: sparse members of every format of GNU tar have the bytes that
-// archive/tar reads, on however many nodes, cut anywhere, also striped.
+// TestTarSparse: sparse members in every format of GNU tar have the bytes that archive/tar reads, with any number of
+// nodes, cut anywhere, and also when striped.
 func TestTarSparse(t *testing.T) {
 	r := stageintest.Rand(t)
 	made := func(dir string) error {
 		var many []int64
-		for i := range int64(60) { // more than any header has room for
+		for i := range int64(60) { // more entries than any header has room for
 			many = append(many, i*8192)
 		}
 		for name, c := range map[string]struct {
@@ -56,8 +56,8 @@ func TestTarSparse(t *testing.T) {
 	})
 }
 
-// TestTarSparseHasHoles: nothing is stored of a hole but the last byte of an
-// object, and the sum of a huge one costs nothing.
+// TestTarSparseHasHoles: of a hole only the last byte of an object is stored, and the checksum of a huge hole costs
+// nothing.
 func TestTarSparseHasHoles(t *testing.T) {
 	r := stageintest.Rand(t)
 	const size = 1 << 40
@@ -79,8 +79,8 @@ func TestTarSparseHasHoles(t *testing.T) {
 	})
 }
 
-// TestTarSparseRefuses: a map that does not add up is damage, and a claim of
-// bytes that no disk has is refused before anything is stored.
+// TestTarSparseRefuses: an inconsistent map is damage, and a size larger than any disk is refused before data is
+// stored.
 func TestTarSparseRefuses(t *testing.T) {
 	archive := func(records map[string]string, data string) []byte {
 		h := tar.Header{Name: "holes", Typeflag: tar.TypeReg, PAXRecords: map[string]string{}}
@@ -110,7 +110,7 @@ func TestTarSparseRefuses(t *testing.T) {
 	}
 }
 
-// TestTarSparseStar reads a map as star writes it: no program here does.
+// TestTarSparseStar reads a map as written by star, since no program installed here writes one.
 func TestTarSparseStar(t *testing.T) {
 	pair := func(b []byte, off, n int) { copy(b, fmt.Sprintf("%011o %011o ", off, n)) }
 	for _, extended := range []bool{false, true} {
@@ -143,7 +143,7 @@ func TestTarSparseStar(t *testing.T) {
 	}
 }
 
-// TestTarSparseTruncated: a cut at any place is an error or a whole tree.
+// TestTarSparseTruncated: truncation at any place causes an error or yields a complete tree.
 func TestTarSparseTruncated(t *testing.T) {
 	r := stageintest.Rand(t)
 	made := func(dir string) error {
@@ -173,8 +173,8 @@ func TestZerosCRC(t *testing.T) {
 	}
 }
 
-// TestSparseIsFetchedAgain: what a lost node had of sparse members is fetched by
-// the others, holes and all, from a plain tar and from a compressed one.
+// TestSparseIsFetchedAgain: other nodes fetch a lost node's parts of sparse members, including holes, from a plain tar
+// and from a compressed one.
 func TestSparseIsFetchedAgain(t *testing.T) {
 	r := stageintest.Rand(t)
 	made := func(dir string) error {

@@ -12,18 +12,18 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// speculation is what was staged from an offset at which a member is believed to begin, until the boundary of the
-// region before proves or refutes that.
+// speculation stages members from an offset at which a member is believed to begin, until the boundary of the region
+// before proves or refutes that.
 type speculation struct {
 	r    *region
-	at   int64           // where the member begins
+	at   int64           // where the member is believed to begin
 	held []*source.Piece // from the region's start to at
-	from *source.Region  // what the speculation reads
+	from *source.Region  // the region that the speculation reads
 	push *pusher
 
 	pending  *manifest.Spool
-	last     *stagein.Object // put to, and not recorded in pending yet
-	pieces   []stagein.Piece // of the member at the end
+	last     *stagein.Object // has puts, but no record in pending yet
+	pieces   []stagein.Piece // of the member cut by the region's end
 	boundary *Boundary       // for the next region
 
 	proved  bool
@@ -34,13 +34,13 @@ type speculation struct {
 // errReplaced stops the chain of a refuted speculation: another chain has staged the region.
 var errReplaced = errors.New("replaced")
 
-// run speculates, and stages the region again if that was wrong.
+// run speculates, and stages the region again if the speculation is refuted.
 func (g *speculation) run(held []*source.Piece) error {
 	g.pending = g.r.cfg.Scratch.Spool()
 	defer g.pending.Close()
 	c := g.r.chain(g.r.ctx, g.at)
 	c.spec, g.push = g, c.push
-	c.some = true // the header that was found
+	c.some = true // the header that search found
 	c.t.More = g.from.Next
 	for _, p := range held {
 		if p.End() > g.at {
@@ -53,7 +53,7 @@ func (g *speculation) run(held []*source.Piece) error {
 	}
 	err := c.run()
 	if !g.proved && !g.refuted {
-		// Its error counts only if the speculation is proved.
+		// The chain's error counts only if the speculation is proved.
 		if e := g.poll(true); e != nil {
 			err = e
 		}
@@ -66,13 +66,13 @@ func (g *speculation) run(held []*source.Piece) error {
 	return err
 }
 
-// keep keeps a record until the speculation is proved.
+// keep holds back a record until the speculation is proved.
 func (g *speculation) keep(rec manifest.Record) error {
 	g.last = nil
 	return g.pending.Add(rec)
 }
 
-// poll verifies the speculation if the boundary has come. With wait it waits for that.
+// poll verifies the speculation if the boundary has arrived. If wait is true, it waits for the boundary.
 func (g *speculation) poll(wait bool) error {
 	if g.proved {
 		return g.r.ctx.Err()
@@ -97,8 +97,8 @@ func (g *speculation) poll(wait bool) error {
 	return nil
 }
 
-// verify stages the bytes that were held. If they do not end where the speculation began, it stages the whole region
-// and returns errReplaced.
+// verify stages the held bytes. If their last member does not end where the speculation began, it stages the whole
+// region and returns errReplaced.
 func (g *speculation) verify(seam *Boundary) error {
 	c := g.r.chain(g.r.ctx, g.r.part.Off)
 	c.stopAt = g.at
@@ -127,8 +127,8 @@ func (g *speculation) verify(seam *Boundary) error {
 	return errReplaced
 }
 
-// restart stages again what the speculation has staged although it began right: a global header that it did not know
-// of changes its members.
+// restart stages the speculation's members again although it began at the right offset: a global header before that
+// offset, which it did not know, changes the members.
 func (g *speculation) restart(c *chain) error {
 	if err := g.undo(); err != nil {
 		return err
@@ -140,11 +140,11 @@ func (g *speculation) restart(c *chain) error {
 	return next.stage(&Boundary{At: g.at, Some: c.some, Mtime: c.g.Mtime})
 }
 
-// undo removes what the speculation stored.
+// undo removes the data that the speculation stored.
 func (g *speculation) undo() error {
 	g.from.Close()
 	g.push.cancel()
-	_ = g.push.wait() // its failures do not count
+	_ = g.push.wait() // its errors do not count
 	g.r.count.bytes.Add(-g.push.bytes.Load())
 	g.r.count.again.Add(1)
 	rm, ctx := errgroup.WithContext(g.r.ctx)
@@ -153,7 +153,7 @@ func (g *speculation) undo() error {
 		for _, node := range o.Nodes {
 			rm.Go(func() error {
 				if err := g.r.cfg.Target.Remove(ctx, node, o.Ino); err != nil {
-					return fmt.Errorf("take back %v from %s: %w", o.Ino, g.r.host(node), err)
+					return fmt.Errorf("remove object %v on %s: %w", o.Ino, g.r.host(node), err)
 				}
 				return nil
 			})

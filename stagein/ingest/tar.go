@@ -13,15 +13,15 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// region is the state that the chains of one region share.
+// region is the state shared by the chains of one region.
 type region struct {
 	*Share
 	part       stagein.Part
 	size       int64 // of the archive
 	file       source.File
-	boundaryIn chan boundaryOrError // gets one value, and has room for it
+	boundaryIn chan boundaryOrError // receives one value; its buffer has room for it
 	got        *boundaryOrError     // from boundaryIn
-	sent       bool                 // the boundary was handed to the next region
+	sent       bool                 // the boundary was passed to the next region
 	packed     *packed              // nil: the tar is not compressed
 }
 
@@ -30,7 +30,7 @@ type boundaryOrError struct {
 	err  error
 }
 
-// runTar stages the region of a tar.
+// runTar stages one region of a tar.
 func (s *Share) runTar(ctx context.Context) error {
 	p := s.cfg.Plan
 	was := source.Info{Size: p.Size, Mtime: p.Mtime}
@@ -57,7 +57,7 @@ func (s *Share) runTar(ctx context.Context) error {
 // await waits for the boundary of the region before.
 func (r *region) await(ctx context.Context) {
 	if r.part.Index == 0 {
-		r.count.source.Add(int64(len(r.cfg.Plan.Head)) + r.cfg.Plan.Read) // for all, by Scan and MakePlan
+		r.count.source.Add(int64(len(r.cfg.Plan.Head)) + r.cfg.Plan.Read) // for all parts, by scan.Run and MakePlan
 		r.boundaryIn <- boundaryOrError{seam: Boundary{Carry: r.cfg.Plan.Head}}
 		return
 	}
@@ -70,10 +70,10 @@ func (r *region) await(ctx context.Context) {
 	r.boundaryIn <- boundaryOrError{s, err}
 }
 
-// boundary returns the boundary of the region before; nil if it has not come and wait is false.
+// boundary returns the boundary of the region before, or nil if it has not arrived and wait is false.
 func (r *region) boundary(wait bool) (*Boundary, error) {
 	if r.got == nil && (wait || len(r.boundaryIn) > 0) {
-		s := <-r.boundaryIn // await ends with ctx
+		s := <-r.boundaryIn // await returns when ctx ends
 		r.got = &s
 	}
 	if r.got == nil {
@@ -82,7 +82,7 @@ func (r *region) boundary(wait bool) (*Boundary, error) {
 	return &r.got.seam, r.got.err
 }
 
-// read begins to read the region from off on.
+// read starts reading the region from off.
 func (r *region) read(off int64) *source.Region {
 	return source.ReadRegion(r.ctx, r.file, string(r.cfg.Plan.Source), off, r.part.End, r.pool, archive.ReadAhead)
 }
@@ -112,7 +112,7 @@ func (r *region) run() error {
 	return c.stage(seam)
 }
 
-// resume stages the region from a checkpoint on.
+// resume stages the region from a checkpoint.
 func (r *region) resume(m *Checkpoint) error {
 	from := r.read(m.At)
 	defer from.Close()
@@ -123,7 +123,7 @@ func (r *region) resume(m *Checkpoint) error {
 
 func (r *region) last() bool { return int(r.part.Index) == len(r.cfg.Plan.Parts)-1 }
 
-// out hands the next region its boundary, if there is a next one.
+// out passes the boundary to the next region, if there is one.
 func (r *region) out(s *Boundary) error {
 	if r.last() || r.sent {
 		return nil
@@ -142,7 +142,7 @@ func (r *region) record(rec manifest.Record) error {
 	return r.rec.Add(rec)
 }
 
-// truncated names the member in which the archive ends.
+// truncated returns an error that names the member in which the archive ends.
 func (r *region) truncated(g *tar.Parser) error {
 	if r.packed != nil {
 		return r.packed.truncated(g)
@@ -155,7 +155,7 @@ func (r *region) truncated(g *tar.Parser) error {
 		r.size, g.Start(), syscall.EBADMSG)
 }
 
-// chain makes a chain that begins at pos.
+// chain returns a chain that begins at pos.
 func (r *region) chain(ctx context.Context, pos int64) *chain {
 	push := r.newPusher(ctx)
 	return &chain{r: r, t: archive.BlockReader{Pos: pos, Waits: push.flush}, checkpointed: pos, push: push}

@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// checkTar stages archive with n nodes and compares it with the twin. It
-// returns how many bytes were read.
+// checkTar stages archive with n nodes, compares the tree with the twin and returns the number of bytes read.
 func checkTar(t *testing.T, archive []byte, nodes int, set ...func(*jobtest.Job)) int64 {
 	t.Helper()
 	want, err := stageintest.TwinTar(archive)
@@ -55,8 +54,8 @@ func TestTarEqualsTwin(t *testing.T) {
 			}
 		}
 	}
-	// Random bytes have no headers in them, and a boundary between the extended
-	// headers and their member is covered by guessing the member's end.
+	// Random bytes contain no headers, and guessing the member's end covers a boundary between extended headers and
+	// their member.
 	if again > 0 {
 		t.Errorf("%d of 168 were read again", again)
 	}

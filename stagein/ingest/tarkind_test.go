@@ -19,14 +19,14 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// everyFormat runs f on the same members in every format that can have them.
+// everyFormat runs f on the same members in every format that can hold them.
 func everyFormat(t *testing.T, f func(t *testing.T, archive []byte), members ...stageintest.Member) {
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX} {
 		t.Run(format.String(), func(t *testing.T) { f(t, stageintest.WriteTar(t, format, members)) })
 	}
 }
 
-// onEveryCut stages with 1 to 7 nodes; exact says that nothing is read twice.
+// onEveryCut stages with 1 to 7 nodes; exact means that no byte may be read twice.
 func onEveryCut(exact bool, set ...func(*jobtest.Job)) func(*testing.T, []byte) {
 	return func(t *testing.T, archive []byte) {
 		t.Helper()
@@ -43,14 +43,14 @@ func TestTarGiantMember(t *testing.T) {
 	for _, size := range []int{20_000, 20_480, 100_001} {
 		members := []stageintest.Member{stageintest.TarFile("a", stageintest.RandBytes(r, 700)), stageintest.TarFile("giant", stageintest.RandBytes(r, size)), stageintest.TarFile("z", stageintest.RandBytes(r, 700))}
 		everyFormat(t, onEveryCut(true), members...)
-		// Striped, the same.
+		// The same, striped.
 		everyFormat(t, onEveryCut(true, func(j *jobtest.Job) { j.Stripe = 4096 }), members...)
-		// Alone, and larger than what the search may keep.
+		// A single member, larger than the search may keep in memory.
 		everyFormat(t, onEveryCut(true, func(j *jobtest.Job) { j.Memory = 1 }), members[1])
 	}
 }
 
-// TestTarGiantSeamIsEarly stores nothing of a giant before all readers know of it.
+// TestTarGiantSeamIsEarly: no byte of a giant member is stored before all readers know its boundary.
 func TestTarGiantSeamIsEarly(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("giant", stageintest.RandBytes(r, 100_000)), stageintest.TarFile("z", nil)})
@@ -107,7 +107,7 @@ func TestTarEmptyFiles(t *testing.T) {
 	everyFormat(t, onEveryCut(true), members...)
 }
 
-// TestTarLongNamesOnTheCut moves every part of a group over a boundary.
+// TestTarLongNamesOnTheCut moves every part of a header group over a boundary.
 func TestTarLongNamesOnTheCut(t *testing.T) {
 	r := stageintest.Rand(t)
 	for _, format := range []tar.Format{tar.FormatGNU, tar.FormatPAX} {
@@ -123,7 +123,7 @@ func TestTarLongNamesOnTheCut(t *testing.T) {
 	}
 }
 
-// TestTarInTar has headers in its data that are none.
+// TestTarInTar stages data that contains headers of no real members.
 func TestTarInTar(t *testing.T) {
 	r := stageintest.Rand(t)
 	var inner []stageintest.Member
@@ -182,7 +182,7 @@ func TestTarGlobalHeader(t *testing.T) {
 	}
 }
 
-// TestTarProgram stages what the tar program writes.
+// TestTarProgram stages archives written by the tar program.
 func TestTarProgram(t *testing.T) {
 	program, err := exec.LookPath("tar")
 	if err != nil {
@@ -231,14 +231,14 @@ func TestTarProgram(t *testing.T) {
 			if err != nil {
 				t.Fatalf("tar: %v: %s", err, &stderr)
 			}
-			// Where a region begins between the giant's extended header and its own,
-			// that region is read again: its end is too far away to wait for.
+			// If a region begins between the giant's extended header and its own header, that region is read again: its
+			// end is too far away to wait for.
 			onEveryCut(format != "posix")(t, archive)
 		})
 	}
 }
 
-// TestTarSlowNeighbour has nodes read their whole regions before a boundary comes.
+// TestTarSlowNeighbour lets nodes read their whole regions before a boundary arrives.
 func TestTarSlowNeighbour(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteTar(t, tar.FormatPAX, stageintest.RandomMembers(r, tar.FormatPAX, 100))
@@ -260,7 +260,7 @@ func TestTarSlowNeighbour(t *testing.T) {
 	})
 }
 
-// TestTarSums makes sure that the sums are there where they should be.
+// TestTarSums checks that checksums are present where they should be.
 func TestTarSums(t *testing.T) {
 	r := stageintest.Rand(t)
 	var members []stageintest.Member
@@ -275,7 +275,7 @@ func TestTarSums(t *testing.T) {
 		t.Fatal(err)
 	}
 	for p, e := range got {
-		// That they are right is checked where the tree is put together.
+		// CheckTree compares their values.
 		if joined := strings.HasPrefix(string(e.Sum[:]), "crc-32c of b"); joined != (p == "giant") {
 			t.Errorf("%s: sum %x", p, e.Sum)
 		}

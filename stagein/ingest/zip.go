@@ -15,8 +15,8 @@ type zipReader struct {
 	archive.Unzipper
 	s       *Share
 	push    *pusher
-	partial *stagein.Object  // of the present member, once it has one
-	rec     *manifest.Record // of the present member, once all of its data is read
+	partial *stagein.Object  // of the current member, once placed
+	rec     *manifest.Record // of the current member, once all its data is read
 }
 
 // runZip stages a range of a zip archive.
@@ -24,7 +24,7 @@ func (s *Share) runZip(ctx context.Context) error {
 	p, part := s.cfg.Plan, &s.cfg.Part
 	head := part.Index == 0
 	if head {
-		s.count.source.Add(p.Read) // by MakePlan, for all
+		s.count.source.Add(p.Read) // by MakePlan, for all parts
 	}
 	was := source.Info{Size: p.Size, Mtime: p.Mtime}
 	f, err := s.open(string(p.Source), was)
@@ -69,7 +69,7 @@ func (z *zipReader) run() error {
 	return z.From.Skip(end - z.From.Pos) // between members and the directory; read so that every byte is counted
 }
 
-// try stages a member. With OnErrorSkip it leaves out one that cannot be read, and removes what was stored of it.
+// try stages a member. With OnErrorSkip, it leaves out a member that cannot be read, and removes its stored data.
 func (z *zipReader) try(it *source.Item, next int64) error {
 	named := func(err error) error {
 		return fmt.Errorf("member %q at offset %d: %w", it.Path, it.Off, err)
@@ -99,7 +99,7 @@ func (z *zipReader) try(it *source.Item, next int64) error {
 	return z.s.takeBack(z.Ctx, z.partial)
 }
 
-// member stages a member, all of which lies before offset next.
+// member stages a member that lies wholly before offset next.
 func (z *zipReader) member(it *source.Item, next int64) error {
 	z.partial, z.rec = nil, nil
 	if err := z.Unzipper.Member(it, next, func() error { return z.stage(it) }); err != nil {
@@ -111,7 +111,7 @@ func (z *zipReader) member(it *source.Item, next int64) error {
 	return z.s.rec.Add(*z.rec)
 }
 
-// stage stages the member whose data is next.
+// stage stages the member whose data follows.
 func (z *zipReader) stage(it *source.Item) error {
 	if it.Is(source.TypeDir) {
 		return z.record(it, nil, [16]byte{})
@@ -138,7 +138,7 @@ func (z *zipReader) stage(it *source.Item) error {
 	return z.record(it, o, sum.Sum128())
 }
 
-// record makes the record of a member. It is written when what follows its data was checked.
+// record builds the record of a member. The record is written after the bytes behind the member's data were checked.
 func (z *zipReader) record(it *source.Item, o *stagein.Object, sum [16]byte) error {
 	if o == nil {
 		var err error

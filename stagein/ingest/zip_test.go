@@ -27,8 +27,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// checkZip stages with n nodes and compares with the twin; more is how many
-// bytes may be read twice.
+// checkZip stages with n nodes and compares the tree with the twin; up to more bytes may be read twice.
 func checkZip(t *testing.T, archive []byte, nodes int, more int64, set ...func(*jobtest.Job)) *jobtest.Job {
 	t.Helper()
 	want, err := stageintest.TwinZip(archive)
@@ -78,7 +77,7 @@ func TestZipLarge(t *testing.T) {
 	}
 }
 
-// TestZipBalanced has every node read about as much, at most one member more.
+// TestZipBalanced: every node reads about the same amount, at most one member more.
 func TestZipBalanced(t *testing.T) {
 	r := stageintest.Rand(t)
 	var ms []stageintest.ZipMember
@@ -99,8 +98,8 @@ func TestZipBalanced(t *testing.T) {
 	}
 }
 
-// TestZipProgram stages what the zip program writes: unix times and modes,
-// links, odd names; from a pipe with descriptors, and zip64 by force.
+// TestZipProgram stages archives written by the zip program: Unix times and modes, links, odd names; from a pipe with
+// data descriptors, and with forced zip64.
 func TestZipProgram(t *testing.T) {
 	prog, err := exec.LookPath("zip")
 	if err != nil {
@@ -134,8 +133,8 @@ func TestZipProgram(t *testing.T) {
 	for _, args := range [][]string{{"-qry"}, {"-qry", "-0"}, {"-qry", "-fz"}, {"-qryX"}} {
 		archive := filepath.Join(t.TempDir(), "a.zip")
 		for _, to := range []string{archive, "-"} {
-			if to == "-" { // where the program can only write what is deflated
-				args = []string{"-qr"} // with -fz it writes no zip64 record, which no one reads
+			if to == "-" { // where the program can only write deflated members
+				args = []string{"-qr"} // with -fz it writes no zip64 record, so no reader accepts it
 			}
 			cmd := exec.Command(prog, append(slices.Clone(args), to, "s")...)
 			cmd.Dir = dir
@@ -158,7 +157,7 @@ func TestZipProgram(t *testing.T) {
 	}
 }
 
-// stageBadZip wants an error with all of parts, whatever the number of nodes.
+// stageBadZip wants an error that contains all of parts, for any number of nodes.
 func stageBadZip(t *testing.T, archive []byte, parts ...string) {
 	t.Helper()
 	for _, nodes := range []int{1, 3} {
@@ -215,8 +214,7 @@ func TestZipRefuses(t *testing.T) {
 	stageBadZip(t, good[:len(good)/2], "truncated or damaged")
 }
 
-// TestZipLies has a local header that is not what the directory says, and a
-// bomb of members that share their data.
+// TestZipLies stages a local header that differs from the directory, and a bomb of members that share their data.
 func TestZipLies(t *testing.T) {
 	good := stageintest.WriteZip(t, "", stageintest.ZipFile("first", make([]byte, 9000)), stageintest.ZipFile("second", make([]byte, 9000)))
 	local := bytes.LastIndex(good, []byte("PK\x03\x04"))
@@ -234,7 +232,7 @@ func TestZipLies(t *testing.T) {
 		}
 		stageBadZip(t, bad, `"second"`, want)
 	}
-	// Both entries with the data of the first.
+	// Both entries point to the data of the first.
 	bad := slices.Clone(good)
 	at := bytes.LastIndex(bad, []byte("PK\x01\x02"))
 	binary.LittleEndian.PutUint32(bad[at+42:], 0)
@@ -257,8 +255,7 @@ func TestZipCorrupt(t *testing.T) {
 	}
 }
 
-// TestZipChangesWhileStaged: an archive that another has taken the place of is never
-// read as the one that was planned.
+// TestZipChangesWhileStaged: an archive that was replaced is never read as the one that was planned.
 func TestZipChangesWhileStaged(t *testing.T) {
 	r := stageintest.Rand(t)
 	var members []stageintest.ZipMember
@@ -278,7 +275,7 @@ func TestZipChangesWhileStaged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := jobtest.TarJob(archive, 3)
 			var once sync.Once
-			j.Order = func(int) { // when the plan is made
+			j.Order = func(int) { // runs once the plan exists
 				once.Do(func() {
 					j.FS.Mu.Lock()
 					defer j.FS.Mu.Unlock()
@@ -301,8 +298,8 @@ func TestZipRoom(t *testing.T) {
 	}
 }
 
-// FuzzZip stages spoilt archives. What is staged without an error must be what
-// archive/zip finds, whatever the number of nodes.
+// FuzzZip stages corrupted archives. A tree staged without an error must be the one that archive/zip finds, for any
+// number of nodes.
 func FuzzZip(f *testing.F) {
 	for i := range 40 {
 		f.Add(uint64(i), uint16(i%2*i*97), uint16(i), uint8(i))
@@ -323,7 +320,7 @@ func FuzzZip(f *testing.F) {
 		if err != nil {
 			t.Fatalf("staged, but archive/zip says: %v", err)
 		}
-		for p, w := range want { // of bits that only mean a time or a mode, another test
+		for p, w := range want { // another test compares the bits for times and modes
 			g := alone[p]
 			if g.Data != w.Data || g.Target != w.Target || g.Mode&source.TypeMask != w.Mode&source.TypeMask {
 				t.Errorf("%q is %+v, archive/zip has %+v", p, g, w)
@@ -335,7 +332,7 @@ func FuzzZip(f *testing.F) {
 	})
 }
 
-// BenchmarkZip is what BenchmarkPacked is, for one range of a zip archive.
+// BenchmarkZip does for one range of a zip archive what BenchmarkPacked does for a tar.
 func BenchmarkZip(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var ms []stageintest.ZipMember

@@ -21,7 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// Filler is the fill of a scanned source on one node of a job.
+// Filler returns the fill of a scanned source on one node of a job.
 func (j *Job) Filler(m cluster.Map, node metadata.NodeID, s *scan.Scanned, files stagein.Files, dir string) (*fill.Fill, error) {
 	b, err := json.Marshal(s.Origins)
 	if err != nil {
@@ -57,7 +57,7 @@ func (j *Job) Filler(m cluster.Map, node metadata.NodeID, s *scan.Scanned, files
 	return f, nil
 }
 
-// filled fills the scanned source on all nodes at once.
+// filled runs the fills of the scanned source on all nodes concurrently.
 func (j *Job) filled(ctx context.Context, m cluster.Map, s *scan.Scanned, records *bytes.Buffer) (map[string]stageintest.Entry, error) {
 	files, err := stageintest.FilesOf(records.Bytes())
 	if err != nil {

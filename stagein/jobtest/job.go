@@ -27,7 +27,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// Job stages a source with n nodes, all in this process.
+// Job stages a source with n nodes in this process.
 type Job struct {
 	FS      *stageintest.MemFS
 	Nodes   int
@@ -40,28 +40,28 @@ type Job struct {
 	Plan    *stagein.Plan
 	Scanned *scan.Scanned // nil if the source was read in a single pass
 	Sum     stagein.Progress
-	Order   func(part int) // called before a share starts, or a fill
-	Sent    func(part int) // called when a part has given out its boundary
+	Order   func(part int) // called before a share or a fill starts
+	Sent    func(part int) // called when a part has passed on its boundary
 	Free    func(metadata.NodeID) (int64, bool)
 	Opts    stagein.Options
-	// Config changes the configuration of a share. Again is asked, when one has failed, whether its part,
-	// of which w are the records, is begun again.
+	// Config changes the configuration of a share. After a share has failed, Again reports whether its part, whose
+	// records are w, is started again.
 	Config  func(part int, cfg *ingest.Config)
 	Again   func(part int, w *bytes.Buffer) bool
 	Log     *logrus.Entry
-	Skips   []stagein.Skip            // things left out
-	Sums    map[metadata.Ino][16]byte // of members that were read in pieces
+	Skips   []stagein.Skip            // entries left out
+	Sums    map[metadata.Ino][16]byte // of members read in pieces
 	Records [][]byte                  // of the parts
 	Swarm   *swarm                    // the nodes read for each other
 	RunSize int64
 	Workers int           // of a fill; 0: 4
-	Found   []source.Item // by the scan, of the only index that it made
-	Discard bool          // keep nothing, to measure
+	Found   []source.Item // items in the only index that the scan made
+	Discard bool          // keep no data, to measure
 	bufs    sync.Map      // of archive.Buffers by *Fill
-	named   int64         // times that fills looked at all names
+	named   int64         // number of times that fills listed all names
 }
 
-// Bounds make a job meet every kind of boundary with little data; 0: the default, if piece is 0, and else the least.
+// Bounds make a job meet every kind of boundary with little data; 0: the default if Piece is 0, otherwise the least.
 type Bounds struct {
 	Piece, Carry int
 	Checkpoint   int64
@@ -72,7 +72,7 @@ const (
 	JobGID = 567
 )
 
-// Run stages the source, and returns the tree that the nodes hold then.
+// Run stages the source, and returns the tree that the nodes then hold.
 func (j *Job) Run(ctx context.Context) (map[string]stageintest.Entry, error) {
 	m := stageintest.ClusterMap(j.Nodes)
 	if j.Target == nil {
@@ -110,7 +110,7 @@ func (j *Job) Run(ctx context.Context) (map[string]stageintest.Entry, error) {
 	return j.tree(m, parts)
 }
 
-// shares runs them all as a coordinator would, with everything through JSON.
+// shares runs all shares as a coordinator would, with everything through JSON.
 func (j *Job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error) {
 	seams := make([]chan []byte, len(j.Plan.Parts)+1)
 	for i := range seams {
@@ -205,13 +205,13 @@ func (j *Job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	return s, pool, err
 }
 
-// buffers is how many buffers a node has, and their size.
+// buffers returns the number of buffers of a node, and their size.
 func (j *Job) buffers() (n, size int) {
 	size = cmp.Or(j.Lim.Piece, wire.MaxData)
 	return max(int(cmp.Or(j.Memory, stagein.DefaultBuffers))/size, archive.MinPieces), size
 }
 
-// build makes the manifest, and checks that it agrees.
+// build builds the manifest, and checks that it agrees with the records.
 func (j *Job) build(parts []*bytes.Buffer) error {
 	readers := make([]*manifest.Reader, len(parts))
 	for i, p := range parts {
@@ -222,7 +222,7 @@ func (j *Job) build(parts []*bytes.Buffer) error {
 	return err
 }
 
-// tree is the union of the records with the bytes that the objects hold.
+// tree joins the records with the bytes in the objects.
 func (j *Job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]stageintest.Entry, error) {
 	tree := map[string]stageintest.Entry{}
 	used := map[stageintest.ObjectKey]bool{}
@@ -261,8 +261,8 @@ func (j *Job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]stageintest
 	return tree, nil
 }
 
-// scannedOwner returns a function for the owners of the files of a scan, to be called for each
-// file in order; nil for a single pass.
+// scannedOwner returns a function that returns the owners of a scan's files, to be called for each file in order; nil
+// for a single pass.
 func (j *Job) scannedOwner(m cluster.Map, parts []*bytes.Buffer) func(rec *manifest.Record) metadata.NodeID {
 	if j.Scanned == nil {
 		return nil
@@ -322,7 +322,7 @@ func (j *Job) entry(m cluster.Map, rec manifest.Record, owner metadata.NodeID, u
 	return e, sumsUp(&rec, e.Data)
 }
 
-// sumsUp compares the bytes of a file with its sum.
+// sumsUp compares the bytes of a file with its checksum.
 func sumsUp(rec *manifest.Record, data string) error {
 	c := stagein.NewChecker(rec.Sum, rec.Attr.Size)
 	_, _ = io.WriteString(c, data) // cannot fail
@@ -332,8 +332,7 @@ func sumsUp(rec *manifest.Record, data string) error {
 	return nil
 }
 
-// TarJob makes a job of an archive with small limits, so that small archives
-// meet every kind of boundary.
+// TarJob returns a job of an archive with small limits, so that small archives meet every kind of boundary.
 func TarJob(archive []byte, nodes int) *Job {
 	j := &Job{FS: stageintest.NewFS(), Nodes: nodes, Path: "/src/a.tar", Region: 1024, Stripe: 1 << 20}
 	j.Lim = Bounds{Piece: 2048, Carry: 1024}

@@ -46,7 +46,7 @@ func (s *Rack) FillStaged(m cluster.Map, files stagein.Files, dir string) {
 	}
 }
 
-// Holds makes sure that the nodes have every file as m gives it to them.
+// Holds checks that the nodes have every file where m places it.
 func (s *Rack) Holds(m cluster.Map, files *stageintest.MemFiles) {
 	s.T.Helper()
 	for _, r := range files.Records {
@@ -93,8 +93,8 @@ func NewRack(t *testing.T, nodes int, pattern string, o stagein.Options) *Rack {
 	return s
 }
 
-// Archive puts an archive with n members prefix0, prefix1, … on the rack; they
-// are wanted below under. Its ending gives its kind.
+// Archive adds an archive with n members prefix0, prefix1, … to the rack and expects them below under. Its suffix
+// determines its kind.
 func (s *Rack) Archive(name, prefix string, n int, under string) {
 	s.T.Helper()
 	var members []stageintest.Member
@@ -106,7 +106,7 @@ func (s *Rack) Archive(name, prefix string, n int, under string) {
 	s.FS.Add("/src/"+name, source.TypeRegular|0o644, stageintest.PackAs(s.T, name, members))
 }
 
-// Staged stages, and returns the entries of the dataset by path.
+// Staged stages the source, and returns the entries of the dataset by path.
 func (s *Rack) Staged() map[string]stageintest.Entry {
 	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -118,7 +118,7 @@ func (s *Rack) Staged() map[string]stageintest.Entry {
 	return tree
 }
 
-// Files is the content of the dataset's files.
+// Files returns the content of the dataset's files.
 func (s *Rack) Files() map[string]string {
 	s.T.Helper()
 	got := map[string]string{}
@@ -137,7 +137,7 @@ func (s *Rack) Check() {
 	}
 }
 
-// Fails wants an error with all of parts.
+// Fails expects an error that contains all of parts.
 func (s *Rack) Fails(parts ...string) {
 	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -147,7 +147,7 @@ func (s *Rack) Fails(parts ...string) {
 	}
 }
 
-// Skipped wants exactly these things to be left out, and all others to be there.
+// Skipped expects exactly these entries to be left out, and all others to be staged.
 func (s *Rack) Skipped(parts ...string) {
 	s.T.Helper()
 	s.Check()
@@ -162,7 +162,7 @@ func (s *Rack) Skipped(parts ...string) {
 	}
 }
 
-// TooLarge is a tar of half random bytes, larger than 4 nodes with roomEach bytes have room for.
+// TooLarge returns a tar of half random bytes, larger than 4 nodes with roomEach bytes have room for.
 func TooLarge(t *testing.T) []byte {
 	t.Helper()
 	return stageintest.HalfRandomTar(t, 60)
@@ -172,8 +172,7 @@ const RoomEach = 300 << 10
 
 func HasRoom(metadata.NodeID) (int64, bool) { return RoomEach, true }
 
-// PackedJob is a job of a compressed tar on 4 nodes with so many bytes
-// free each.
+// PackedJob returns a job of a compressed tar on 4 nodes with each bytes free.
 func PackedJob(archive []byte, each int64) *Job {
 	j := TarJob(archive, 4)
 	j.Memory, j.Stripe = 32<<20, 40_000

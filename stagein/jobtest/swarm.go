@@ -11,21 +11,20 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// swarm is the fills of one dataset on all nodes of a job; each is a peer of
-// the rest.
+// swarm connects the fills of one dataset on all nodes of a job; each is a peer of the others.
 type swarm struct {
 	j    *Job
 	mu   sync.Mutex
 	here map[metadata.NodeID]*fill.Fill    // guarded by mu
-	come map[metadata.NodeID]chan struct{} // closed when a fill is here
+	come map[metadata.NodeID]chan struct{} // closed when the node's fill has joined
 
-	Offers func(to metadata.NodeID, c fill.Offer) error      // before an offer
-	landed func(to metadata.NodeID, l fill.Completion) error // before a completion
-	Sent   func(n int)                                       // before n bytes go to another node
-	Loads  func(ps []datapath.PiecePut)                      // before they go to another node together
-	Alone  func()                                            // before a piece goes there alone
-	Stores func(p *datapath.PiecePut) error                  // before each of these is stored there
-	Lost   func() error                                      // the fault of all of these, on their way
+	Offers func(to metadata.NodeID, c fill.Offer) error      // called before an offer
+	landed func(to metadata.NodeID, l fill.Completion) error // called before a completion
+	Sent   func(n int)                                       // called before n bytes are sent to another node
+	Loads  func(ps []datapath.PiecePut)                      // called before a batch is sent to another node
+	Alone  func()                                            // called before a piece is sent unbatched
+	Stores func(p *datapath.PiecePut) error                  // called before each piece of a batch is stored
+	Lost   func() error                                      // its error fails a batch in transit
 }
 
 func NewSwarm(j *Job) *swarm {
@@ -112,7 +111,7 @@ func (c *swarm) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Pi
 	return errs, nil
 }
 
-// badPiece is a node's error for a piece that differs from the one sent.
+// badPiece returns a node's error for a piece that differs from the one sent.
 func (c *swarm) badPiece(p *datapath.PiecePut) error {
 	if c.Stores != nil {
 		if err := c.Stores(p); err != nil {

@@ -15,23 +15,23 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// scansAtOnce is how many archives are scanned at a time. The bound on segments is for all of them together.
+// scansAtOnce is how many archives are scanned concurrently. The bound on segments applies to all of them together.
 const scansAtOnce = 16
 
-// archiveScan is an archive that is being scanned.
+// archiveScan is an archive being scanned.
 type archiveScan struct {
 	stagein.Archive
 	found     walk.Found
-	items     items     // nil: not known yet
+	items     items     // nil: not yet known
 	read      int64     // bytes
-	least     int64     // bytes that it unpacks to at the least, if that was determined
-	by        string    // what states that
+	least     int64     // minimum of bytes that it unpacks to, if determined
+	by        string    // what states that minimum
 	index     *index    // nil: none
-	indexPath string    // path of the index from which the items are; "": scanned
-	newIndex  *newIndex // of the items, to be saved; nil: none
+	indexPath string    // path of the index that items come from; "": scanned
+	newIndex  *newIndex // index of the items, to be saved; nil: none
 }
 
-// each calls do with archives, some at a time.
+// each calls do for all archives, some concurrently.
 func each(ctx context.Context, all []archiveScan, do func(context.Context, *archiveScan) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(scansAtOnce)
@@ -46,7 +46,7 @@ func each(ctx context.Context, all []archiveScan, do func(context.Context, *arch
 	return g.Wait()
 }
 
-// open opens an archive to scan it; end closes it.
+// open opens an archive for scanning; end closes it.
 func (a *archiveScan) open(cfg *Config) (*headerScanner, error) {
 	f, err := cfg.FS.Open(string(a.Path))
 	if err != nil {
@@ -70,7 +70,7 @@ func (a *archiveScan) end(h *headerScanner, err error) error {
 	return err
 }
 
-// scanHeaders finds the members if no index has them, in most segments or fewer.
+// scanHeaders finds the members, in at most most segments, unless an index has them.
 func (a *archiveScan) scanHeaders(ctx context.Context, cfg *Config, mean, most int64) error {
 	if a.items != nil {
 		return nil
@@ -91,7 +91,7 @@ func (a *archiveScan) scanHeaders(ctx context.Context, cfg *Config, mean, most i
 	return a.end(h, err)
 }
 
-// joined is the selected members of several archives.
+// joined is the selected members of several archives, in order.
 type joined []joinedPart
 
 type joinedPart struct {
@@ -120,7 +120,7 @@ func (j joined) count() (n int) {
 	return n
 }
 
-// missing returns names of the list that no archive has.
+// missing returns names in the list that no archive has.
 func missing(s *stagein.Selection, all []archiveScan) ([]string, error) {
 	m := s.NewMissing()
 	for i := range all {
@@ -134,7 +134,7 @@ func missing(s *stagein.Selection, all []archiveScan) ([]string, error) {
 	return m.Left(), nil
 }
 
-// filter returns the selected items of an archive, given those of the archives before.
+// filter returns the selected items of an archive; those of the archives before must have been filtered first.
 func filter(s *stagein.Selection, x items) (items, error) {
 	if s == nil {
 		return x, nil
@@ -146,11 +146,11 @@ func filter(s *stagein.Selection, x items) (items, error) {
 	return itemSlice(s.Next(all)), nil
 }
 
-// errSparse says that a tar has a sparse member, so that it is staged in a single pass.
+// errSparse reports that a tar has a sparse member, so that it must be staged in a single pass.
 var errSparse = errors.New("the member is sparse")
 
-// inArchives finds the members of archives. It returns nil if they are to be staged in a single pass; cfg.read is then the
-// bytes that were read to find that out.
+// inArchives finds the members of archives. It returns nil if they must be staged in a single pass; cfg.read is then
+// the number of bytes read to find that out.
 func (cfg *Config) inArchives(ctx context.Context, paths []string) (*contents, error) {
 	archives, err := cfg.archives(ctx, paths)
 	if err != nil {
@@ -208,13 +208,13 @@ func (cfg *Config) inArchives(ctx context.Context, paths []string) (*contents, e
 	return c, cfg.join(c, all)
 }
 
-// refuseSparse returns why a tar with a sparse member cannot be staged in a single pass; nil if it can.
+// refuseSparse returns why a tar with a sparse member cannot be staged in a single pass, or nil if it can.
 func (cfg *Config) refuseSparse(err error, crowded bool) error {
 	switch {
 	case cfg.Request.Unpack == stagein.UnpackNested:
-		return fmt.Errorf("%w, and unpack=nested takes none: pack it again without --sparse: %w", err, syscall.EINVAL)
+		return fmt.Errorf("%w, and unpack=nested does not support sparse members: repack it without --sparse: %w", err, syscall.EINVAL)
 	case crowded && !cfg.Request.Selects():
-		return fmt.Errorf("%w, and such a tar has to fit as a whole: %s, or pack it again without --sparse: %w", err, moreRoom, syscall.ENOSPC)
+		return fmt.Errorf("%w, and such a tar must fit completely: %s, or repack it without --sparse: %w", err, moreRoom, syscall.ENOSPC)
 	}
 	return nil
 }
@@ -240,8 +240,7 @@ func (cfg *Config) detectAll(ctx context.Context, archives []stagein.Archive) ([
 	return all, err
 }
 
-// mean returns how many bytes of the largest tar one read of headers covers; 0 if there is a compressed one among the
-// archives.
+// mean returns how many bytes of the largest tar one header read covers, or 0 if an archive is a compressed tar.
 func (cfg *Config) mean(ctx context.Context, all []archiveScan) (int64, error) {
 	var largest *archiveScan
 	size := int64(0)
@@ -256,7 +255,7 @@ func (cfg *Config) mean(ctx context.Context, all []archiveScan) (int64, error) {
 		}
 	}
 	if largest == nil {
-		return worthHops, nil // all is known
+		return worthHops, nil // all members are known
 	}
 	h, err := largest.open(cfg)
 	if err != nil {
@@ -267,7 +266,7 @@ func (cfg *Config) mean(ctx context.Context, all []archiveScan) (int64, error) {
 	return mean, largest.end(h, err)
 }
 
-// join puts together the selected members of archives, each archive below its own directory if it has one.
+// join joins the selected members of archives, each archive below its own directory if it has one.
 func (cfg *Config) join(c *contents, all []archiveScan) error {
 	sel := cfg.sel
 	if sel != nil && sel.Paths != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestSmallMembersOverflow: a tar of small members is read in passing if there is room for its
-// pages; if not, some of them stay in the source, or overflow=fail refuses it before a
-// byte is copied.
+// TestSmallMembersOverflow: a tar of small members is read in a single pass if there is room for its pages; if not,
+// some members stay in the source, or overflow=fail refuses the tar before a byte is copied.
 func TestSmallMembersOverflow(t *testing.T) {
 	const members, on = 3000, 4
 	fs := stageintest.NewFS()
@@ -63,8 +62,7 @@ func TestSmallMembersOverflow(t *testing.T) {
 	}
 }
 
-// checkOverflow looks whether all members are there, some in the source, and no node
-// has more than free.
+// checkOverflow checks that all members are present, some of them in the source, and no node exceeds free.
 func checkOverflow(t *testing.T, records []byte, members int, free int64) {
 	t.Helper()
 	files, err := stageintest.FilesOf(records)

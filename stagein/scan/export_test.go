@@ -27,7 +27,7 @@ func ItemsOf(t *testing.T, all NewIndexes) []source.Item {
 // EachOf iterates over items.
 func EachOf(items []source.Item) func(func(*source.Item) error) error { return itemSlice(items).each }
 
-// SetItems makes the only new index say items.
+// SetItems replaces the items of the only new index.
 func SetItems(t *testing.T, all NewIndexes, items []source.Item) {
 	t.Helper()
 	l := newItemList(&manifest.Scratch{})

@@ -17,10 +17,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// headerScanner finds the members of a plain tar by reading headers alone: each says where the next one is. As each read
-// waits for the one before, the archive is cut into segments that are scanned in parallel, each from the first block on
-// that looks like a header. If that was none (a tar in a tar has headers in its data), the segment before does not end
-// there, and the segment is scanned again from where that one ends.
+// headerScanner finds the members of a plain tar by reading only headers, each of which gives the offset of the next.
+// As these reads depend on each other, the archive is cut into segments that are scanned in parallel, each from its
+// first block that looks like a header. If that block is no header (the data of a tar in a tar has header blocks), the
+// segment before does not end there, and the segment is scanned again from where the segment before ends.
 type headerScanner struct {
 	f      source.File
 	name   string
@@ -28,21 +28,21 @@ type headerScanner struct {
 	room   *manifest.Scratch
 	exact  bool           // a read fetches exactly its bytes, not whole pages
 	read   atomic.Int64   // bytes
-	reads  atomic.Int64   // reads for headers
+	reads  atomic.Int64   // number of reads for headers
 	sel    *source.Select // selected members; nil: all
-	under  string         // the directory that the members are in
-	nested bool           // tars in the archive are unpacked, too, or it is one of these
-	left   atomic.Bool    // a member that cannot be staged was left out, as it is not selected
-	member int64          // mean bytes of a member, with its headers; mean finds it
+	under  string         // directory of the members in the dataset
+	nested bool           // tars in the archive are unpacked too, or this is such a tar
+	left   atomic.Bool    // a member that cannot be staged was left out because it is not selected
+	member int64          // mean bytes of a member, with its headers; set by mean
 }
 
-// page is the bytes that were read for the last header. A filesystem reads whole pages, which hold the headers of small
-// neighbours. Where it need not (exact), nothing behind large members is read.
+// page holds the bytes read for the last header. A filesystem reads whole pages, which contain the headers of small
+// neighbours. Where it reads exact ranges (exact), nothing behind the headers of large members is read.
 type page struct {
 	off    int64
 	b      []byte
-	blocks int64 // the most that the headers of a member took so far
-	large  bool  // the member before was larger than a page
+	blocks int64 // largest number of header blocks of a member so far
+	large  bool  // the previous member was larger than a page
 }
 
 // read returns how many bytes to read at off, of an archive of size bytes.
@@ -54,23 +54,23 @@ func (p *page) read(off, size int64, exact bool) int64 {
 	return min(end, size) - off
 }
 
-// The bounds of the segments of a scan.
+// Bounds of the segments of a scan.
 const (
-	maxSegments  = 256     // requests that are under way: a source answers each after some milliseconds
-	leastMembers = 256     // in a segment, about: the search for its first costs half a member
-	searchStep   = 4 << 10 // bytes of a read of the search
-	maxSearch    = 1 << 20 // bytes of a search: then the segment before goes on
+	maxSegments  = 256     // requests in flight: a source answers each after some milliseconds
+	leastMembers = 256     // per segment, about: the search for its first costs half a member
+	searchStep   = 4 << 10 // bytes per read of the search
+	maxSearch    = 1 << 20 // bytes of a search, after which the previous segment continues
 )
 
 // segment is the members of one segment.
 type segment struct {
 	items  *itemList
-	end    int64 // where the next headers begin
+	end    int64 // offset of the next headers
 	ended  bool  // the archive ended, at end
-	global bool  // there was a header that counts for all that follow
+	global bool  // there was a global header, which applies to all members after it
 }
 
-// at reads a block.
+// at reads a block at off.
 func (h *headerScanner) at(ctx context.Context, b []byte, off int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (h *headerScanner) at(ctx context.Context, b []byte, off int64) error {
 	return source.ReadFull(h.f, h.name, b, off)
 }
 
-// block reads the next block of g, with what is behind it in its page.
+// block reads the next block of g, together with the rest of its page.
 func (h *headerScanner) block(ctx context.Context, p *page, g *tar.Parser) ([]byte, error) {
 	off := g.Pos()
 	p.blocks = max(p.blocks, (off-g.Start())/source.BlockSize+1)
@@ -94,7 +94,7 @@ func (h *headerScanner) block(ctx context.Context, p *page, g *tar.Parser) ([]by
 	return p.b[off-p.off:][:source.BlockSize], nil
 }
 
-// mean returns how many bytes of the archive one read for headers covers, on average over the first n members.
+// mean returns how many bytes of the archive one header read covers, on average over the first n members.
 func (h *headerScanner) mean(ctx context.Context, n int) (int64, error) {
 	s, err := h.follow(ctx, 0, h.size, n)
 	if err != nil {
@@ -108,7 +108,7 @@ func (h *headerScanner) mean(ctx context.Context, n int) (int64, error) {
 	return s.end / max(h.reads.Load(), 1), nil
 }
 
-// follow reads headers from off on, up to the first that begin at or behind end, or to the nth member.
+// follow reads headers from off, up to the first that begin at or after end, or to the nth member.
 func (h *headerScanner) follow(ctx context.Context, off, end int64, n int) (*segment, error) {
 	s := &segment{items: newItemList(h.room), end: off}
 	if err := h.extend(ctx, s, end, n); err != nil {
@@ -118,7 +118,7 @@ func (h *headerScanner) follow(ctx context.Context, off, end int64, n int) (*seg
 	return s, nil
 }
 
-// extend is follow from the end of s on, for n members more.
+// extend continues follow from the end of s, for n more members.
 func (h *headerScanner) extend(ctx context.Context, s *segment, end int64, n int) error {
 	var g tar.Parser
 	var p page
@@ -168,17 +168,17 @@ func (h *headerScanner) extend(ctx context.Context, s *segment, end int64, n int
 	return nil
 }
 
-// truncated is the error for an archive that ends inside a member.
+// truncated returns the error for an archive that ends inside a member.
 func (h *headerScanner) truncated(member string, off int64) error {
 	return fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: copy it again: %w",
 		h.name, h.size, member, off, syscall.EBADMSG)
 }
 
-// allMembers is more members than an archive has.
+// allMembers exceeds the number of members of any archive.
 const allMembers = 1 << 62
 
-// group reads the headers of a member. There are none at the very end of an archive that lacks its end blocks, or one of
-// them.
+// group reads the headers of a member. It finds none at the very end of an archive that lacks one or both of its end
+// blocks.
 func (h *headerScanner) group(ctx context.Context, p *page, g *tar.Parser) (tar.Step, error) {
 	for {
 		left := h.size - g.Pos()
@@ -199,7 +199,7 @@ func (h *headerScanner) group(ctx context.Context, p *page, g *tar.Parser) (tar.
 	}
 }
 
-// search looks for the first header from off on, and returns where a member surely begins if it is one; 0: none found.
+// search looks for the first header from off, and returns an offset where a member begins if it is one; 0: none found.
 func (h *headerScanner) search(ctx context.Context, off, end int64) (int64, error) {
 	f := tar.Finder{Start: off, Limit: min(off+maxSearch, end)}
 	for pos := off; pos < f.Limit; pos += searchStep {
@@ -214,13 +214,12 @@ func (h *headerScanner) search(ctx context.Context, off, end int64) (int64, erro
 	return 0, nil
 }
 
-// segments returns into how many segments to cut an archive of members of that mean size, at most most.
+// segments returns the number of segments for an archive whose members have the given mean size; at most most.
 func (h *headerScanner) segments(mean, most int64) int64 {
 	return max(min(h.size/(mean*leastMembers), most), 1)
 }
 
-// scan finds all members, in n segments. global is that there was a header that
-// counts for all of them.
+// scan finds all members, in n segments. global means that a header was found that applies to all of them.
 func (h *headerScanner) scan(ctx context.Context, n int64) (found *itemList, global bool, err error) {
 	cuts := make([]int64, n+1)
 	for i := range cuts {
@@ -246,7 +245,7 @@ func (h *headerScanner) scan(ctx context.Context, n int64) (found *itemList, glo
 		return nil, false, err
 	}
 	if i := slices.IndexFunc(all, func(s *segment) bool { return s != nil && s.global }); i >= 0 {
-		s, err := h.follow(ctx, 0, h.size, allMembers) // what it says counts for all that follows
+		s, err := h.follow(ctx, 0, h.size, allMembers) // its global header applies to all members after it
 		if err != nil {
 			return nil, false, err
 		}
@@ -262,8 +261,8 @@ func (h *headerScanner) scan(ctx context.Context, n int64) (found *itemList, glo
 	return all[0].items, false, nil
 }
 
-// segment scans [off, end); nil if no header is found. An error behind off 0 may only mean that the first header was none,
-// so join reports it.
+// segment scans [off, end) and returns nil if it finds no header. If off is not 0, an error may only mean that the
+// first header was a false one, so join reports it.
 func (h *headerScanner) segment(ctx context.Context, off, end int64) (*segment, error) {
 	if off > 0 {
 		at, err := h.search(ctx, off, end)
@@ -279,7 +278,7 @@ func (h *headerScanner) segment(ctx context.Context, off, end int64) (*segment, 
 	return s, err
 }
 
-// join appends all segments to the first, and scans again those that do not begin where the one before ends.
+// join appends all segments to the first, and rescans a segment that does not begin where the one before ends.
 func (h *headerScanner) join(ctx context.Context, all []*segment, cuts []int64) error {
 	sum := all[0]
 	for i, s := range all[1:] {
@@ -306,12 +305,12 @@ func (h *headerScanner) join(ctx context.Context, all []*segment, cuts []int64) 
 	return h.rest(ctx, sum)
 }
 
-// meeting looks for the member of a segment that begins where the segment before ends.
+// meeting searches a segment for the member that begins where the previous segment ends.
 type meeting struct {
-	s     *segment // nil: no segment
+	s     *segment // nil: no segment, or at its end
 	r     *manifest.Reader
-	n     int   // members before the one that is looked at
-	start int64 // where that begins
+	n     int   // members before the current one
+	start int64 // where the current one begins
 	met   bool
 }
 
@@ -326,7 +325,7 @@ func (s *segment) meeting() (*meeting, error) {
 	return m, err
 }
 
-// at reports whether a member begins at off. Calls must have ascending offsets.
+// at reports whether a member begins at off. Offsets must ascend from call to call.
 func (m *meeting) at(off int64) (bool, error) {
 	for m.s != nil && m.start < off {
 		rec, err := m.r.Next()
@@ -353,7 +352,7 @@ func (m *meeting) goOn(sum *segment) {
 	sum.end, sum.ended = m.s.end, m.s.ended
 }
 
-// rest refuses an archive with another one behind its end.
+// rest refuses an archive that is followed by another one.
 func (h *headerScanner) rest(ctx context.Context, s *segment) error {
 	if s.items.n == 0 {
 		return fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)

@@ -16,8 +16,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// hopsOf is what a scan in n stretches finds in an archive, as the tree of the
-// twin, and how many bytes it read for that. exact is that pages need not be read whole.
+// hopsOf scans an archive in n stretches and returns the twin's tree of what it found, and the bytes read. With exact,
+// the scan need not read whole pages.
 func hopsOf(t *testing.T, archive []byte, n int64, exact bool) (map[string]stageintest.Entry, int64, error) {
 	t.Helper()
 	fs := stageintest.NewFS()
@@ -54,8 +54,7 @@ func hopsOf(t *testing.T, archive []byte, n int64, exact bool) (map[string]stage
 	return tree, h.read.Load(), nil
 }
 
-// TestHopsEqualTwin: whatever the number of stretches, the scan finds what
-// archive/tar finds.
+// TestHopsEqualTwin: with any number of stretches, the scan finds what archive/tar finds.
 func TestHopsEqualTwin(t *testing.T) {
 	r := stageintest.Rand(t)
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX} {
@@ -76,7 +75,7 @@ func TestHopsEqualTwin(t *testing.T) {
 	}
 }
 
-// TestHopsOverTarInTar: headers in a member's data are no members.
+// TestHopsOverTarInTar: headers inside a member's data are not taken for members.
 func TestHopsOverTarInTar(t *testing.T) {
 	r := stageintest.Rand(t)
 	inner := stageintest.WriteTar(t, tar.FormatUSTAR, stageintest.RandomMembers(r, tar.FormatUSTAR, 300))
@@ -95,8 +94,7 @@ func TestHopsOverTarInTar(t *testing.T) {
 	}
 }
 
-// TestHopsReadHeaders: a scan reads the headers and the end, and where stretches
-// begin a little more.
+// TestHopsReadHeaders: a scan reads only the headers and the end, and a little more where stretches begin.
 func TestHopsReadHeaders(t *testing.T) {
 	r := stageintest.Rand(t)
 	var members []stageintest.Member
@@ -117,7 +115,7 @@ func TestHopsReadHeaders(t *testing.T) {
 	}
 }
 
-// TestHopsRefuse: what is wrong with an archive is said as when it is read.
+// TestHopsRefuse: a scan reports faults of an archive as a full read does.
 func TestHopsRefuse(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", stageintest.RandBytes(r, 3000)), stageintest.TarFile("b", stageintest.RandBytes(r, 9000))})
@@ -140,8 +138,8 @@ func TestHopsRefuse(t *testing.T) {
 	}
 }
 
-// FuzzHops scans spoilt archives: what is found without an error is what
-// archive/tar finds, whatever the number of stretches.
+// FuzzHops scans corrupted archives: a scan without an error finds what archive/tar finds, with any number of
+// stretches.
 func FuzzHops(f *testing.F) {
 	for i := range 16 {
 		f.Add(uint64(i), uint16(0), uint16(i), uint8(i), i%2 == 0)
@@ -162,7 +160,7 @@ func FuzzHops(f *testing.F) {
 		stageintest.CheckTree(t, many, one)
 		want, err := stageintest.TwinTar(archive)
 		if errors.Is(err, syscall.EEXIST) {
-			return // for the manifest to refuse
+			return // the manifest refuses these
 		}
 		if err != nil {
 			t.Fatalf("scanned, but archive/tar says: %v", err)
@@ -171,7 +169,7 @@ func FuzzHops(f *testing.F) {
 	})
 }
 
-// TestHopsBound: what a scan keeps in memory does not grow with the members.
+// TestHopsBound: the memory of a scan does not grow with the number of members.
 func TestHopsBound(t *testing.T) {
 	const stretches, block = 8, 16 << 10
 	for _, n := range []int{1000, 30_000} {

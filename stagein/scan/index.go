@@ -20,10 +20,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// beside is what the name of an index in the archive's directory ends with.
+// beside is the suffix of an index in the archive's directory.
 const beside = ".bivouac-index"
 
-// indexPaths returns where an index of the archive is looked for, and where a new one is kept; "": nowhere.
+// indexPaths returns where to look for an index of the archive, and where to keep a new one; "": nowhere.
 func indexPaths(o *stagein.Options, archive string, several bool) (at []string, keep string) {
 	base := filepath.Base(archive)
 	inDir := fmt.Sprintf("%s-%016x.index", base[:min(len(base), 128)], xxh3.HashString(archive))
@@ -49,16 +49,16 @@ func indexPaths(o *stagein.Options, archive string, several bool) (at []string, 
 	return []string{p}, p
 }
 
-// index is which archive an index must belong to, and where it is.
+// index identifies the archive that an index must belong to, and where the index is.
 type index struct {
 	archive string
 	info    source.Info // of the archive
 	user    uint32
-	paths   []string // "" is none
-	keep    string   // "" is that none is kept
+	paths   []string // "": none
+	keep    string   // "": no index is kept
 }
 
-// load returns the members that the index at path has. The scan reports what is wrong with the archive itself.
+// load returns the members in the index at path. Faults of the archive itself are left to the scan.
 func (a *archiveScan) load(cfg *Config, path string) (*itemList, error) {
 	f, size, err := a.index.open(path)
 	if err != nil {
@@ -103,7 +103,7 @@ func (x *index) open(path string) (source.File, int64, error) {
 	return f, info.Size, nil
 }
 
-// ends checks that no member follows the last one of the index, which ends at off.
+// ends checks that no member follows the index's last one, which ends at off.
 func (x *index) ends(archive io.ReaderAt, off int64) error {
 	b := make([]byte, source.BlockSize)
 	if x.info.Size-off < source.BlockSize {
@@ -113,14 +113,14 @@ func (x *index) ends(archive io.ReaderAt, off int64) error {
 		return err
 	}
 	if !bytes.Equal(b, make([]byte, source.BlockSize)) {
-		return fmt.Errorf("the archive goes on at offset %d, where its index ends: %w", off, syscall.EIO)
+		return fmt.Errorf("the archive continues at offset %d, where its index ends: %w", off, syscall.EIO)
 	}
 	return nil
 }
 
 func (x *index) keeps() bool { return x != nil && x.keep != "" }
 
-// NewIndexes is the indexes that a scan has made and that are not saved yet.
+// NewIndexes are the indexes that a scan has made and that are not yet saved.
 type NewIndexes []newIndex
 
 type newIndex struct {
@@ -129,7 +129,7 @@ type newIndex struct {
 	items *itemList
 }
 
-// Save saves the indexes for the next job. Failures are only logged.
+// Save saves the indexes for the next job. It only logs failures.
 func (all NewIndexes) Save(log *logrus.Entry) {
 	defer all.Close()
 	for _, n := range all {
@@ -143,18 +143,18 @@ func (all NewIndexes) Save(log *logrus.Entry) {
 	}
 }
 
-// Close drops the lists that the indexes are made of.
+// Close drops the lists from which the indexes are made.
 func (all NewIndexes) Close() {
 	for _, n := range all {
 		n.items.close()
 	}
 }
 
-// save writes the index under a temporary name and renames it.
+// save writes the index under a temporary name, then renames it.
 func (n *newIndex) save() error {
 	dir, mode := filepath.Dir(n.keep), uint32(0o600)
 	if n.keep == n.archive+beside {
-		mode |= n.info.Mode & 0o644 // for whoever reads the archive
+		mode |= n.info.Mode & 0o644 // for all readers of the archive
 	} else if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (n *newIndex) save() error {
 	return err
 }
 
-// lookUp takes the members of archives from their indexes. An index that cannot be used is logged, and the archive is
+// lookUp takes the members of archives from their indexes. It logs an index that cannot be used; that archive is
 // scanned.
 func (cfg *Config) lookUp(ctx context.Context, all []archiveScan) error {
 	if cfg.Request.Index == stagein.IndexOff {

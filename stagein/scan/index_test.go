@@ -22,7 +22,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// indexJob is a job of an archive of which the index is kept in a directory.
+// indexJob returns a job for an archive whose index is kept in a directory.
 func indexJob(t *testing.T, archive []byte) (j *jobtest.Job, log *bytes.Buffer) {
 	t.Helper()
 	j, log = jobtest.TarJob(archive, 3), &bytes.Buffer{}
@@ -34,7 +34,7 @@ func indexJob(t *testing.T, archive []byte) (j *jobtest.Job, log *bytes.Buffer) 
 	return j, log
 }
 
-// indexFile is the only file in the directory of the indexes.
+// indexFile returns the only file in the directory of the indexes.
 func indexFile(t *testing.T, j *jobtest.Job) string {
 	t.Helper()
 	all, err := os.ReadDir(string(j.Opts.Cache))
@@ -44,7 +44,7 @@ func indexFile(t *testing.T, j *jobtest.Job) string {
 	return filepath.Join(string(j.Opts.Cache), all[0].Name())
 }
 
-// staged runs the job and compares with the twin.
+// stagedAs runs the job and compares the tree with want.
 func stagedAs(t *testing.T, j *jobtest.Job, want map[string]stageintest.Entry) {
 	t.Helper()
 	j.FS.Read.Store(0)
@@ -61,8 +61,7 @@ func stagedAs(t *testing.T, j *jobtest.Job, want map[string]stageintest.Entry) {
 	}
 }
 
-// TestIndexSavesScan: the second job has the same tree, and no byte of headers is
-// read before the files are.
+// TestIndexSavesScan: the second job gives the same tree, and reads no headers before the files.
 func TestIndexSavesScan(t *testing.T) {
 	r := stageintest.Rand(t)
 	for i, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX, tar.FormatPAX} {
@@ -96,8 +95,8 @@ func TestIndexSavesScan(t *testing.T) {
 	}
 }
 
-// TestIndexUnusable: an index that is not of this archive as it is now, or is
-// damaged or another's, is named and the archive scanned; the next index is right.
+// TestIndexUnusable: an index that is outdated, damaged or of another archive is named in the log and the archive is
+// scanned; the next index is right.
 func TestIndexUnusable(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", stageintest.RandBytes(r, 30_000)), stageintest.TarFile("b", stageintest.RandBytes(r, 50_000))})
@@ -140,7 +139,7 @@ func TestIndexUnusable(t *testing.T) {
 			if !strings.Contains(log.String(), "index not usable; the archive is scanned instead") {
 				t.Errorf("the log says %s", log)
 			}
-			j.Scanned.Indexes.Save(j.Log) // over a directory it cannot, and that is no error
+			j.Scanned.Indexes.Save(j.Log) // tries to replace a directory; the failure is no error
 			log.Reset()
 			stagedAs(t, j, want)
 			if used := strings.Contains(log.String(), "archives not scanned"); used == (name == "a directory") {
@@ -150,8 +149,8 @@ func TestIndexUnusable(t *testing.T) {
 	}
 }
 
-// TestIndexWrong: what an index says of a member that its headers do not say is
-// found when the member is read; the index goes, and the next job scans.
+// TestIndexWrong: an index that contradicts a member's headers is detected when the member is read; the index is
+// removed, and the next job scans.
 func TestIndexWrong(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{
@@ -167,7 +166,7 @@ func TestIndexWrong(t *testing.T) {
 		"mode":     func(all []source.Item) []source.Item { all[1].Mode ^= 0o100; return all },
 		"time":     func(all []source.Item) []source.Item { all[1].Mtime++; return all },
 		"left out": func(all []source.Item) []source.Item { return slices.Delete(all, 2, 3) },
-		"one too few": func(all []source.Item) []source.Item { // its bytes are those of the one before
+		"one too few": func(all []source.Item) []source.Item { // the bytes of the removed member go to the one before
 			all[1].Size += source.Padded(all[2].Size) + source.BlockSize
 			return slices.Delete(all, 2, 3)
 		},
@@ -190,7 +189,7 @@ func TestIndexWrong(t *testing.T) {
 	}
 }
 
-// TestIndexPlaces: where an index is looked for, and where one is kept.
+// TestIndexPlaces: the places where an index is looked for, and where it is saved.
 func TestIndexPlaces(t *testing.T) {
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "set.tar")
@@ -220,8 +219,7 @@ func TestIndexPlaces(t *testing.T) {
 	}
 }
 
-// TestIndexBeside: who may read the archive may read the index, nobody else; and
-// nothing is left of the writing.
+// TestIndexBeside: the index is readable by exactly the users that can read the archive; no temporary file is left.
 func TestIndexBeside(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", stageintest.RandBytes(r, 3000))})
@@ -249,8 +247,7 @@ func TestIndexBeside(t *testing.T) {
 	}
 }
 
-// TestIndexOfSeveral: each of several archives has its index, which has all members
-// whatever was wanted of them.
+// TestIndexOfSeveral: each of several archives has its own index, which lists all members whatever was selected.
 func TestIndexOfSeveral(t *testing.T) {
 	r := stageintest.Rand(t)
 	j, log := indexJob(t, nil)

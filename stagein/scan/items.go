@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// items is the items that a scan has found. They can be iterated more than once.
+// items are the items found by a scan. They can be iterated more than once.
 type items interface {
 	// each calls fn with a copy of every item, in order.
 	each(fn func(it *source.Item) error) error
@@ -42,17 +42,17 @@ func inMemory(x items) ([]source.Item, error) {
 	return all, err
 }
 
-// itemList is the members of a tar, each with the offset of its headers, as records in spools on the disk.
+// itemList holds the members of a tar, with the offsets of their headers, as records in spools on disk.
 type itemList struct {
 	scratch *manifest.Scratch
 	parts   []listPart
 	n       int
-	closed  bool // add begins another part
+	closed  bool // add starts another part
 }
 
 type listPart struct {
 	spool *manifest.Spool
-	skip  int // how many of its first records are not in the list
+	skip  int // number of its first records that are not in the list
 }
 
 func newItemList(s *manifest.Scratch) *itemList { return &itemList{scratch: s, closed: true} }
@@ -70,7 +70,7 @@ func (l *itemList) add(it *source.Item, start int64) error {
 		From: manifest.Origin{Source: it.Source, Off: it.Off, Head: it.Head, Check: it.Check},
 		Attr: metadata.Attr{
 			Ino: metadata.Ino(start), Mode: it.Mode, Nlink: 1, UID: it.UID, GID: it.GID, Size: it.Size,
-			Mtime: it.Mtime, Atime: it.Mtime, Ctime: it.Mtime, // the times of access and change are not kept
+			Mtime: it.Mtime, Atime: it.Mtime, Ctime: it.Mtime, // access and change times are not kept
 		},
 	})
 }
@@ -105,10 +105,10 @@ func (l *itemList) each(fn func(it *source.Item) error) error {
 	return nil
 }
 
-// take moves the records of s from the nth on to the end of l. s is empty then.
+// take moves the records of s from the nth to the end of l. s is then empty.
 func (l *itemList) take(s *itemList, n int) {
 	for _, p := range s.parts {
-		l.parts = append(l.parts, listPart{p.spool, p.skip + n}) // s is a segment, of one part
+		l.parts = append(l.parts, listPart{p.spool, p.skip + n}) // s is a segment, with one part
 	}
 	l.n += s.n - n
 	l.closed = true

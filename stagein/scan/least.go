@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// likely is how many times its size a compressed tar is assumed to unpack to at the most. If that fits, no more is
+	// likely bounds the assumed expansion of a compressed tar, as a multiple of its size. If that fits, no more is
 	// checked.
 	likely = 64
-	// headers is the fraction of a tar that is not counted as data: headers, and members without data. The last page of a
-	// file is more than its padding and its header.
+	// headers is the fraction of a tar not counted as data: headers, and members without data. The last page of a file
+	// takes more room than its padding and its header.
 	headers = 16
 )
 
-// whoSays returns, for a message, what states how large archives are at the least; of several, the one that states most.
+// whoSays names, for a message, the source of the stated minimum size; of several archives, that of the largest.
 func whoSays(all []archiveScan) string {
 	most := slices.MaxFunc(all, func(a, b archiveScan) int { return cmp.Compare(a.least, b.least) })
 	if len(all) == 1 {
@@ -32,7 +32,7 @@ func whoSays(all []archiveScan) string {
 	return fmt.Sprintf("at the least; %s has %s of it, by %s", most.Path, metadata.FormatBytes(most.least), most.by)
 }
 
-// findLeast finds what an archive unpacks to at the least.
+// findLeast determines the minimum of bytes that an archive unpacks to.
 func (a *archiveScan) findLeast(fsys source.FS, read *atomic.Int64) error {
 	if !a.found.Kind.Packed() {
 		a.least, a.by = a.Size, "its size"
@@ -49,8 +49,8 @@ func (a *archiveScan) findLeast(fsys source.FS, read *atomic.Int64) error {
 	return nil
 }
 
-// roomFor refuses archives that cannot fit whatever is in them. It takes a few small reads at the ends of those that are
-// compressed. Where only some members are selected, or damaged ones are left out, their size says nothing.
+// roomFor refuses archives that cannot fit whatever they contain. It takes a few small reads at the ends of compressed
+// archives. It checks nothing if members are selected or damaged ones left out: their total size is then unknown.
 func (cfg *Config) roomFor(ctx context.Context, p *stagein.Plan, archives []stagein.Archive) error {
 	if cfg.Request.Selects() || cfg.Request.OnError != stagein.OnErrorFail || !cfg.exceeds(p.Size*likely) {
 		return nil
@@ -66,7 +66,7 @@ func (cfg *Config) roomFor(ctx context.Context, p *stagein.Plan, archives []stag
 	}
 	for i := range all {
 		if cfg.found == nil {
-			p.Read += all[i].read // its reader reads the head again
+			p.Read += all[i].read // the archive's reader reads the head again
 		}
 		p.Least += all[i].least
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestPackedRefusedEarly: a compressed tar for which there is no room is refused before
-// a byte is copied, if it says how large it is, and after a few small reads.
+// TestPackedRefusedEarly: a compressed tar that states its size is refused for lack of room before a byte is copied and
+// after a few small reads.
 func TestPackedRefusedEarly(t *testing.T) {
 	plain := jobtest.TooLarge(t)
 	for _, c := range stageintest.Codecs {
 		switch c.Name {
 		case "gzip", "program gzip", "program pigz":
 		default:
-			continue // says nothing of its size when it is written to a pipe
+			continue // states no size when written to a pipe
 		}
 		t.Run(c.Name, func(t *testing.T) {
 			j := jobtest.TarJob(c.Pack(t, plain), 4)
@@ -39,7 +39,7 @@ func TestPackedRefusedEarly(t *testing.T) {
 	}
 }
 
-// TestArchivesRefusedEarly: so are several that have no room together.
+// TestArchivesRefusedEarly: the same for several archives that do not fit together.
 func TestArchivesRefusedEarly(t *testing.T) {
 	c := stageintest.Codecs[0]
 	plain := jobtest.TooLarge(t)
@@ -52,8 +52,7 @@ func TestArchivesRefusedEarly(t *testing.T) {
 	}
 }
 
-// TestPackedPartOfMore: of an archive for which there is no room, what there is room for
-// can be staged.
+// TestPackedPartOfMore: a selection that fits can be staged from an archive that does not fit.
 func TestPackedPartOfMore(t *testing.T) {
 	for _, c := range stageintest.Codecs[:3] {
 		j := jobtest.TarJob(c.Pack(t, jobtest.TooLarge(t)), 4)
@@ -69,7 +68,7 @@ func TestPackedPartOfMore(t *testing.T) {
 	}
 }
 
-// TestPackedLooksCount: what is read to see whether there is room counts.
+// TestPackedLooksCount: bytes read to determine whether there is room are counted.
 func TestPackedLooksCount(t *testing.T) {
 	for _, c := range stageintest.Codecs[:3] {
 		j := jobtest.TarJob(c.Pack(t, jobtest.TooLarge(t)), 4)
@@ -84,8 +83,7 @@ func TestPackedLooksCount(t *testing.T) {
 	}
 }
 
-// TestPackedNodeFull: when a node becomes full in the middle, the message says how far it
-// came and what to do.
+// TestPackedNodeFull: when a node becomes full during the stage-in, the message says how far it got and what to do.
 func TestPackedNodeFull(t *testing.T) {
 	j := jobtest.TarJob(stageintest.Codecs[0].Pack(t, jobtest.TooLarge(t)), 4)
 	j.Target = &stageintest.MemTarget{OnPut: func(node metadata.NodeID, ino metadata.Ino, _ int) error {

@@ -15,15 +15,15 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// planMany gives whole archives to nodes, the largest first, so that all read about as much. With a limit, one node
-// reads them in their order; with a list, too, since only a reader of all archives knows which names are missing.
+// planMany assigns whole archives to nodes, the largest first, so that all nodes read about equally much. With a limit
+// or a list, one node reads all archives in order: only a reader of all archives knows which listed names are missing.
 func (cfg *Config) planMany(ctx context.Context, p *stagein.Plan, paths []string, nodes []metadata.NodeID) error {
 	archives, err := cfg.archives(ctx, paths)
 	if err != nil {
 		return err
 	}
 	p.Kind, p.Options, p.Room, p.Read = source.Many, cfg.Request.Options, cfg.sumFree(nodes), cfg.read
-	for _, a := range archives { // its reader detects the kind
+	for _, a := range archives { // the archive's reader detects the kind
 		p.Origins.Sources = append(p.Origins.Sources, archive.Origin{Path: a.Path, Kind: source.Many, Size: a.Size, Mtime: a.Mtime})
 	}
 	if cfg.Request.Limit > 0 || cfg.Request.List != "" {

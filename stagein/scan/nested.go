@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// innerSegments is the most segments of a tar in a tar. Many such tars are scanned at a time.
+// innerSegments bounds the segments of a tar in a tar. Many such tars are scanned concurrently.
 const innerSegments = 4
 
 // section is a member of an archive as a file.
@@ -22,8 +22,8 @@ type section struct {
 // ReadAt implements io.ReaderAt.
 func (s section) ReadAt(p []byte, off int64) (int, error) { return s.File.ReadAt(p, s.off+off) }
 
-// unnest replaces each member that is a tar by the members of that, in a directory named after it without .tar. A member
-// named .tar that is none stays a file.
+// unnest replaces each member that is a tar by that tar's members, in a directory named after the member without .tar.
+// A member named .tar that is not a tar stays a file.
 func (a *archiveScan) unnest(ctx context.Context, cfg *Config) error {
 	h, err := a.open(cfg)
 	if err != nil {
@@ -31,7 +31,7 @@ func (a *archiveScan) unnest(ctx context.Context, cfg *Config) error {
 	}
 	all := newItemList(cfg.Scratch)
 	g, ctx := errgroup.WithContext(ctx)
-	next := make(chan *nesting, scansAtOnce) // bounds how many are scanned at a time
+	next := make(chan *nesting, scansAtOnce) // bounds the concurrent scans
 	g.Go(func() error {
 		defer close(next)
 		return a.items.each(func(it *source.Item) error {
@@ -74,7 +74,7 @@ func (a *archiveScan) unnest(ctx context.Context, cfg *Config) error {
 	return nil
 }
 
-// nesting is a member, and its members if it is a tar.
+// nesting is a member and, if it is a tar, its members.
 type nesting struct {
 	it    source.Item
 	inner []source.Item // nil: not a tar; set before done is closed
@@ -88,13 +88,13 @@ func (n *nesting) list(all *itemList) error {
 	return itemSlice(n.inner).each(func(it *source.Item) error { return all.add(it, 0) })
 }
 
-// isNested reports whether an item is named as a tar.
+// isNested reports whether an item's name is that of a tar.
 func isNested(it *source.Item) bool {
 	dir := strings.TrimSuffix(it.Path, ".tar")
 	return it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size >= source.BlockSize && dir != it.Path && dir != "" && !strings.HasSuffix(dir, "/")
 }
 
-// inner returns the members of a member that is a tar, and their directory; nil if it is none.
+// inner returns the members of a member that is a tar, and their directory, or nil if the member is not a tar.
 func (h *headerScanner) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
 	dir := strings.TrimSuffix(it.Path, ".tar")
 	in := &headerScanner{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, sel: h.sel, under: dir, nested: true, exact: h.exact}
@@ -114,7 +114,7 @@ func (h *headerScanner) inner(ctx context.Context, it *source.Item) ([]source.It
 	}
 	defer found.close()
 	err = found.each(func(x *source.Item) error {
-		if x.Path == "" { // the attributes of the directory
+		if x.Path == "" { // the inner tar's root gives the directory its attributes
 			x.Path, x.Off = dir, 0
 			all[0] = *x
 			return nil

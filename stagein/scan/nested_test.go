@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// nest is a rack with a tar of tars: class tars, one of them in a directory, one
-// with a root and links, a file that is only named so, and one beside them.
+// nest returns a rack with a tar of tars: class tars, one of them in a directory, one with a root and links, a file
+// that has only the name of a tar, and one file beside them.
 func nest(t *testing.T, nodes int, o stagein.Options) *jobtest.Rack {
 	t.Helper()
 	r := stageintest.Rand(t)
@@ -44,7 +44,7 @@ func nest(t *testing.T, nodes int, o stagein.Options) *jobtest.Rack {
 	return s
 }
 
-// TestNested: what is in tars of a tar is in directories named after these.
+// TestNested: members of a tar inside a tar are in a directory named after the inner tar.
 func TestNested(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		s := nest(t, nodes, stagein.Options{})
@@ -72,7 +72,7 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestNestedInPart: what is selected is of what is in the tars.
+// TestNestedInPart: the selection applies to the members of the inner tars.
 func TestNestedInPart(t *testing.T) {
 	s := nest(t, 2, stagein.Options{Include: []source.Name{"n02"}})
 	for p := range s.Want {
@@ -83,8 +83,8 @@ func TestNestedInPart(t *testing.T) {
 	s.Check()
 }
 
-// TestNestedUnwanted: what cannot be staged, or is damaged, of a tar in a tar is no concern of a dataset
-// that does not want it.
+// TestNestedUnwanted: a member of an inner tar that cannot be staged, or is damaged, does not affect a dataset that
+// does not select it.
 func TestNestedUnwanted(t *testing.T) {
 	fifo := stageintest.Member{Header: tar.Header{Name: "./x-fifo", Typeflag: tar.TypeFifo}}
 	cut := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", make([]byte, 2000)), stageintest.TarFile("b", make([]byte, 5000))})[:4000]
@@ -111,7 +111,7 @@ func TestNestedUnwanted(t *testing.T) {
 			case "none":
 				s.Fails("/src/set.tar", "member ")
 			case "elsewhere":
-				s.Fails("/src/set.tar", "member in.tar", "x-fifo", "FIFO: leave it out by exclude=: invalid") // on-error=skip is not for such
+				s.Fails("/src/set.tar", "member in.tar", "x-fifo", "FIFO: leave it out by exclude=: invalid") // on-error=skip does not apply
 			default:
 				s.Check()
 			}
@@ -119,7 +119,7 @@ func TestNestedUnwanted(t *testing.T) {
 	}
 }
 
-// TestNestedRefused: what is wrong with a tar in a tar, or cannot be done.
+// TestNestedRefused: faulty inner tars and unsupported requests are refused.
 func TestNestedRefused(t *testing.T) {
 	s := nest(t, 2, stagein.Options{})
 	cut := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", make([]byte, 2000)), stageintest.TarFile("b", make([]byte, 5000))})[:4000]

@@ -13,36 +13,36 @@ import (
 )
 
 const (
-	leastSpare = 256 << 10 // bytes of a node that are reserved for its filesystem
-	largePart  = 16        // a file is large that takes more than this part of a node
+	leastSpare = 256 << 10 // bytes of a node reserved for its filesystem
+	largePart  = 16        // a file is large if it takes more than this fraction (1/16) of a node
 )
 
-// candidate is a file that may overflow, as far as it is kept in memory.
+// candidate is the part of a file that may overflow which is kept in memory.
 type candidate struct {
 	h     uint64
-	i     int   // among the items
-	takes int64 // on disks, about, in bytes
-	wide  bool  // it is striped
+	i     int   // index of its item
+	takes int64 // approximate bytes on disks
+	wide  bool  // the file is striped
 	owner metadata.NodeID
 }
 
-// overflowHash is the hash by which files overflow. Files of a run of an archive have the same, so that one request of the
-// source reads several.
+// overflowHash returns the hash that orders files for overflow. Files in one run of an archive have the same hash, so
+// that one request to the source reads several.
 func overflowHash(seed uint64, it *source.Item) uint64 {
 	seed ^= 0x7370696c6c
-	if it.Off == 0 && it.Zip == (source.ZipMember{}) { // a file of a directory
+	if it.Off == 0 && it.Zip == (source.ZipMember{}) { // a file in a directory
 		return xxh3.HashStringSeed(it.Path, seed)
 	}
 	b := binary.LittleEndian.AppendUint32(nil, it.Source)
 	return xxh3.HashSeed(binary.LittleEndian.AppendUint64(b, uint64((it.Off-it.Head)/stagein.OverflowRun)), seed)
 }
 
-// usable returns how many of free bytes files may take; the filesystem needs the rest.
+// usable returns how many of free bytes files may use; the filesystem needs the rest.
 func usable(free int64) int64 { return free - max(leastSpare, free/256) }
 
-// chooseOverflow returns which items overflow, by their number, if the nodes have no room for all. Files are taken in the
-// order of a hash of their paths, in archives of their places there, and a node takes none after the first that did not
-// fit: so stored and overflowed files mix evenly in any order of reading. A file that takes a large part of a node overflows alone.
+// chooseOverflow returns the indexes of the items that overflow, if the nodes lack room for all. It stores files in the
+// order of overflowHash, and a node takes none after the first that does not fit: so stored and overflow files are
+// mixed evenly in any reading order. A file that takes a large part of a node overflows alone.
 func (cfg *Config) chooseOverflow(items items, need map[metadata.NodeID]int64) (map[int]bool, error) {
 	nodes := cfg.Map.Up()
 	if cfg.Request.Overflow == stagein.OverflowFail || cfg.Free == nil || cfg.fits(need) {
@@ -84,7 +84,7 @@ func (cfg *Config) chooseOverflow(items items, need map[metadata.NodeID]int64) (
 	return stays, nil
 }
 
-// byHash returns the files among items in the order of their hashes.
+// byHash returns the files among items, ordered by hash.
 func (cfg *Config) byHash(items items) ([]candidate, error) {
 	var all []candidate
 	i, owner := 0, cfg.owners()
@@ -103,7 +103,7 @@ func (cfg *Config) byHash(items items) ([]candidate, error) {
 	return all, err
 }
 
-// takes returns what each node needs for a file, in whole pages and chunks.
+// takes returns the bytes that each node needs for a file, in whole pages and chunks.
 func (cfg *Config) takes(f *candidate, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	if !f.wide {
 		return map[metadata.NodeID]int64{f.owner: stagein.Pages(f.takes)}

@@ -10,12 +10,12 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// roomFor is four nodes that have so much room each, and what they need for items.
+// roomFor returns the config of four nodes with the given room each, and the room they need for items.
 func roomFor(items []source.Item, room func() int64) (*Config, map[metadata.NodeID]int64) {
 	cfg := &Config{Map: stageintest.ClusterMap(4), Free: func(metadata.NodeID) (int64, bool) { return room(), true }}
 	cfg.setDefaults()
 	need := map[metadata.NodeID]int64{}
-	_ = cfg.weigh(itemSlice(items)) // items in memory can be read
+	_ = cfg.weigh(itemSlice(items)) // reading items from memory cannot fail
 	owner := cfg.owners()
 	for i := range items {
 		cfg.need(need, &items[i], owner, cfg.Map.Up())
@@ -23,8 +23,8 @@ func roomFor(items []source.Item, room func() int64) (*Config, map[metadata.Node
 	return cfg, need
 }
 
-// TestOverflow: what stays in the source is chosen by hash alone; the nodes are
-// filled evenly, and none beyond its room.
+// TestOverflow: the files that stay in the source are chosen by hash alone; the nodes are filled evenly, and no node
+// beyond its room.
 func TestOverflow(t *testing.T) {
 	r := stageintest.Rand(t)
 	var items []source.Item
@@ -69,8 +69,8 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestOverflowOfLarge: a file that is too large for the nodes stays in the source, and
-// the others are as many as there is room for.
+// TestOverflowOfLarge: a file that is too large for the nodes stays in the source, and as many of the others as fit are
+// stored.
 func TestOverflowOfLarge(t *testing.T) {
 	const room, small, n = 20 << 20, 60 << 10, 2000
 	items := []source.Item{{Path: "striped", Mode: source.TypeRegular, Size: 80 << 20}, {Path: "whole", Mode: source.TypeRegular, Size: 30 << 20}}
@@ -98,7 +98,7 @@ func TestOverflowOfLarge(t *testing.T) {
 	}
 }
 
-// TestOverflowOfArchive: in an archive, whole runs overflow, and they are a fair share of each part of it.
+// TestOverflowOfArchive: in an archive, whole runs overflow, a proportional share of each part.
 func TestOverflowOfArchive(t *testing.T) {
 	r := stageintest.Rand(t)
 	var items []source.Item

@@ -25,23 +25,23 @@ type Config struct {
 	Map     cluster.Map
 	UID     uint32
 	GID     uint32
-	// Free returns the free bytes of a node; false: not known. nil: nothing is known.
+	// Free returns the free bytes of a node; false: not known. nil: not known for any node.
 	Free    func(metadata.NodeID) (int64, bool)
 	Stripe  int64         // files larger than this are striped; 0: DefaultStripe
-	Region  int64         // the least bytes of a tar that are worth a node; 0: 1 MiB
-	Workers int           // of the walk of a directory; 0: 128
+	Region  int64         // minimum of bytes of a tar that are worth a node; 0: 1 MiB
+	Workers int           // workers that walk a directory; 0: 128
 	Others  []walk.Remote // nodes that help with the walk
 	Log     *logrus.Entry
-	// Scratch is where a scan keeps the members of tars; nil: the machine's directory for temporary files.
+	// Scratch is where a scan keeps the members of tars; nil: the system's temporary directory.
 	Scratch *manifest.Scratch
 
-	found *walk.Found // by Run
-	read  int64       // by Run, before it left the source to a single pass
-	// stored is the approximate size of the source on the nodes' disks, by Run; 0: not known.
+	found *walk.Found // set by Run
+	read  int64       // set by Run; bytes it read before leaving the source to a single pass
+	// stored is the approximate size of the source on the nodes' disks, set by Run; 0: not known.
 	stored int64
-	load   func(size int64) int64 // by Run: how many bytes of a file count for its owner's load
-	loads  int64                  // by Run: the sum over all files
-	sel    *stagein.Selection     // by Run: selection of members of archives
+	load   func(size int64) int64 // set by Run: how many bytes of a file count for its owner's load
+	loads  int64                  // set by Run: sum over all files
+	sel    *stagein.Selection     // set by Run: selection of members of archives
 }
 
 // detect detects the kind of the source at path, once.
@@ -62,10 +62,10 @@ const (
 	alignment     = 1 << 20 // of large regions, so that no two readers share a stripe of the source
 )
 
-// MakePlan divides a source that Run has left to a single pass among the nodes that are up. It reads one block of a tar,
-// which the plan carries, the central directory of a zip archive, and no data of a directory. It refuses, before a byte
-// is copied, a source that cannot fit: a tar by the expected part of each node, a compressed tar by its stated unpacked
-// size (unpack.MinUnpacked). The single pass stops a compressed tar when it has unpacked to more than all nodes have.
+// MakePlan divides a source that Run left to a single pass among the nodes that are up. It reads one block of a tar,
+// which the plan carries, the central directory of a zip archive, and no data in a directory. It refuses a source that
+// cannot fit before a byte is copied: a tar by each node's expected share, a compressed tar by its stated unpacked size
+// (unpack.MinUnpacked). The single pass stops a compressed tar that unpacks to more than all nodes can store.
 func MakePlan(ctx context.Context, cfg *Config) (*stagein.Plan, error) {
 	if err := cfg.Request.Validate(); err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (cfg *Config) setDefaults() {
 	}
 }
 
-// regions cuts a tar, whose first block was read already, into one region for each node.
+// regions cuts a tar, whose first block was already read, into one region per node.
 func regions(size, least int64, nodes []metadata.NodeID) []stagein.Part {
 	n := min(int64(len(nodes)), max(size/max(least, 2*source.BlockSize), 1))
 	align := int64(source.BlockSize)
@@ -168,7 +168,7 @@ func regions(size, least int64, nodes []metadata.NodeID) []stagein.Part {
 	return parts
 }
 
-// evenly returns the expected part of size bytes on each node.
+// evenly returns the expected share of size bytes on each node.
 func evenly(size int64, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	need := make(map[metadata.NodeID]int64, len(nodes))
 	for _, id := range nodes {
@@ -177,7 +177,7 @@ func evenly(size int64, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	return need
 }
 
-// deal gives every item to the owner of its path, and returns the bytes of each node.
+// deal assigns every item to the owner of its path, and returns the bytes of each node.
 func (cfg *Config) deal(p *stagein.Plan, items []source.Item, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	need := make(map[metadata.NodeID]int64, len(nodes))
 	part := make(map[metadata.NodeID]int, len(nodes))
@@ -208,7 +208,7 @@ func (cfg *Config) deal(p *stagein.Plan, items []source.Item, nodes []metadata.N
 	return need
 }
 
-// local returns the bytes of an item that its owner alone will hold.
+// local returns the bytes of an item that only its owner will hold.
 func (cfg *Config) local(it *source.Item) int64 {
 	if it.Hardlink != "" || !it.Is(source.TypeRegular) || it.Size > cfg.Stripe {
 		return 0
@@ -216,7 +216,7 @@ func (cfg *Config) local(it *source.Item) int64 {
 	return it.Size
 }
 
-// allFree returns the free bytes of the nodes, as far as they are known.
+// allFree returns the free bytes of all nodes for which they are known.
 func (cfg *Config) allFree() map[metadata.NodeID]int64 {
 	if cfg.Free == nil {
 		return nil
@@ -230,7 +230,7 @@ func (cfg *Config) allFree() map[metadata.NodeID]int64 {
 	return all
 }
 
-// sumFree returns the free bytes of all nodes together, at least 1; 0: not known.
+// sumFree returns the sum of the nodes' free bytes, at least 1; 0: not known.
 func (cfg *Config) sumFree(nodes []metadata.NodeID) int64 {
 	sum := int64(0)
 	for _, id := range nodes {

@@ -13,34 +13,34 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Scanned is a source of which everything is known but the bytes of its files.
+// Scanned describes a source of which everything is known except the bytes of its files.
 type Scanned struct {
 	Origins stagein.Origins
 	Size    int64      // bytes of the source
-	Read    int64      // of them, read by the scan
+	Read    int64      // bytes of it that the scan read
 	Indexes NewIndexes // to be saved for the next job
 }
 
-// worthHops is the least mean size of a tar's members, in bytes, for which the tar is scanned: each header costs a round
-// trip to the source, and so does the read of each member, of which the nodes have several hundred in flight. Smaller
+// worthHops is the lowest mean size of a tar's members, in bytes, at which the tar is scanned. Each header costs a
+// round trip to the source, as does the read of each member, of which the nodes have several hundred in flight. Smaller
 // members are cheaper in a single pass.
 const worthHops = 64 << 10
 
 // worthScan is the total size of archives, in bytes, below which they are staged in a single pass.
 const worthScan = 64 << 20
 
-// sampled is from how many members of a tar their mean size is taken.
+// sampled is how many members of a tar are sampled for their mean size.
 const sampled = 64
 
-// Run lists the content of a source without reading its files, if that is possible and worth it, and writes the records of the
-// dataset to w, as manifest.Writer encodes them. It returns nil, nil if the source is to be staged in a single pass:
+// Run lists the content of a source without reading its files, if that is possible and worthwhile, and writes its
+// records to w, encoded by manifest.Writer. It returns nil, nil if the source must be staged in a single pass:
 //
 //   - compressed tars, and patterns with one among them
 //   - tars with sparse members, and zip archives with members that would be striped
 //   - small archives, and tars of small members, unless an order was asked for or not all of them fit
 //   - anything with on-error=skip
 //
-// Where overflow=fail, it refuses a source that does not fit before a byte is copied.
+// If overflow=fail, it refuses a source that does not fit before a byte is copied.
 func Run(ctx context.Context, cfg *Config, w io.Writer) (*Scanned, error) {
 	if err := cfg.Request.Validate(); err != nil {
 		return nil, err
@@ -53,16 +53,16 @@ func Run(ctx context.Context, cfg *Config, w io.Writer) (*Scanned, error) {
 	return s, nil
 }
 
-// contents is what is in a source, as a scan has found it.
+// contents is the content of a source as found by a scan.
 type contents struct {
 	items   items
 	sources []archive.Origin
 	size    int64 // bytes
-	read    int64 // of them, read by the scan
+	read    int64 // bytes of it that the scan read
 	fresh   NewIndexes
 }
 
-// close drops the lists of which no index is made.
+// close drops the lists from which no index is made.
 func (c *contents) close() {
 	kept := make(map[*itemList]bool)
 	for _, n := range c.fresh {
@@ -76,8 +76,8 @@ func (c *contents) close() {
 	}
 }
 
-// inPages estimates the size on the nodes' disks of tars of size bytes, whose members have mean bytes with their headers: a
-// small file takes a page.
+// inPages estimates the size on the nodes' disks of tars of size bytes whose members have mean bytes including headers:
+// a small file takes a page.
 func inPages(size, mean int64) int64 {
 	data := mean - source.BlockSize
 	if data <= 0 || data >= worthHops {
@@ -86,10 +86,10 @@ func inPages(size, mean int64) int64 {
 	return size / mean * stagein.Pages(data)
 }
 
-// mostPages is the upper bound of inPages: a header, a byte and its padding become a page.
+// mostPages is the upper bound of inPages: a header with a byte of data and its padding becomes a page.
 func mostPages(size int64) int64 { return size / (2 * source.BlockSize) * stagein.PageSize }
 
-// found writes the record of an item whose bytes are fetched later, or which overflows (stays).
+// found writes the record of an item that is fetched later or, if stays is true, overflows.
 func found(rec *stagein.Recorder, place *stagein.Placer, it *source.Item, stays bool) error {
 	if it.Hardlink != "" {
 		return rec.Add(place.Record(it, nil))
@@ -112,7 +112,7 @@ func found(rec *stagein.Recorder, place *stagein.Placer, it *source.Item, stays 
 func (cfg *Config) scan(ctx context.Context, w io.Writer) (*Scanned, error) {
 	paths, err := cfg.paths()
 	if err != nil || cfg.Request.OnError != stagein.OnErrorFail {
-		return nil, err // files that cannot be read are found only by reading
+		return nil, err // unreadable files are found only by reading
 	}
 	p := &stagein.Plan{Dataset: cfg.Dataset, Source: source.Name(cfg.Request.Source), UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe}
 	c, err := cfg.contents(ctx, p, paths)
@@ -136,7 +136,7 @@ func (cfg *Config) order() stagein.Order {
 	return cfg.Request.Fill
 }
 
-// contents finds what is in the source; nil if it is to be staged in a single pass.
+// contents lists the content of the source, or returns nil if the source must be staged in a single pass.
 func (cfg *Config) contents(ctx context.Context, p *stagein.Plan, paths []string) (*contents, error) {
 	if cfg.Request.Unpack == stagein.UnpackNo {
 		root, below, err := cfg.kept(paths)
@@ -172,23 +172,23 @@ func (cfg *Config) inTree(ctx context.Context, p *stagein.Plan, root string, bel
 	return c, nil
 }
 
-// overflows reports whether an archive of that size does not fit and some of it may stay in the source.
+// overflows reports whether an archive of the given size does not fit and part of it may stay in the source.
 func (cfg *Config) overflows(size int64) bool {
 	return cfg.Request.Overflow != stagein.OverflowFail && cfg.exceeds(size)
 }
 
-// exceeds reports whether so many bytes do not fit.
+// exceeds reports whether size bytes do not fit.
 func (cfg *Config) exceeds(size int64) bool {
 	return cfg.Free != nil && !cfg.fits(evenly(size, cfg.Map.Up()))
 }
 
-// record writes the records of items. overflows: some of them overflow.
+// record writes the records of items. overflows reports whether some of them overflow.
 func (cfg *Config) record(p *stagein.Plan, items items, w io.Writer) (overflows bool, err error) {
 	nodes := cfg.Map.Up()
 	if len(nodes) == 0 {
 		return false, fmt.Errorf("%s: no node is up: %w", p.Source, syscall.EHOSTDOWN)
 	}
-	p.Size = 0 // from here on, bytes that are stored
+	p.Size = 0 // from here on, the bytes that are stored
 	if err := cfg.weigh(items); err != nil {
 		return false, err
 	}
@@ -222,8 +222,8 @@ func (cfg *Config) record(p *stagein.Plan, items items, w io.Writer) (overflows 
 	return len(stays) > 0, rec.Close()
 }
 
-// weigh finds how the files of a scan are balanced. A file for which no node has room stays in
-// the source and is no load.
+// weigh determines how a scan's files are balanced over the nodes. A file for which no node has room overflows and is
+// no load.
 func (cfg *Config) weigh(items items) error {
 	room := int64(math.MaxInt64)
 	if cfg.Free != nil {
@@ -248,14 +248,14 @@ func (cfg *Config) weigh(items items) error {
 	})
 }
 
-// owners returns a function for the owners of the files of a scan, to be called for each file
-// that is not striped, in order.
+// owners returns a function that returns the owner of a file. It must be called for each file that is not striped, in
+// order.
 func (cfg *Config) owners() func(it *source.Item) metadata.NodeID {
 	b := cfg.Map.Balance(cfg.loads)
 	return func(it *source.Item) metadata.NodeID { return b.Owner(it.Path, cfg.load(it.Size)) }
 }
 
-// need adds what each node will hold of an item.
+// need adds the bytes that each node will hold of an item.
 func (cfg *Config) need(need map[metadata.NodeID]int64, it *source.Item, owner func(*source.Item) metadata.NodeID, nodes []metadata.NodeID) {
 	if n := cfg.local(it); n > 0 {
 		need[owner(it)] += stagein.Pages(n)

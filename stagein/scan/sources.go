@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// common returns the deepest directory that all paths are in, and the paths below it.
+// common returns the deepest directory that contains all paths, and the paths relative to it.
 func common(paths []string) (root string, below map[string]bool) {
 	root = path.Dir(paths[0])
 	for _, p := range paths {
@@ -29,25 +29,25 @@ func common(paths []string) (root string, below map[string]bool) {
 	return root, below
 }
 
-// paths returns what the source of the request stands for: itself, or its matches if it is a pattern and no file has that
-// very name.
+// paths returns the paths that the request's source stands for: itself, or its matches if it is a pattern and no file
+// has that very name.
 func (cfg *Config) paths() ([]string, error) {
 	src := cfg.Request.Source
 	_, err := cfg.FS.Lstat(src)
 	if !errors.Is(err, syscall.ENOENT) || !walk.IsPattern(src) {
-		return []string{src}, nil // its reader reports what is wrong with it
+		return []string{src}, nil // its reader reports the error
 	}
 	return walk.Glob(cfg.FS, src)
 }
 
-// alone reports whether each archive is read by one node from front to end: there are several, or only its reader can know
-// which members are wanted.
+// alone reports whether each archive is read by one node from front to back: there are several, or only their reader
+// can know which members are wanted.
 func (cfg *Config) alone(paths []string) bool {
 	r := &cfg.Request
 	return len(paths) > 1 || r.Selects() || r.OnError != stagein.OnErrorFail || r.Unpack != stagein.UnpackYes
 }
 
-// planKept plans archives that are kept as the files they are (unpack=no).
+// planKept plans archives that are kept as files (unpack=no).
 func (cfg *Config) planKept(ctx context.Context, p *stagein.Plan, paths []string, nodes []metadata.NodeID) error {
 	root, below, err := cfg.kept(paths)
 	if err != nil {
@@ -56,7 +56,7 @@ func (cfg *Config) planKept(ctx context.Context, p *stagein.Plan, paths []string
 	return cfg.planTree(ctx, p, root, below, nodes)
 }
 
-// kept returns the directory that paths are in, and which paths below it they are; nil: all.
+// kept returns the directory that contains paths, and which paths below it they are; nil: all.
 func (cfg *Config) kept(paths []string) (root string, below map[string]bool, err error) {
 	if len(paths) == 1 {
 		at, info, err := source.Resolve(cfg.FS, paths[0])
@@ -76,7 +76,7 @@ func (cfg *Config) kept(paths []string) (root string, below map[string]bool, err
 	return root, below, nil
 }
 
-// planTree plans a directory, or of it only the paths below.
+// planTree plans a directory or, if below is not nil, only the paths below.
 func (cfg *Config) planTree(ctx context.Context, p *stagein.Plan, root string, below map[string]bool, nodes []metadata.NodeID) error {
 	items, err := cfg.tree(ctx, p, root, below)
 	if err != nil {
@@ -114,7 +114,7 @@ func (cfg *Config) tree(ctx context.Context, p *stagein.Plan, root string, below
 	return items, nil
 }
 
-// wanted filters items, and checks that all of the list is among them.
+// wanted filters items, and checks that they include the whole list.
 func (cfg *Config) wanted(p *stagein.Plan, sel *stagein.Selection, items []source.Item) ([]source.Item, error) {
 	if sel == nil {
 		return items, nil

@@ -19,8 +19,7 @@ import (
 
 var rackNames = []string{"a.tar", "b.tar.gz", "c.zip", "d.tar", "e.tgz.gz", "f.zip"}
 
-// TestManyArchives: archives of all kinds become one tree, read by all nodes,
-// each byte once.
+// TestManyArchives: archives of all kinds form one tree; all nodes read them, each byte once.
 func TestManyArchives(t *testing.T) {
 	for nodes := 1; nodes <= 5; nodes++ {
 		s := jobtest.NewRack(t, nodes, "/src/*.*", stagein.Options{})
@@ -53,8 +52,8 @@ func TestApart(t *testing.T) {
 	s.Fails("same-0", "twice")
 }
 
-// TestScannedArchives: several tars, whole or in part, are scanned and filled on
-// request, and have the same content as when they are read through.
+// TestScannedArchives: several tars, whole or in part, are scanned and filled on request, with the same content as in a
+// single pass.
 func TestScannedArchives(t *testing.T) {
 	names := []string{"a.tar", "b.tar", "c.tar"}
 	stock := func(o stagein.Options, n int) *jobtest.Rack {
@@ -96,7 +95,7 @@ func TestScannedArchives(t *testing.T) {
 	s.Check()
 	scanned(s)
 	s = stock(stagein.Options{Limit: 6}, 4)
-	keep(s, func(p string) bool { return p < "d/m-b2" }) // the archives in their order
+	keep(s, func(p string) bool { return p < "d/m-b2" }) // the first archives, in order
 	s.Check()
 	scanned(s)
 	s = stock(stagein.Options{List: "/list"}, 4)
@@ -122,7 +121,7 @@ func TestScannedArchives(t *testing.T) {
 	}
 }
 
-// TestManyKeptOpen: a dataset of very many archives does not hold all of them open.
+// TestManyKeptOpen: a dataset of very many archives does not keep all of them open.
 func TestManyKeptOpen(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src/*.tar", stagein.Options{Fill: stagein.Order{Kind: stagein.OrderSource}})
 	for i := range 2 * archive.KeptOpen {
@@ -158,7 +157,7 @@ func TestKeptAsFiles(t *testing.T) {
 	}
 }
 
-// TestSelected: list, patterns and limit, of archives and of directories.
+// TestSelected: list, patterns and limit select from archives and from directories.
 func TestSelected(t *testing.T) {
 	list := func(s *jobtest.Rack, text string) { s.FS.Add("/list", source.TypeRegular|0o600, []byte(text)) }
 	for _, kind := range []string{"a.tar", "a.tar.gz", "a.zip", ""} {
@@ -218,9 +217,8 @@ func TestSourcesRefused(t *testing.T) {
 	}
 }
 
-// TestListedIsNotThere: names of the list that no archive has are reported, whatever the
-// archives are and whether they are scanned or read in a single pass; with
-// on-error=skip they are left out and named. Archives beyond a limit are not searched.
+// TestListedIsNotThere: names of the list that no archive contains are reported, for every kind of archive, scanned or
+// read in a single pass; with on-error=skip they are left out and named. Archives beyond a limit are not searched.
 func TestListedIsNotThere(t *testing.T) {
 	for _, names := range [][]string{{"a.tar"}, {"b.tar.gz"}, {"c.zip"}, {"a.tar", "b.tar.gz", "c.zip"}} {
 		for _, fill := range []string{"", stagein.OrderSource} {
@@ -252,8 +250,8 @@ func TestListedIsNotThere(t *testing.T) {
 	}
 }
 
-// TestSkip: with on-error=skip, bad members are counted and named and all others are
-// there, without an object too many; without it the dataset fails.
+// TestSkip: with on-error=skip, bad members are counted and named, all others are present, and no surplus object is
+// stored; without it the dataset fails.
 func TestSkip(t *testing.T) {
 	both := func(pattern, text string, fill func(s *jobtest.Rack), parts ...string) {
 		t.Helper()
@@ -292,8 +290,7 @@ func TestSkip(t *testing.T) {
 	}, "pipe: ", "../up: ", "1: ")
 }
 
-// TestUnwantedIsNotRefused: a member that cannot be staged, or read, does not fail a
-// dataset that does not select it.
+// TestUnwantedIsNotRefused: a member that cannot be staged, or read, does not fail a dataset that does not select it.
 func TestUnwantedIsNotRefused(t *testing.T) {
 	bad := func(name string, typ byte) stageintest.Member {
 		return stageintest.Member{Header: tar.Header{Name: name, Typeflag: typ}}
@@ -305,7 +302,7 @@ func TestUnwantedIsNotRefused(t *testing.T) {
 		{List: "/list"},
 		{Exclude: []source.Name{"x-*"}, Fill: stagein.Order{Kind: stagein.OrderSource}}, // is scanned
 		{List: "/list", Fill: stagein.Order{Kind: stagein.OrderSource}},
-		{}, // the error has the remedy
+		{}, // the error names the remedy
 		{Fill: stagein.Order{Kind: stagein.OrderSource}}, // likewise
 	} {
 		for kind, archive := range map[string][]byte{
@@ -324,7 +321,7 @@ func TestUnwantedIsNotRefused(t *testing.T) {
 				s.FS.Add("/src/a.dir/1", source.TypeRegular|0o644, []byte("one"))
 				s.FS.Add("/src/a.dir/2", source.TypeRegular|0o644, members[3].Data)
 				s.FS.Add("/src/a.dir/x-fifo", source.TypeFIFO|0o600, nil)
-				if len(o.Include) == 0 { // it may have one of those names in it
+				if len(o.Include) == 0 { // else the directory might contain a selected name
 					s.FS.Add("/src/a.dir/x-closed", source.TypeDir, nil).Err = syscall.EACCES
 				}
 			}
@@ -339,7 +336,7 @@ func TestUnwantedIsNotRefused(t *testing.T) {
 	}
 }
 
-// TestExcludedIsNotMissing: a name of the list that a pattern excludes is not missing.
+// TestExcludedIsNotMissing: a name in the list that a pattern excludes does not count as missing.
 func TestExcludedIsNotMissing(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src", stagein.Options{List: "/list", Exclude: []source.Name{"x-*"}})
 	s.FS.Add("/list", source.TypeRegular|0o600, []byte("1\nx-closed\n"))
@@ -361,7 +358,7 @@ func TestDirectoryKept(t *testing.T) {
 	s.Fails("/src/l.tar", "symbolic link")
 }
 
-// TestSkipCut: members before the cut of a truncated archive are there.
+// TestSkipCut: members before the cut of a truncated archive are present.
 func TestSkipCut(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789"), 500)
 	whole := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("1", data), stageintest.TarFile("2", data), stageintest.TarFile("3", data)})

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestSparseIsReadOnce: a tar with a sparse member is staged in a single pass, whatever is asked for, and has no index.
+// TestSparseIsReadOnce: a tar with a sparse member is always staged in a single pass, and gets no index.
 func TestSparseIsReadOnce(t *testing.T) {
 	r := stageintest.Rand(t)
 	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {
@@ -34,8 +34,8 @@ func TestSparseIsReadOnce(t *testing.T) {
 	})
 }
 
-// TestSparseHasToFit: where there is no room for all of a tar with a sparse member, or tars in it are to be unpacked,
-// it is refused with what to do.
+// TestSparseHasToFit: a tar with a sparse member is refused, with what to do, if it does not fit as a whole or if tars
+// inside it are to be unpacked.
 func TestSparseHasToFit(t *testing.T) {
 	r := stageintest.Rand(t)
 	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {

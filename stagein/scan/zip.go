@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/zip"
 )
 
-// listZips reads the central directories of zip archives; false if one has a member
-// that would be striped: its pieces cannot be unpacked one by one.
+// listZips reads the central directories of zip archives. It returns false if an archive has a member that would be
+// striped: its pieces cannot be unpacked one by one.
 func (cfg *Config) listZips(ctx context.Context, all []archiveScan) (bool, error) {
 	err := each(ctx, all, func(ctx context.Context, a *archiveScan) error {
 		if a.found.Kind != source.Zip {
@@ -33,15 +33,14 @@ func (cfg *Config) listZips(ctx context.Context, all []archiveScan) (bool, error
 	return true, err
 }
 
-// directory lists the members of a zip archive, with where its symbolic links
-// point to.
+// directory lists the members of a zip archive, with the targets of its symbolic links.
 func (a *archiveScan) directory(ctx context.Context, h *headerScanner) error {
 	file := archive.CountReads(h.f, &h.read)
 	x, err := zip.Read(file, h.name, h.size, a.found.Head, func(member string, _ error) bool { return h.sel.Ignores(member) })
 	if err != nil {
 		return err
 	}
-	pool := source.NewPool(4, source.MaxTarget+3<<16) // a link and what stands around it, twice
+	pool := source.NewPool(4, source.MaxTarget+3<<16) // a link with its surroundings, twice
 	for i := range x.Items {
 		if it := &x.Items[i]; it.Is(source.TypeSymlink) {
 			s := &archive.Content{Src: file, Name: h.name}

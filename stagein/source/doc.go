@@ -1,5 +1,5 @@
-// Package source describes what datasets are made of: the filesystem that they are read from (FS, File, OS), the kinds
-// of source (Kind), what is found in one (Item), and the buffers that its bytes are read into (Pool, Piece, Region).
+// Package source describes the raw material of datasets: the filesystem they are read from (FS, File, OS), the kinds of
+// source (Kind), its entries (Item), and the buffers for its bytes (Pool, Piece, Region).
 //
 //	walk    what lies at a path: detection of the kind, patterns, lists, directory trees
 //	tar     headers, sparse maps, and the index of a tar
@@ -8,7 +8,7 @@
 //
 // Invariants:
 //   - All bytes of a source are read through FS, so that a test or a report can count them.
-//   - A Pool bounds the memory of everything that reads: a buffer is taken before bytes are read into it.
+//   - A Pool bounds the memory of all reads: a buffer is taken before bytes are read into it.
 //   - A Piece is reference-counted; its buffer returns to the pool with the last Release.
 //   - The path of an Item is relative and clean (CleanPath); it never leaves the dataset.
 //

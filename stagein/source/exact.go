@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directAnySize are the filesystems that accept direct I/O (O_DIRECT) of any size: FUSE and NFS. Others require
-// whole pages, or would read from disk what the page cache has.
+// directAnySize lists the filesystems that accept direct I/O (O_DIRECT) of any size: FUSE and NFS. Others require whole
+// pages, or would read from disk data that is in the page cache.
 var directAnySize = []int64{unix.FUSE_SUPER_MAGIC, unix.NFS_SUPER_MAGIC}
 
 // Wrapper is a File that wraps another one.
 type Wrapper interface{ Unwrap() File }
 
-// Exact makes reads of f fetch just the bytes asked for, past the page cache, where the filesystem allows that. It
+// Exact makes reads of f fetch exactly the requested bytes, bypassing the page cache, if the filesystem allows that. It
 // reports whether they do.
 func Exact(f File) bool {
 	for {

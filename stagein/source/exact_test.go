@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInexact: concurrent direct reads that are refused, as by a disk when they are not aligned, fall back to the
-// page cache.
+// TestInexact: concurrent direct reads that are refused, as a disk does for unaligned ones, fall back to the page
+// cache.
 func TestInexact(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789"), 2000)
 	name := filepath.Join(t.TempDir(), "a")

@@ -8,11 +8,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Item is one thing in a source: a file, a directory, or a link.
+// Item is an entry of a source: a file, a directory or a link.
 type Item struct {
 	Path     string // relative to the dataset's root, clean; "" is the root
 	Mode     uint32 // type and permissions
-	UID      uint32 // in the source; the plan decides who owns it when it is staged
+	UID      uint32 // in the source; the plan determines the owner of the staged item
 	GID      uint32
 	Size     int64 // bytes of data
 	Mtime    metadata.Time
@@ -20,8 +20,8 @@ type Item struct {
 	Hardlink string // path of the item of which this is another name
 	Off      int64  // offset of the data in a tar, or of the local header in a zip archive
 	Source   uint32 // index of its archive if there are several
-	// Head is the size of the headers before Off if they have not been read, because the item came from an index.
-	// Check is the digest of what they must say.
+	// Head is the size of the headers before Off if they have not been read, because the item came from an index. Check
+	// is their expected digest.
 	Head  int64
 	Check uint64
 	Zip   ZipMember
@@ -30,7 +30,7 @@ type Item struct {
 	Sparse *Sparse
 }
 
-// Stored is the number of bytes of data that a tar has of the item.
+// Stored returns the number of bytes of the item's data in a tar.
 func (i *Item) Stored() int64 {
 	if i.Sparse != nil {
 		return i.Sparse.Stored
@@ -88,7 +88,7 @@ func (i *Item) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Name is a path or name that survives JSON: a string if it is UTF-8, else an object with the bytes in base64.
+// Name is a path or name that survives JSON: a string if it is UTF-8, otherwise an object with the bytes in base64.
 type Name string
 
 func nameOf(s string) *Name {
@@ -138,5 +138,5 @@ type ZipMember struct {
 	Method uint16 `json:"method,omitempty"`
 	CRC    uint32 `json:"crc,omitempty"`  // CRC-32 of the unpacked data
 	Name   uint32 `json:"name,omitempty"` // CRC-32 of the raw name, which both headers have
-	Span   int64  `json:"span,omitempty"` // at most this many bytes from the fixed part of the local header to whatever follows the member
+	Span   int64  `json:"span,omitempty"` // bound on the bytes from the local header's fixed part to the member's end
 }

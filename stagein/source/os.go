@@ -35,8 +35,8 @@ func (OS) Open(path string) (File, error) {
 		_ = f.Close() // nothing was read
 		return nil, err
 	}
-	// Callers read large pieces and have their own read-ahead (Region). What the kernel would read ahead is often
-	// another node's part, and would be read twice.
+	// Callers read large pieces and have their own read-ahead (Region). The kernel's read-ahead would often read
+	// another node's part, so that it would be read twice.
 	_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM) // best effort
 	return f, nil
 }
@@ -78,8 +78,8 @@ func (OS) ReadDir(path string) ([]string, error) {
 	return names, err
 }
 
-// osFile is a reference-counted descriptor. An os.File takes six more system calls, to find out that a file cannot
-// be polled.
+// osFile is a reference-counted descriptor. An os.File takes six more system calls, to find that a file cannot be
+// polled.
 type osFile struct {
 	fd     int
 	path   string
@@ -157,7 +157,7 @@ func infoOf(st *unix.Statx_t) Info {
 	}
 }
 
-// maxLinks is the limit of symbolic links that Resolve follows, as in the kernel.
+// maxLinks bounds the symbolic links that Resolve follows, as in the kernel.
 const maxLinks = 40
 
 // Resolve follows symbolic links in the last component of path, so that Open accepts the result.

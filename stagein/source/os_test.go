@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCloseOfRead: the descriptor is closed when its last read ends, and never used afterwards: its number may be
-// another file's by then.
+// TestCloseOfRead: the descriptor is closed when its last read ends, and never used afterwards, since its number may
+// belong to another file by then.
 func TestCloseOfRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, []byte("data"), 0o600); err != nil {

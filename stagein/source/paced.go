@@ -1,6 +1,6 @@
 package source
 
-// Paced returns fs with reads that call take with their size, and wait for it, first.
+// Paced returns fs with reads that first call take with their size and wait for it.
 func Paced(fs FS, take func(n int64) error) FS { return paced{fs, take} }
 
 type paced struct {

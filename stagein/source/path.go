@@ -30,7 +30,7 @@ func TypeName(mode uint32) string {
 // BlockSize is the unit of a tar archive, in bytes.
 const BlockSize = 512
 
-// Padded is n rounded up to whole blocks.
+// Padded returns n rounded up to whole blocks.
 func Padded(n int64) int64 { return (n + BlockSize - 1) &^ (BlockSize - 1) }
 
 // The longest path of an item and the longest target of a link, in bytes.
@@ -74,10 +74,10 @@ func isClean(name string) bool {
 		!strings.HasPrefix(name, "./") && !strings.Contains(name, "//") && !strings.Contains(name, "/./")
 }
 
-// maxSeconds is the latest time that a Time can hold, in the year 2262, and negated the earliest, in 1677.
+// maxSeconds is the latest time that a Time can hold, in the year 2262; its negation is the earliest, in 1677.
 const maxSeconds = math.MaxInt64/1_000_000_000 - 1
 
-// ClampTime makes a Time of seconds and nanoseconds; beyond the range of Time it is the nearest one.
+// ClampTime returns the Time of seconds and nanoseconds, or the nearest one if that is out of range.
 func ClampTime(s, ns int64) metadata.Time {
 	switch {
 	case s > maxSeconds:

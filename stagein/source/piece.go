@@ -6,25 +6,25 @@ import (
 	"sync/atomic"
 )
 
-// Pool bounds the memory of all reads: a buffer is taken before bytes are read into it, and Get waits while none is
+// Pool bounds the memory of all reads: a buffer is taken before bytes are read into it, and Get waits until one is
 // free.
 type Pool struct {
 	size int
-	room chan struct{} // a token for each buffer that is out
+	room chan struct{} // holds a token for each buffer in use
 
 	mu   sync.Mutex
 	free [][]byte // guarded by mu
 }
 
-// NewPool makes a pool of n buffers of size bytes, which are allocated when needed.
+// NewPool returns a pool of n buffers of size bytes, allocated on demand.
 func NewPool(n, size int) *Pool {
 	return &Pool{size: size, room: make(chan struct{}, n)}
 }
 
-// Size is the size of a buffer, in bytes.
+// Size returns the size of a buffer, in bytes.
 func (p *Pool) Size() int { return p.size }
 
-// Get takes the buffer that was released last; it waits while all are out.
+// Get takes the most recently released buffer; it waits while all are in use.
 func (p *Pool) Get(ctx context.Context) (*Piece, error) {
 	select {
 	case p.room <- struct{}{}:
@@ -43,10 +43,10 @@ func (p *Pool) Get(ctx context.Context) (*Piece, error) {
 	return q, nil
 }
 
-// Room is the number of buffers in the pool.
+// Room returns the number of buffers in the pool.
 func (p *Pool) Room() int { return cap(p.room) }
 
-// Out is the number of buffers that are out.
+// Out returns the number of buffers in use.
 func (p *Pool) Out() int { return len(p.room) }
 
 // Piece is a range of a source in a buffer of a pool. The buffer returns to the pool with the last Release.
@@ -54,7 +54,7 @@ type Piece struct {
 	Off  int64 // offset in the source
 	B    []byte
 	buf  []byte
-	pool *Pool  // nil if the bytes do not belong to a pool
+	pool *Pool  // nil if the bytes belong to no pool
 	of   *Piece // the piece that this is a view of
 	refs atomic.Int32
 }
@@ -66,14 +66,14 @@ func (p *Piece) View(end int64) *Piece {
 	return v
 }
 
-// Bytes makes a piece of bytes that do not belong to a pool.
+// Bytes returns a piece of bytes that belong to no pool.
 func Bytes(b []byte, off int64) *Piece {
 	p := &Piece{Off: off, B: b}
 	p.refs.Store(1)
 	return p
 }
 
-// End is the offset in the source behind the piece.
+// End returns the offset in the source behind the piece.
 func (p *Piece) End() int64 { return p.Off + int64(len(p.B)) }
 
 // Hold adds a reference.
@@ -100,7 +100,7 @@ func (p *Piece) Release() {
 	<-p.pool.room
 }
 
-// Rest is the unused part of the buffer behind B. Writing to it does not disturb holders of B.
+// Rest returns the unused part of the buffer behind B. Writing to it does not disturb holders of B.
 func (p *Piece) Rest() []byte { return p.buf[len(p.B):] }
 
 // Extend appends to B the n bytes that were written to Rest.

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// RefusedError is why a member with valid headers cannot be staged. The reader can skip its data and continue.
+// RefusedError reports why a member with valid headers cannot be staged. The reader can skip its data and continue.
 type RefusedError struct {
 	Name string // as in the archive
 	Size int64  // of its data in the archive, in bytes
@@ -18,7 +18,7 @@ type advised struct {
 	wayOut string
 }
 
-// Advise adds to err what the user can do about it, in front of an errno that tells a user nothing.
+// Advise adds to err what the user can do about it, before the errno, which tells users nothing.
 func Advise(err error) error { return advised{err, ": leave it out by exclude= or on-error=skip"} }
 
 // AdviseExclude is Advise for errors to which on-error=skip does not apply.

@@ -29,7 +29,7 @@ type ahead struct {
 	done  chan struct{}
 }
 
-// ReadRegion starts to read [off, end) of f; at most depth reads are in progress or complete and not taken. Close
+// ReadRegion starts reading [off, end) of f. At most depth reads are in progress or complete and not yet taken. Close
 // must be called.
 func ReadRegion(ctx context.Context, f io.ReaderAt, name string, off, end int64, pool *Pool, depth int) *Region {
 	r := &Region{f: f, name: name, pool: pool, queue: make(chan *ahead, max(depth-1, 0))}

@@ -17,7 +17,7 @@ func TestRegionReadsOnce(t *testing.T) {
 		got := []byte{}
 		for {
 			for n := len(got) % 3; n > 0; n-- {
-				_ = r.Ready() // or not: calling Ready changes nothing
+				_ = r.Ready() // at random: calling Ready changes nothing
 			}
 			p, err := r.Next()
 			if err == io.EOF {
@@ -33,7 +33,7 @@ func TestRegionReadsOnce(t *testing.T) {
 		if !bytes.Equal(got, data[512:]) || pool.Out() != 0 {
 			t.Errorf("depth %d: %d bytes, %d buffers out", depth, len(got), pool.Out())
 		}
-		// Closed in the middle, and of a file that is too short.
+		// Closed in the middle, and for a file that is too short.
 		r = ReadRegion(context.Background(), bytes.NewReader(data), "f", 0, int64(len(data)), pool, depth)
 		if p, err := r.Next(); err != nil {
 			t.Error(err)

@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// Select says which items of a source are wanted. The zero value selects all.
+// Select describes which items of a source are wanted. The zero value selects all.
 type Select struct {
-	// Paths are the wanted files, and directories with all that they contain; nil means no list.
+	// Paths are the wanted files, and directories with all their content; nil: no list.
 	Paths map[string]bool
-	// Include and Exclude are patterns as in path.Match. One without a slash matches names, one with a slash
-	// matches paths; a match of a directory includes all below it.
+	// Include and Exclude are patterns as in path.Match. A pattern without a slash matches names, one with a slash
+	// matches paths; a match of a directory includes everything below it.
 	Include []string
 	Exclude []string
 }
@@ -32,7 +32,7 @@ func (s *Select) Check() error {
 	return nil
 }
 
-// Wants reports whether the item at p itself is selected. A directory that is not may still be needed as a parent.
+// Wants reports whether the item at p itself is selected. An unselected directory may still be needed as a parent.
 func (s *Select) Wants(p string) bool {
 	return (s.Paths == nil || s.listed(p)) && (len(s.Include) == 0 || matches(s.Include, p)) && !matches(s.Exclude, p)
 }
@@ -40,7 +40,7 @@ func (s *Select) Wants(p string) bool {
 // Excludes reports whether everything at and below p is excluded; false for a nil s.
 func (s *Select) Excludes(p string) bool { return s != nil && matches(s.Exclude, p) }
 
-// Ignores reports whether a member with that raw name, which cannot be staged, is not selected; false for a nil s.
+// Ignores reports whether a member that cannot be staged is not selected, judging by its raw name; false for a nil s.
 // Leading slashes and empty or dot components are ignored.
 func (s *Select) Ignores(name string) bool {
 	if s == nil {
@@ -84,8 +84,8 @@ func matches(patterns []string, p string) bool {
 	})
 }
 
-// upwards yields p and the directories that contain it, innermost first, without the root. It ends for any p, an
-// absolute one too, which path.Dir leaves at "/".
+// upwards yields p and the directories that contain it, innermost first, without the root. It ends for any p, also for
+// an absolute one, which path.Dir leaves at "/".
 func upwards(p string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for at := p; at != "" && at != "." && at != "/" && yield(at); {
@@ -94,8 +94,8 @@ func upwards(p string) iter.Seq[string] {
 	}
 }
 
-// Filter keeps the selected items, at most limit files (0 is no limit), and their parent directories. A hard link
-// to a file that is dropped becomes the file, or a link to another kept name of it.
+// Filter keeps the selected items, at most limit files (0: no limit), and their parent directories. A hard link to a
+// dropped file becomes the file, or a link to another kept name of it.
 func (s *Select) Filter(items []Item, limit int64) []Item {
 	if s.All() && limit <= 0 {
 		return items
@@ -133,7 +133,7 @@ func (s *Select) Filter(items []Item, limit int64) []Item {
 	return kept
 }
 
-// named is a file with hard links, and its first name that is kept.
+// named is a file with hard links and its first kept name.
 type named struct {
 	file Item
 	path string
@@ -184,7 +184,7 @@ func relink(it Item, first map[string]named) Item {
 	return f
 }
 
-// Missing returns the listed paths that do not occur in items, nor have any item below them, sorted.
+// Missing returns the listed paths that are not in items and have no item below them, sorted.
 func (s *Select) Missing(items []Item) []string {
 	m := s.NewMissing()
 	for i := range items {
@@ -193,7 +193,7 @@ func (s *Select) Missing(items []Item) []string {
 	return m.Left()
 }
 
-// Missing collects listed paths that do not occur.
+// Missing collects listed paths that were not found.
 type Missing struct {
 	sel  *Select
 	seen map[string]bool
@@ -214,7 +214,7 @@ func (m *Missing) See(p string) {
 	}
 }
 
-// Left returns the listed paths that were not seen, nor anything below them, sorted.
+// Left returns the listed paths that were not seen and had nothing seen below them, sorted.
 func (m *Missing) Left() []string {
 	var all []string
 	for p := range m.sel.Paths {

@@ -38,7 +38,7 @@ const (
 	TypeFIFO    = 0o010000
 )
 
-// Info is the attributes of a file, as in stat(2).
+// Info holds the attributes of a file, as in stat(2).
 type Info struct {
 	Mode  uint32 // type and permissions
 	UID   uint32

@@ -66,7 +66,7 @@ func (s *Sparse) Check() error {
 	return err
 }
 
-// from is the index of the first extent with bytes at or behind offset at of the data.
+// from returns the index of the first extent with bytes at or behind offset at of the data.
 func (s *Sparse) from(at int64) int {
 	i, _ := slices.BinarySearchFunc(s.Extents, at, func(e Extent, at int64) int {
 		return cmp.Compare(e.At+e.Len-1, at)
@@ -91,7 +91,7 @@ func (s *Sparse) Pour(at int64, b []byte, do func(b []byte, pos int64) error) er
 	return nil
 }
 
-// Span is the range [pos, end) of the file that the bytes [at, at+n) of the data represent; consecutive ranges of
+// Span returns the range [pos, end) of the file that the bytes [at, at+n) of the data represent. Consecutive ranges of
 // the data cover the whole file. A hole belongs to the data behind it, the last hole to the data before it.
 func (s *Sparse) Span(at, n int64) (pos, end int64) {
 	pos, end = s.after(at), s.Size
@@ -101,7 +101,7 @@ func (s *Sparse) Span(at, n int64) (pos, end int64) {
 	return pos, end
 }
 
-// after is the position in the file behind the first at bytes of data.
+// after returns the position in the file behind the first at bytes of data.
 func (s *Sparse) after(at int64) int64 {
 	if at <= 0 {
 		return 0
@@ -113,7 +113,7 @@ func (s *Sparse) after(at int64) int64 {
 	return s.Extents[i].Off + at - s.Extents[i].At
 }
 
-// Within is the range of the data that lies in [pos, end) of the file.
+// Within returns the range of the data that lies in [pos, end) of the file.
 func (s *Sparse) Within(pos, end int64) (from, to int64) {
 	from, to = s.Stored, s.Stored
 	for i := len(s.Extents) - 1; i >= 0; i-- {

@@ -10,7 +10,7 @@ func TestSparseMap(t *testing.T) {
 	for _, pairs := range [][]int64{nil, {0, 3}, {4, 2}, {0, 2, 5, 1, 6, 3, 12, 1}, {3, 0, 3, 4, 10, 0}, {14, 1}} {
 		const size = 15
 		var stored int64
-		var at []int64 // position in the file of each byte of data
+		var at []int64 // position in the file, for each byte of data
 		for i := 0; i < len(pairs); i += 2 {
 			stored += pairs[i+1]
 			for k := range pairs[i+1] {

@@ -160,7 +160,7 @@ func ZstdUncheckedFrames(t *testing.T, b []byte, n int) (packed []byte) {
 	return packed
 }
 
-// PartedCodecs make files of several members, frames or blocks.
+// PartedCodecs produce files of several members, frames or blocks.
 var PartedCodecs = []Codec{
 	{"bgzip", Bgzip, Gunzip},
 	{"zstd frames of unknown size", func(t testing.TB, b []byte) []byte { return ZstdUnsizedFrames(t, b, 50_000) }, Unzstd},
@@ -174,5 +174,5 @@ var PartedCodecs = []Codec{
 	}, Unxz},
 }
 
-// GzipOneMember makes a single gzip member, as tar czf does.
+// GzipOneMember produces a single gzip member, as tar czf does.
 var GzipOneMember = Codec{"gzip of Go", Codecs[0].Pack, Gunzip}

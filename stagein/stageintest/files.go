@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// MemFiles is the table of a dataset, in memory.
+// MemFiles is the manifest of a dataset, in memory.
 type MemFiles struct {
 	Records []manifest.Record // in the order of the manifest
 	ByIno   map[metadata.Ino]*manifest.Record
@@ -25,8 +25,7 @@ func FilesOf(records []byte) (*MemFiles, error) {
 	return FilesOfParts([][]byte{records}, nil)
 }
 
-// FilesOfParts is FilesOf for several parts; sums has the checksums of files that
-// were read in pieces.
+// FilesOfParts is FilesOf for several parts; sums has the checksums of files that were read in pieces.
 func FilesOfParts(records [][]byte, sums map[metadata.Ino][16]byte) (*MemFiles, error) {
 	var b bytes.Buffer
 	var parts []*manifest.Reader
@@ -84,7 +83,7 @@ func (m *MemFiles) Located(fn func(from manifest.Origin, a metadata.Attr) bool) 
 	return nil
 }
 
-// Origin returns where the bytes of a file are in its source.
+// Origin returns the place of a file's bytes in its source.
 func (m *MemFiles) Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, error) {
 	r, ok := m.ByIno[ino]
 	if !ok {

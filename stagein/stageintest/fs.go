@@ -17,10 +17,10 @@ type MemFS struct {
 	Nodes    map[string]*MemNode // by clean absolute path
 	Read     atomic.Int64
 	Opened   atomic.Int64                 // open files
-	Most     atomic.Int64                 // the most that were open at once
+	Most     atomic.Int64                 // largest number open at once
 	OnRead   func(path string, off int64) // called before each read
 	OnBytes  func(n int64)                // called when n bytes have been read
-	FailRead atomic.Pointer[func() error] // its error fails reads; nil does not
+	FailRead atomic.Pointer[func() error] // its error fails reads; nil: none does
 }
 
 // MemNode is a file, directory or symbolic link of a MemFS.
@@ -34,7 +34,7 @@ type MemNode struct {
 // NewFS returns an empty filesystem.
 func NewFS() *MemFS { return &MemFS{Nodes: map[string]*MemNode{}} }
 
-// Add makes a node; the directories above it need none.
+// Add adds a node; its parent directories may be missing.
 func (m *MemFS) Add(path string, mode uint32, data []byte) *MemNode {
 	n := &MemNode{Data: data, Info: source.Info{
 		Mode: mode, Size: int64(len(data)), Mtime: metadata.Time(1e18 + int64(len(path))), Nlink: 1, Ino: uint64(len(m.Nodes) + 1),

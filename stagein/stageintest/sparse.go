@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// sparseFormats has the options for each sparse format of GNU tar.
+// sparseFormats maps each sparse format of GNU tar to its options.
 var sparseFormats = map[string][]string{
 	"old gnu": {"--format=gnu"},
 	"0.0":     {"--format=posix", "--sparse-version=0.0"},

@@ -45,13 +45,13 @@ func SmallTar(t *testing.T, n int) []byte {
 	return b.Bytes()
 }
 
-// Spoil truncates an archive and flips bits in it. With honest set it recomputes the
-// header checksums, so that the flips get past them.
+// Spoil truncates an archive and flips bits in it. If honest is set, it recomputes the header checksums, so that the
+// flips get past them.
 func Spoil(archive []byte, cut, flips uint16, r *rand.Rand, honest bool) []byte {
 	b := slices.Clone(archive)
 	for range flips % 8 {
 		i := r.IntN(len(b))
-		if honest { // where headers are; archive/tar refuses odd device numbers, of files too
+		if honest { // the headers' offsets; archive/tar refuses odd device numbers, also of files
 			i = i&^511 | r.IntN(329)
 		}
 		b[i%len(b)] ^= 1 << r.IntN(8)
@@ -69,7 +69,7 @@ func Spoil(archive []byte, cut, flips uint16, r *rand.Rand, honest bool) []byte 
 	return b
 }
 
-// PackAs packs members in the format that the extension of name says: zip, gzipped tar, or tar.
+// PackAs packs members in the format that the suffix of name states: zip, gzipped tar, or tar.
 func PackAs(t *testing.T, name string, members []Member) []byte {
 	t.Helper()
 	switch {

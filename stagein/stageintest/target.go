@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TightTarget returns nodes that accept bytes bytes each and then fail with ENOSPC,
-// whatever free space they announced before.
+// TightTarget returns nodes that accept bytes bytes each and then fail with ENOSPC, regardless of the free space that
+// they announced.
 func TightTarget(bytes int64) *MemTarget {
 	var mu sync.Mutex
 	took := make(map[metadata.NodeID]int64)
@@ -34,10 +34,10 @@ type MemTarget struct {
 	Objects  map[ObjectKey][]byte
 	OnPut    func(node metadata.NodeID, ino metadata.Ino, n int) error
 	OnPutAll func(ps []datapath.PiecePut) // called with each batch
-	Discard  bool                         // drops what is put, to measure
+	Discard  bool                         // drop stored data, to measure
 }
 
-// ObjectKey names the object of one file on one node.
+// ObjectKey identifies the object of one file on one node.
 type ObjectKey struct {
 	Node metadata.NodeID
 	Ino  metadata.Ino

@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Entry is what the dataset has at one path.
+// Entry is the content of the dataset at one path.
 type Entry struct {
 	Mode   uint32
 	Size   int64

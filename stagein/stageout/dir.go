@@ -14,14 +14,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// dirState is a directory that is being copied.
+// dirState is a directory being copied.
 type dirState struct {
-	ino     metadata.Ino // of the one in scratch; 0 is that only a file is copied, and this is where to
-	changed bool         // something in the copy was made, renamed or removed here, which gave it another time
-	look    bool         // this node checks its time, unless it is changed
+	ino     metadata.Ino // of the directory in scratch; 0: only a file is copied, and this is its target
+	changed bool         // this node made, renamed or removed an entry of the copy, which changed its time
+	look    bool         // this node checks its time even if it is unchanged
 }
 
-// enter records a directory that exists now. With look, this node checks its time.
+// enter records a directory that now exists. If look is set, this node checks its time.
 func (o *out) enter(rel string, ino metadata.Ino, look bool) {
 	look = look && o.mine(rel)
 	o.mu.Lock()
@@ -29,7 +29,7 @@ func (o *out) enter(rel string, ino metadata.Ino, look bool) {
 	o.dirs[rel] = &dirState{ino: ino, look: look}
 }
 
-// changes records that an entry of the directory of rel is made, renamed or removed.
+// changes records that an entry in the directory of rel is made, renamed or removed.
 func (o *out) changes(rel string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -41,7 +41,7 @@ func (o *out) changes(rel string) {
 	d.changed = true
 }
 
-// makeDir makes a directory; every node does, one of them counts it.
+// makeDir makes a directory. Every node does; one of them counts it.
 func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
 	if o.blocked != nil {
 		return nil
@@ -76,8 +76,8 @@ func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
 	return nil
 }
 
-// openDir gives a directory that was made just now its mode, whatever the umask is. That what is made in it
-// gets its group, as it may have from the one that it is in, stays.
+// openDir sets the mode of a directory just created, independent of the umask. It keeps a set-group-ID bit inherited
+// from the parent.
 func (o *out) openDir(rel string, mode os.FileMode) error {
 	info, err := o.root.Lstat(rel)
 	if err != nil {
@@ -86,8 +86,7 @@ func (o *out) openDir(rel string, mode os.FileMode) error {
 	return o.root.Chmod(rel, mode|info.Mode()&os.ModeSetgid)
 }
 
-// endDirs gives directories their times, and makes the renames in them durable, when nothing in them is
-// changed here any more.
+// endDirs sets the times of directories and makes the renames in them durable, after this node's last change in them.
 func (o *out) endDirs(ctx context.Context) {
 	if o.blocked != nil {
 		return
@@ -115,7 +114,7 @@ func (o *out) endDir(ctx context.Context, rel string, d *dirState) error {
 		removed, err = o.removeLeft(rel, o.ofGone)
 		d.changed = d.changed || removed
 	}
-	if d.ino != 0 && ctx.Err() == nil { // a later run does it
+	if d.ino != 0 && ctx.Err() == nil { // else a later run does it
 		var e error
 		set, e = o.dirTimes(ctx, rel, d.ino)
 		err = errors.Join(err, e)
@@ -135,12 +134,12 @@ func (o *out) ofGone(name string) bool {
 	return slices.ContainsFunc(o.cfg.Gone, func(w string) bool { return strings.HasSuffix(name, temporarySuffix(w)) })
 }
 
-// dirTimes gives a directory the times of the one that it is a copy of, if it has others. One of another user in
+// dirTimes gives a directory the times of the one that it is a copy of, if they differ. A directory of another user in
 // the target keeps its own.
 func (o *out) dirTimes(ctx context.Context, rel string, ino metadata.Ino) (set bool, err error) {
 	a, err := o.cfg.Store.Getattr(ctx, ino)
 	if errors.Is(err, syscall.ENOENT) {
-		return false, nil // was removed meanwhile
+		return false, nil // removed meanwhile
 	}
 	if err != nil {
 		return false, err

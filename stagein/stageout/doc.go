@@ -1,9 +1,8 @@
 // Package stageout copies results from scratch to a directory that outlives the job.
 //
-// All nodes copy together without talking to each other: each walks the whole
-// tree and copies the files and symbolic links whose path hashes to its place
-// (Config.Self). Only files of two pieces or more are copied by several nodes;
-// the node that owns such a file asks the others for pieces (Config.Help).
+// All nodes copy together without talking to each other: each walks the whole tree and copies the files and symbolic
+// links whose path hashes to its index (Config.Self). Only files of two pieces or more are copied by several nodes; the
+// node that owns such a file asks the others for pieces (Config.Help).
 //
 // Invariants:
 //   - Under its own name a file in the target is the old one or the whole new

@@ -21,22 +21,22 @@ import (
 
 const temporaryPrefix = ".bivouac-"
 
-// temporary is the name under which a writer writes rel. It is the same each time,
-// so that what a run that was killed left behind is written over by the next.
+// temporary returns the name under which a writer writes rel. It is the same each time, so that the next run overwrites
+// what a killed run left behind.
 func temporary(rel, writer string) string { return temporaryStem(rel) + temporarySuffix(writer) }
 
-// temporaryOnce is a name for one attempt to copy rel by several nodes, so that a late one of them never opens the file of
-// another attempt.
+// temporaryOnce returns a name for one attempt of several nodes to copy rel, so that a late node never opens the file
+// of another attempt.
 func temporaryOnce(rel, writer string) string {
 	return fmt.Sprintf("%s-%016x%s", temporaryStem(rel), rand.Uint64(), temporarySuffix(writer))
 }
 
-// temporaryStem is the beginning of all names under which rel is written.
+// temporaryStem is the prefix of all names under which rel is written.
 func temporaryStem(rel string) string {
 	return path.Join(path.Dir(rel), fmt.Sprintf("%s%016x", temporaryPrefix, hash(path.Base(rel))))
 }
 
-// temporarySuffix is the end of all names under which a writer writes.
+// temporarySuffix is the suffix of all names under which a writer writes.
 func temporarySuffix(writer string) string { return fmt.Sprintf("-%016x.tmp", hash(writer)) }
 
 func hash(s string) uint64 {
@@ -68,8 +68,7 @@ func (o *out) symlink(ctx context.Context, rel string, a metadata.Attr) error {
 	return o.rename(tmp, rel)
 }
 
-// linkTime gives a symbolic link the times that it has in a, if it has others and the
-// filesystem can.
+// linkTime gives a symbolic link the times in a, if they differ and the filesystem supports that.
 func (o *out) linkTime(rel string, a metadata.Attr) error {
 	if info, err := o.root.Lstat(rel); err != nil || info.ModTime().Equal(a.Mtime.Time()) {
 		return err
@@ -99,8 +98,8 @@ func (o *out) rename(tmp, rel string) error {
 	return nil
 }
 
-// file copies a file. If a helper may still be writing, all is written anew, to another file and without that helper: what
-// it writes must not come under the file's own name.
+// file copies a file. If a helper may still be writing, it copies everything again, to another file and without that
+// helper, whose writes must not reach the file under its own name.
 func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 	o.changes(rel)
 	for {
@@ -136,10 +135,10 @@ func (o *out) fileOnce(ctx context.Context, rel string, a metadata.Attr) error {
 	return o.rename(tmp, rel)
 }
 
-// errTaken is of a writer that others take for lost: they have removed its temporary file, or write one of that name.
+// errTaken reports that others took this writer for lost: its temporary file was removed or replaced.
 var errTaken = fmt.Errorf("its temporary file in the target was removed or replaced while it was copied: %w", syscall.EBUSY)
 
-// mineStill reports whether tmp is the name of f; also if the target does not say so.
+// mineStill reports whether tmp still names f. It returns true if the target cannot tell.
 func (o *out) mineStill(f *os.File, tmp string) bool {
 	mine, err := f.Stat()
 	if err != nil {
@@ -154,7 +153,7 @@ func (o *out) mineStill(f *os.File, tmp string) bool {
 
 // write copies the content and syncs it.
 func (o *out) write(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
-	if err := f.Truncate(a.Size); err != nil { // a hole at the end
+	if err := f.Truncate(a.Size); err != nil { // for a hole at the end
 		return err
 	}
 	if err := o.content(ctx, f, tmp, rel, a); err != nil {

@@ -10,14 +10,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Memory is what runs with the same target have copied to it or found there. It holds
-// some 100 bytes for each name.
+// Memory records what runs with the same target have copied to it or found there. It takes some 100 bytes per name.
 type Memory struct {
 	mu   sync.Mutex
 	have map[string]stamp // guarded by mu; by relative path
 }
 
-// stamp tells one state of a thing from another.
+// stamp distinguishes the states of an entry.
 type stamp struct {
 	ino   metadata.Ino
 	mode  uint32
@@ -27,8 +26,7 @@ type stamp struct {
 
 func stampOf(a metadata.Attr) stamp { return stamp{a.Ino, a.Mode, a.Size, a.Mtime} }
 
-// has reports whether a copy of the thing as it is now was made or found in the target. A nil memory
-// remembers nothing.
+// has reports whether a copy of the entry in its current state was made or found in the target. A nil memory is empty.
 func (m *Memory) has(rel string, s stamp) bool {
 	if m == nil {
 		return false
@@ -51,10 +49,9 @@ func (m *Memory) add(rel string, s stamp) {
 	m.have[rel] = s
 }
 
-// kept reports whether the target has the file already, as it is now: by
-// memory that is trusted, or because its size, mode and time of modification are those that a
-// copy gets. So a run that was interrupted is taken up where it ended. A time in whole seconds, which is
-// all that some parallel filesystems keep, counts if memory has the exact one.
+// kept reports whether the target already has the file in its current state: according to a trusted memory, or because
+// size, mode and modification time are those of a copy. So an interrupted run continues where it ended. A time in whole
+// seconds, all that some parallel filesystems keep, counts if memory has the exact time.
 func (o *out) kept(rel string, a metadata.Attr) bool {
 	if o.trusted(rel, stampOf(a)) {
 		return true
@@ -71,10 +68,10 @@ func (o *out) kept(rel string, a metadata.Attr) bool {
 	return true
 }
 
-// trusted reports whether the target need not be asked for the thing.
+// trusted reports whether the entry need not be looked up in the target.
 func (o *out) trusted(rel string, s stamp) bool { return o.cfg.Trust && o.cfg.Memory.has(rel, s) }
 
-// unsettled reports whether the file was changed so recently that its writer may not be done.
+// unsettled reports whether the file was changed so recently that its writer may not have finished.
 func (o *out) unsettled(a metadata.Attr) bool {
 	return o.cfg.Settle > 0 && o.cfg.Now().Sub(a.Mtime.Time()) < o.cfg.Settle
 }
@@ -90,7 +87,7 @@ func (o *out) keptDir(rel string, ino metadata.Ino) bool {
 	return o.trusted(rel+"/", stamp{ino: ino})
 }
 
-// removeAttempts removes what earlier attempts of this writer to copy rel left.
+// removeAttempts removes the temporary files of this writer's earlier attempts to copy rel.
 func (o *out) removeAttempts(rel string) error {
 	prefix, suffix := path.Base(temporaryStem(rel))+"-", temporarySuffix(o.cfg.Writer)
 	_, err := o.removeLeft(path.Dir(rel), func(name string) bool {
@@ -99,7 +96,7 @@ func (o *out) removeAttempts(rel string) error {
 	return err
 }
 
-// removeLeft removes files that were left in a directory under temporary names.
+// removeLeft removes the temporary files in a directory for which left returns true.
 func (o *out) removeLeft(rel string, left func(name string) bool) (any bool, err error) {
 	f, err := o.root.Open(rel)
 	if err != nil {
@@ -115,7 +112,7 @@ func (o *out) removeLeft(rel string, left func(name string) bool) (any bool, err
 	return any, err
 }
 
-// removeStale removes what an earlier run left under a temporary name.
+// removeStale removes a temporary file of an earlier run, if it exists.
 func (o *out) removeStale(tmp string) error {
 	if err := o.root.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// run is one share of one, which must not fail.
+// run runs a single share, which must not fail.
 func (s *scratch) run(t *testing.T, cfg Config) Result {
 	t.Helper()
 	r, err := Run(context.Background(), cfg)
@@ -24,7 +24,7 @@ func (s *scratch) run(t *testing.T, cfg Config) Result {
 	return r
 }
 
-// change gives a file of scratch other content, and a time of its own.
+// change gives a file of scratch other content and a new time.
 func (s *scratch) change(ino metadata.Ino, data []byte) {
 	a := s.attrs[ino]
 	a.Size, a.Mtime = int64(len(data)), a.Mtime+1
@@ -38,7 +38,7 @@ func (s *scratch) change(ino metadata.Ino, data []byte) {
 	}
 }
 
-// TestOutAgain: what is in the target is not copied again, unless it changed.
+// TestOutAgain: a file in the target is not copied again unless it changed.
 func TestOutAgain(t *testing.T) {
 	s := newScratch()
 	files, _ := fillScratch(t, s)
@@ -56,7 +56,7 @@ func TestOutAgain(t *testing.T) {
 	}
 }
 
-// TestOutLinkTimes: a link that is in the target gets the time that it has by now, and keeps its inode.
+// TestOutLinkTimes: a link that is already in the target gets its current time and keeps its inode.
 func TestOutLinkTimes(t *testing.T) {
 	s := newScratch()
 	link := s.add(metadata.RootIno, "link", source.TypeSymlink|0o777, nil)
@@ -79,8 +79,8 @@ func TestOutLinkTimes(t *testing.T) {
 	}
 }
 
-// TestOutDirTimes: directories have the times that those in scratch have when the last node has written its
-// last, also if one that wrote was killed before it could give them; who has nothing else to do gives them, too.
+// TestOutDirTimes: directories have the times of those in scratch when the last node has finished writing, also if a
+// writer was killed before it set them; a node without other work sets them, too.
 func TestOutDirTimes(t *testing.T) {
 	s := newScratch()
 	files, _ := fillScratch(t, s)
@@ -124,7 +124,7 @@ func TestOutDirTimes(t *testing.T) {
 	check("after a kill")
 }
 
-// TestOutGroup: directories below one whose group all that is made in it gets pass that on.
+// TestOutGroup: new directories inherit the set-group-ID bit of the target, also below other new ones.
 func TestOutGroup(t *testing.T) {
 	s := newScratch()
 	fillScratch(t, s)
@@ -140,8 +140,8 @@ func TestOutGroup(t *testing.T) {
 	}
 }
 
-// TestOutWholeSeconds: a target that keeps times in seconds only, as Lustre does, gets a file again if it was written to
-// since it was copied, or if the copier has no record of the copy.
+// TestOutWholeSeconds: with a target that keeps times in whole seconds, as Lustre does, a file is copied again if it
+// was written to since its copy, or if the copier has no record of that copy.
 func TestOutWholeSeconds(t *testing.T) {
 	s := newScratch()
 	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("f"))
@@ -154,7 +154,7 @@ func TestOutWholeSeconds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.change(ino, []byte("g")) // its time is no whole second
+	s.change(ino, []byte("g")) // its time is not a whole second
 	for _, tt := range []struct {
 		what   string
 		change func()
@@ -181,8 +181,8 @@ func TestOutWholeSeconds(t *testing.T) {
 	}
 }
 
-// TestOutMemory: what is remembered is not asked for if memory is trusted; else it is found
-// that a copy is gone.
+// TestOutMemory: with a trusted memory, copies recorded in it are not looked up in the target; without trust, removed
+// copies are found.
 func TestOutMemory(t *testing.T) {
 	s := newScratch()
 	s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("f"))
@@ -205,7 +205,7 @@ func TestOutMemory(t *testing.T) {
 	s.checkOut(t, cfg.To, metadata.RootIno)
 }
 
-// TestOutFresh: what was written to a moment ago is left for the next run.
+// TestOutFresh: a file written to a moment ago is left for the next run.
 func TestOutFresh(t *testing.T) {
 	s := newScratch()
 	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("f"))
@@ -223,8 +223,8 @@ func TestOutFresh(t *testing.T) {
 	}
 }
 
-// TestOutPieces: a large file is copied by all nodes; what one of them cannot
-// do is done by the one whose file it is.
+// TestOutPieces: all nodes copy a large file; a piece that one of them cannot copy is copied by the node that has the
+// file.
 func TestOutPieces(t *testing.T) {
 	const nodes = 3
 	s := newScratch()
@@ -273,7 +273,7 @@ func TestCopyPieceBad(t *testing.T) {
 	}
 }
 
-// TestOutVerifies: bytes that are not those that were read are found.
+// TestOutVerifies: a copy that differs from the bytes read is detected.
 func TestOutVerifies(t *testing.T) {
 	s := newScratch()
 	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, stageintest.RandBytes(stageintest.Rand(t), 3<<20))
@@ -281,7 +281,7 @@ func TestOutVerifies(t *testing.T) {
 	reads := 0
 	s.read = func(metadata.Attr) error {
 		reads++
-		if reads == 3 { // the first piece is written by now
+		if reads == 3 { // the first piece has been written by now
 			f, err := os.OpenFile(filepath.Join(to, temporary("f", "0")), os.O_WRONLY, 0)
 			if err != nil {
 				return err

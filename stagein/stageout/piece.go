@@ -15,23 +15,22 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// DefaultPiece is how much of a large file one node copies at a time, in bytes.
+// DefaultPiece is how many bytes of a large file one node copies per request.
 const DefaultPiece = 256 << 20
 
-// Piece is a range of a file that is being copied, for one of several nodes.
+// Piece is the range of a file that one of several nodes copies.
 type Piece struct {
-	To   string        `json:"to"`  // the directory that gets the copies
-	Tmp  string        `json:"tmp"` // the file in it that is written; it is there and has its size
+	To   string        `json:"to"`  // the directory that receives the copies
+	Tmp  string        `json:"tmp"` // the temporary file in it; it exists and has its full size
 	Attr metadata.Attr `json:"attr"`
 	Off  int64         `json:"off"`
 	Len  int64         `json:"len"`
 }
 
-// ReadFunc fills p from offset off of a file; fewer bytes mean its end.
+// ReadFunc fills p from offset off of a file; fewer bytes mean the end of the file.
 type ReadFunc func(ctx context.Context, a metadata.Attr, p []byte, off int64) (int, error)
 
-// CopyPiece copies a piece, makes it durable, and reads it again to see that
-// it is what was read.
+// CopyPiece copies a piece, makes it durable, and reads it back to compare it with the bytes read from the source.
 func CopyPiece(ctx context.Context, read ReadFunc, p Piece) error {
 	if p.Off < 0 || p.Len < 0 || p.Off > p.Attr.Size-p.Len {
 		return fmt.Errorf("piece of %d bytes at %d of a file of %d: %w", p.Len, p.Off, p.Attr.Size, syscall.EINVAL)
@@ -61,7 +60,7 @@ func copyRange(ctx context.Context, read ReadFunc, f *os.File, a metadata.Attr, 
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	// What is read again shall come from where it is kept, not from memory.
+	// Read back from the storage, not from memory.
 	_ = unix.Fadvise(int(f.Fd()), off, n, unix.FADV_DONTNEED)
 	h := xxh3.New()
 	for end := off + n; off < end; {
@@ -78,7 +77,7 @@ func copyRange(ctx context.Context, read ReadFunc, f *os.File, a metadata.Attr, 
 	return nil
 }
 
-// copyBytes returns the checksum of what was read.
+// copyBytes copies n bytes from offset off and returns the checksum of the bytes read.
 func copyBytes(ctx context.Context, read ReadFunc, f *os.File, a metadata.Attr, off, n int64, buf []byte) (uint64, error) {
 	h := xxh3.New()
 	for end := off + n; off < end; {
@@ -101,11 +100,11 @@ func copyBytes(ctx context.Context, read ReadFunc, f *os.File, a metadata.Attr, 
 	return h.Sum64(), nil
 }
 
-// ErrUnfinished is of help that was given up: the node may still be writing.
+// ErrUnfinished reports help that was given up: the node may still be writing.
 var ErrUnfinished = errors.New("a node that helps to copy did not say that it has ended")
 
-// pieces has all nodes copy a large file, each some of its pieces. What another
-// node could not do is done here.
+// pieces has all nodes copy a large file, each some of its pieces. This node copies the pieces that other nodes could
+// not.
 func (o *out) pieces(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
 	g, ctx := errgroup.WithContext(ctx) // one unfinished piece ends the attempt
 	g.SetLimit(2 * o.cfg.N)
@@ -136,7 +135,7 @@ func (o *out) pieces(ctx context.Context, f *os.File, tmp, rel string, a metadat
 	return g.Wait()
 }
 
-// helps reports whether a node is asked for help.
+// helps reports whether node k is asked for help.
 func (o *out) helps(k int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -17,36 +17,35 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// OutConfig describes one node's share of a stage-out.
+// Config describes one node's share of a stage-out.
 type Config struct {
 	Store   metadata.Store // the namespace, as a client sees it
-	Root    metadata.Ino   // the directory, or the file, that is copied
+	Root    metadata.Ino   // the directory or file to copy
 	Read    ReadFunc
-	To      string // the directory that gets the contents of Root; made if it is not there
+	To      string // the directory that receives the content of Root; created if missing
 	Name    string // of the copy, if Root is a file
-	Self    int    // this node's place among the N that copy
+	Self    int    // this node's index among the N nodes that copy
 	N       int
-	Workers int // files in flight; 0 is 8
-	// Writer names this node among all that ever write to To, of other jobs too; it is the same after a restart. Nodes that
-	// disagree on N may copy a file at the same time, so each has temporary names of its own.
+	Workers int // files in flight; 0: 8
+	// Writer identifies this node among all that ever write to To, also those of other jobs; it is the same after a
+	// restart. Nodes that disagree on N may copy a file at the same time, so each has its own temporary names.
 	Writer string
-	Gone   []string // writers that were lost: what they left under temporary names is removed
-	// Settle leaves out files that were written to so lately, which may not be
-	// done; 0 takes all.
+	Gone   []string // lost writers: their temporary files are removed
+	// Settle leaves out files modified within this time, whose writers may not have finished; 0: takes all.
 	Settle time.Duration
-	Now    func() time.Time // nil is time.Now
-	Memory *Memory          // of earlier runs with the same To; nil is none
-	Trust  bool             // what Memory has is not looked up in the target
-	// Help has the k-th of the N nodes do CopyPiece; nil: no help. Files of two pieces and more are then copied by all
-	// nodes. ErrUnfinished says that the node may still be writing.
+	Now    func() time.Time // nil: time.Now
+	Memory *Memory          // of earlier runs with the same To; nil: none
+	Trust  bool             // do not look up in the target what Memory has
+	// Help has the k-th of the N nodes run CopyPiece; nil: no help. Files of two pieces and more are then copied by all
+	// nodes. ErrUnfinished means that the node may still be writing.
 	Help  func(ctx context.Context, k int, p Piece) error
-	Piece int64 // bytes of a piece; 0 is DefaultPiece
-	// Failed is called, by several goroutines, for everything that could not be copied, even if To cannot be written at all; it
-	// may be nil.
+	Piece int64 // bytes of a piece; 0: DefaultPiece
+	// Failed is called for everything that could not be copied, even if To cannot be written at all, by several
+	// goroutines; it may be nil.
 	Failed func(Failure)
 }
 
-// Failure is one thing that did not make it.
+// Failure is an entry that could not be copied.
 type Failure struct {
 	Name  string // relative to the root
 	Bytes int64  // of a file
@@ -69,19 +68,19 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Result is what a stage-out did.
+// Result counts what a stage-out did.
 type Result struct {
 	Files     int64    `json:"files"`
 	Dirs      int64    `json:"dirs"`
 	Symlinks  int64    `json:"symlinks"`
 	Bytes     int64    `json:"bytes"`
-	Kept      int64    `json:"kept"`                // files that were there already
-	Unsettled int64    `json:"unsettled,omitempty"` // files that were left out because they may not be done
-	Failed    int64    `json:"failed,omitempty"`    // things that did not make it
-	Errors    []string `json:"errors,omitempty"`    // of the first of them, one line each
+	Kept      int64    `json:"kept"`                // files already in the target
+	Unsettled int64    `json:"unsettled,omitempty"` // files left out because their writers may not have finished
+	Failed    int64    `json:"failed,omitempty"`    // entries that could not be copied
+	Errors    []string `json:"errors,omitempty"`    // of the first failures, one line each
 }
 
-// maxErrors is how many errors are kept; all are counted.
+// maxErrors bounds the errors kept; all are counted.
 const maxErrors = 100
 
 // Add adds another node's result.
@@ -97,10 +96,10 @@ func (r *Result) Add(o Result) {
 	r.Errors = r.Errors[:min(len(r.Errors), maxErrors)]
 }
 
-// All is how many things there were, with those that failed.
+// All counts all entries, including failed ones.
 func (r *Result) All() int64 { return r.Failed + r.Files + r.Kept + r.Dirs + r.Symlinks }
 
-// Err is nil if everything was copied.
+// Err returns nil if everything was copied.
 func (r *Result) Err() error {
 	if r.Failed == 0 {
 		return nil
@@ -113,24 +112,20 @@ func (r *Result) Err() error {
 		r.Failed, r.All(), first, syscall.EIO)
 }
 
-// Run copies this node's share of a subtree: the files and links whose path
-// hashes to Self. Every node walks the tree. What fails is counted and listed,
-// and the rest is still copied; the error says how much that was.
+// Run copies this node's share of a subtree: the files and links whose path hashes to Self. Every node walks the tree.
+// Failures are counted and listed, and do not stop the rest; the error gives their number.
 //
-// A file is written under a temporary name in its directory, made durable, read
-// again and compared, given its mode and its time of modification, and renamed:
-// under its own name there is the old file or the whole new one. What was there
-// is replaced, but never a directory; a file of the same size, mode and time of
-// modification is taken for a copy that an earlier run has made, as rsync does it: its bytes are not compared. A large file
-// is copied by all nodes, piece by piece. A symbolic link is copied as it is, with its time of modification where the
-// target's filesystem can. A file with several names
-// becomes several files. A directory gets its mode with rwx for its owner,
-// because other nodes may still be writing in it; it passes its group on if the directory that it is made in does.
-// Its times it gets, as To does, from each node that has written in it, when that has written its last there:
-// so it has them when all have. FIFOs, sockets and device nodes are listed as failures.
+// A file is written under a temporary name in its directory, synced, read back and compared, given its mode and
+// modification time, and renamed: under its own name there is the old file or the whole new one. Existing entries are
+// replaced, but never a directory. A file with the same size, mode and modification time is taken for the copy of an
+// earlier run, as in rsync: its bytes are not compared. A large file is copied by all nodes, piece by piece. A symbolic
+// link is copied as a link, with its modification time if the target's filesystem supports that. A file with several
+// names becomes several files. A directory gets its mode with rwx for its owner, because other nodes may still be
+// writing in it; it keeps the set-group-ID bit that it inherits from its parent. It gets its times, as does To, from
+// each node that has written in it, after that node's last write there: so they are right once all nodes are done.
+// FIFOs, sockets and device nodes are listed as failures.
 //
-// Nothing outside To is touched, also if someone puts symbolic links into it
-// meanwhile.
+// Nothing outside To is touched, even if symbolic links are placed in it meanwhile.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err := cfg.validate(); err != nil {
 		return Result{}, err
@@ -169,20 +164,20 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return o.result, nil
 }
 
-// openTarget opens the directory to that gets the copy of a; it makes it first.
+// openTarget opens the directory to that receives the copy of a; it creates the directory first.
 func openTarget(to string, a metadata.Attr) (*os.Root, error) {
 	if err := makeTarget(to, a); err != nil {
 		return nil, err
 	}
 	root, err := os.OpenRoot(to)
 	if info, e := os.Stat(to); err != nil && e == nil && !info.IsDir() {
-		err = &os.PathError{Op: "open", Path: to, Err: syscall.ENOTDIR} // os says so, but not as an errno
+		err = &os.PathError{Op: "open", Path: to, Err: syscall.ENOTDIR} // package os reports this, but not as an errno
 	}
 	return root, err
 }
 
-// makeTarget makes the directory that gets what is copied. It is as open to
-// others as the directory a that it is a copy of; the umask here is a daemon's.
+// makeTarget creates the directory that receives the copies, with the permissions of the directory a that it is a copy
+// of, because the umask here is a daemon's.
 func makeTarget(to string, a metadata.Attr) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
@@ -197,24 +192,24 @@ func makeTarget(to string, a metadata.Attr) error {
 	return nil
 }
 
-// out is a share of a stage-out that runs.
+// out is a share of a stage-out in progress.
 type out struct {
 	cfg     Config
 	root    *os.Root
-	blocked error // why there is no root: nothing can be copied
+	blocked error // why root could not be opened: nothing can be copied
 	g       errgroup.Group
-	bufs    chan []byte // of files that are done; one for each worker
+	bufs    chan []byte // buffers free for reuse; one for each worker
 
 	mu     sync.Mutex
 	result Result               // guarded by mu
 	dirs   map[string]*dirState // guarded by mu; by relative path
-	late   map[int]bool         // guarded by mu; nodes that are not asked for help any more
+	late   map[int]bool         // guarded by mu; nodes that are no longer asked for help
 }
 
 func (o *out) fail(name string, size int64, err error) {
 	var p *os.PathError
 	if errors.As(err, &p) {
-		err = p.Err // the name is said already
+		err = p.Err // the message already has the name
 	}
 	if o.cfg.Failed != nil {
 		o.cfg.Failed(Failure{Name: name, Bytes: size, Err: err})
@@ -233,7 +228,7 @@ func (o *out) count(f func(*Result)) {
 	f(&o.result)
 }
 
-// owner is the node that copies rel.
+// owner returns the index of the node that copies rel.
 func (o *out) owner(rel string) int {
 	x := hash(rel)
 	return int((x ^ x>>32) * 0x9e3779b97f4a7c15 >> 33 % uint64(o.cfg.N))
@@ -241,7 +236,7 @@ func (o *out) owner(rel string) int {
 
 func (o *out) mine(rel string) bool { return o.owner(rel) == o.cfg.Self }
 
-// dirBatch is how many entries are asked for at a time.
+// dirBatch is how many entries are requested at once.
 const dirBatch = 1024
 
 func (o *out) dir(ctx context.Context, ino metadata.Ino, rel string) {
@@ -294,7 +289,7 @@ func (o *out) attr(ctx context.Context, e metadata.Entry) (metadata.Attr, error)
 	return o.cfg.Store.Getattr(ctx, e.Ino)
 }
 
-// copyOne copies anything but a directory.
+// copyOne copies an entry that is not a directory.
 func (o *out) copyOne(ctx context.Context, rel string, a metadata.Attr) {
 	var err error
 	switch typ := a.Mode & source.TypeMask; {
@@ -316,7 +311,7 @@ func (o *out) copyOne(ctx context.Context, rel string, a metadata.Attr) {
 	}
 }
 
-// regular copies a file, unless it is there or may not be done.
+// regular copies a file, unless the target has it or its writer may not have finished.
 func (o *out) regular(ctx context.Context, rel string, a metadata.Attr) error {
 	switch {
 	case o.kept(rel, a):

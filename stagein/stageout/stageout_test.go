@@ -20,7 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// scratch is a namespace in memory of which only the reading side works.
+// scratch is a namespace in memory that implements only the reading side.
 type scratch struct {
 	metadata.Store
 	attrs   map[metadata.Ino]metadata.Attr
@@ -85,7 +85,7 @@ func (s *scratch) config(to string, self, n int) Config {
 	return Config{Store: s, Root: metadata.RootIno, Read: s.readAt, To: to, Self: self, N: n, Writer: fmt.Sprint(self)}
 }
 
-// outAll runs all shares at once.
+// outAll runs all shares concurrently.
 func (s *scratch) outAll(t *testing.T, to string, n int) (Result, []error) {
 	t.Helper()
 	results, errs := make([]Result, n), make([]error, n)
@@ -122,7 +122,7 @@ func fillScratch(t *testing.T, s *scratch) (files, size int64) {
 	return files + 2, size + int64(len(big)) + 2<<20 + 7
 }
 
-// checkOut compares what is under to with what is in dir.
+// checkOut compares the tree under to with the contents of dir.
 func (s *scratch) checkOut(t *testing.T, to string, dir metadata.Ino) {
 	t.Helper()
 	for _, e := range s.entries[dir] {
@@ -243,8 +243,8 @@ func TestOutListsWhatFails(t *testing.T) {
 	})
 }
 
-// TestOutToWhatCannotBeWritten: everything is told as failed to who wants to
-// know, by the nodes together once, and nothing else is done.
+// TestOutToWhatCannotBeWritten: every file is reported as failed, once for all nodes together, and no other work is
+// done.
 func TestOutToWhatCannotBeWritten(t *testing.T) {
 	s := newScratch()
 	files, size := fillScratch(t, s)
@@ -272,7 +272,7 @@ func TestOutToWhatCannotBeWritten(t *testing.T) {
 			t.Errorf("share %d: %v, want ENOTDIR", self, err)
 		}
 	}
-	if int64(len(seen)) != files+2 || bytes < size { // and two links
+	if int64(len(seen)) != files+2 || bytes < size { // and the two links
 		t.Errorf("%d things of %d bytes failed, want %d files and two links of %d", len(seen), bytes, files, size)
 	}
 }

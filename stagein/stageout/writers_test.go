@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// TestTakenForLost: a writer whose temporary file was removed, or is another's, says so, and touches nothing of the other.
+// TestTakenForLost: a writer whose temporary file was removed or replaced reports it and leaves the other file alone.
 func TestTakenForLost(t *testing.T) {
 	for _, others := range []bool{false, true} {
 		s := newScratch()
@@ -47,8 +47,8 @@ func TestTakenForLost(t *testing.T) {
 	}
 }
 
-// TestTwoWritersOfAFile: nodes that disagree on who copies a file, as they do while one is lost, and jobs with one target, copy
-// it at the same time. Under its name is nothing but a whole copy, also if one is stopped; what a lost one left is removed.
+// TestTwoWritersOfAFile: nodes that disagree on which of them copies a file, as while one is lost, and jobs with the
+// same target copy it concurrently. Only a whole copy appears under its name; leftovers of lost writers are removed.
 func TestTwoWritersOfAFile(t *testing.T) {
 	s := newScratch()
 	s.add(metadata.RootIno, "f", source.TypeRegular|0o600, stageintest.RandBytes(stageintest.Rand(t), 3<<20))
@@ -58,7 +58,7 @@ func TestTwoWritersOfAFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	writing, ended := make(chan struct{}), make(chan error)
 	two.Read = func(ctx context.Context, _ metadata.Attr, _ []byte, _ int64) (int, error) {
-		close(writing) // its file is there, and has nothing yet
+		close(writing) // its file exists, still empty
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}
@@ -82,7 +82,7 @@ func TestTwoWritersOfAFile(t *testing.T) {
 		t.Errorf("the first writer: %v", err)
 	}
 	whole("while the second writes")
-	left := filepath.Join(one.To, temporary("g", "1")) // of an earlier run of the second
+	left := filepath.Join(one.To, temporary("g", "1")) // from an earlier run of the second
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -101,8 +101,8 @@ func TestTwoWritersOfAFile(t *testing.T) {
 	}
 }
 
-// TestLateHelper: what a helper writes after it was given up reaches no file under its own name, neither if it had opened the
-// temporary file nor if it opens it during a later attempt or a later run.
+// TestLateHelper: what a helper writes after it was given up reaches no file under its own name, whether it opened the
+// temporary file before or opens it during a later attempt or run.
 func TestLateHelper(t *testing.T) {
 	s := newScratch()
 	old := stageintest.RandBytes(stageintest.Rand(t), 4<<20)
@@ -155,7 +155,7 @@ func TestLateHelper(t *testing.T) {
 	s.checkOut(t, cfg.To, metadata.RootIno)
 }
 
-// TestHelpIsCancelled: a copy that is stopped while a helper works ends.
+// TestHelpIsCancelled: a copy cancelled while a helper works ends.
 func TestHelpIsCancelled(t *testing.T) {
 	s := newScratch()
 	s.add(metadata.RootIno, "large", source.TypeRegular|0o600, make([]byte, 4<<20))
@@ -168,14 +168,14 @@ func TestHelpIsCancelled(t *testing.T) {
 			cancel()
 			return ErrUnfinished
 		}
-		_, _ = Run(ctx, cfg) // one of the two has the file
+		_, _ = Run(ctx, cfg) // only one of the two owns the file
 	}
 	if ctx.Err() == nil {
 		t.Error("no node was asked for help")
 	}
 }
 
-// TestLeftOfOneFile: a target that gets one file only is cleared of what lost writers and killed attempts left.
+// TestLeftOfOneFile: a target that gets a single file is cleared of leftovers of lost writers and killed attempts.
 func TestLeftOfOneFile(t *testing.T) {
 	s := newScratch()
 	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, make([]byte, 4<<20))
@@ -192,7 +192,7 @@ func TestLeftOfOneFile(t *testing.T) {
 		s.run(t, cfg)
 	}
 	found, err := os.ReadDir(to)
-	if err != nil || len(found) != 2 { // f, and the name of the other node, which copies nothing
+	if err != nil || len(found) != 2 { // f, and the temporaryOnce file of node 1, which copies nothing
 		t.Errorf("the target has %v, %v", found, err)
 	}
 }

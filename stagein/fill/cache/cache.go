@@ -1,11 +1,8 @@
-// Package cache keeps what a node reads through from the source in a bounded
-// piece of memory.
+// Package cache keeps pieces that a node reads through from the source, in a bounded amount of memory.
 //
-// Each piece is read once for all readers that want it at the same time
-// (single-flight) and stays until its memory is needed; the least recently used
-// piece goes first. A piece in use is never evicted, so a reader waits if
-// everything is in use. A piece larger than the whole cache is admitted alone.
-// Cache.mu is the only lock and is not held while a piece is read.
+// Each piece is read once for all concurrent readers (single-flight) and stays until its memory is needed; the least
+// recently used piece is evicted first. A piece in use is never evicted, so a reader waits if every piece is in use. A
+// piece larger than the whole cache is admitted alone. Cache.mu is the only lock and is not held while a piece is read.
 //
 // The package must not know what a piece is or where its bytes come from.
 package cache
@@ -31,10 +28,10 @@ type Cache[K comparable] struct {
 type entry[K comparable] struct {
 	key   K
 	data  []byte
-	done  chan struct{} // closed when data or err is there
+	done  chan struct{} // closed when data or err is set
 	err   error
 	users int           // guarded by Cache.mu
-	at    *list.Element // in idle; guarded by Cache.mu
+	at    *list.Element // element of idle; guarded by Cache.mu
 }
 
 // New returns a cache of at most limit bytes.
@@ -42,9 +39,8 @@ func New[K comparable](limit int64) *Cache[K] {
 	return &Cache[K]{limit: limit, entries: make(map[K]*entry[K]), idle: list.New(), changed: make(chan struct{})}
 }
 
-// View calls see with the n bytes of a piece. If the cache lacks it, fetch reads
-// it once for all viewers, started through begin. The fetch continues if the
-// viewer that started it gives up.
+// View calls see with the n bytes of a piece. If the cache lacks the piece, begin starts fetch once for all viewers.
+// The fetch continues if the viewer that started it gives up.
 func (c *Cache[K]) View(ctx context.Context, key K, n int64, begin func(fetch func()), fetch func(b []byte) error, see func(b []byte)) error {
 	x, mine, err := c.acquire(ctx, key, n)
 	if err != nil {
@@ -68,7 +64,7 @@ func (c *Cache[K]) View(ctx context.Context, key K, n int64, begin func(fetch fu
 	return x.err
 }
 
-// acquire returns the entry of a piece, and whether the caller must fill it.
+// acquire returns the entry of a piece, and whether the caller must fetch it.
 func (c *Cache[K]) acquire(ctx context.Context, key K, n int64) (x *entry[K], mine bool, err error) {
 	for {
 		c.mu.Lock()
@@ -81,7 +77,7 @@ func (c *Cache[K]) acquire(ctx context.Context, key K, n int64) (x *entry[K], mi
 			c.mu.Unlock()
 			return x, false, nil
 		}
-		if x := c.insert(key, n, 2); x != nil { // the caller, and the one who fills it
+		if x := c.insert(key, n, 2); x != nil { // users: the caller and the fetch
 			c.mu.Unlock()
 			return x, true, nil
 		}
@@ -95,7 +91,8 @@ func (c *Cache[K]) acquire(ctx context.Context, key K, n int64) (x *entry[K], mi
 	}
 }
 
-// insert adds an entry with so many users, and evicts others for it; nil if there is no room. The caller holds mu.
+// insert adds an entry with the given number of users, and evicts others to make room. It returns nil if there is no
+// room. The caller holds mu.
 func (c *Cache[K]) insert(key K, n int64, users int) *entry[K] {
 	for c.used > 0 && c.used+n > c.limit && c.idle.Len() > 0 {
 		c.drop(c.idle.Front().Value.(*entry[K]))
@@ -109,8 +106,8 @@ func (c *Cache[K]) insert(key K, n int64, users int) *entry[K] {
 	return x
 }
 
-// Begin has the caller read the n bytes of a piece, for which viewers wait from now on: the caller fills b, and then calls
-// done. It reports false, without waiting, if the piece is there or being read, or if there is no room for it.
+// Begin makes the caller the reader of a piece of n bytes: the caller fills b, then calls done; viewers wait until
+// then. Begin never waits; it returns false if the piece is cached or being read, or does not fit.
 func (c *Cache[K]) Begin(key K, n int64) (b []byte, done func(error), ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,8 +124,8 @@ func (c *Cache[K]) Begin(key K, n int64) (b []byte, done func(error), ok bool) {
 	}, true
 }
 
-// complete ends the fetch of an entry. A failed entry is removed before its viewers
-// learn of it, so that a retry fetches again.
+// complete ends the fetch of an entry. It removes a failed entry before it wakes the viewers, so that a retry fetches
+// again.
 func (c *Cache[K]) complete(x *entry[K]) {
 	if x.err != nil {
 		c.mu.Lock()
@@ -155,7 +152,7 @@ func (c *Cache[K]) release(x *entry[K]) {
 	c.changed = make(chan struct{})
 }
 
-// Forget makes the next viewer of a piece fetch it again.
+// Forget removes a piece, so that the next viewer fetches it again.
 func (c *Cache[K]) Forget(key K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +165,7 @@ func (c *Cache[K]) Forget(key K) {
 	}
 }
 
-// drop removes an idle entry; mu is held.
+// drop removes an idle entry. The caller holds mu.
 func (c *Cache[K]) drop(x *entry[K]) {
 	c.idle.Remove(x.at)
 	delete(c.entries, x.key)

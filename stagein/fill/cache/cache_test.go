@@ -13,8 +13,8 @@ import (
 
 func here(fetch func()) { fetch() }
 
-// TestLeastRecentlyUsed: pieces stay until their memory is needed, the one that was longest
-// not looked at goes first, and the memory is never more than allowed.
+// TestLeastRecentlyUsed: pieces stay until their memory is needed, the least recently used piece is evicted first, and
+// the memory never exceeds its limit.
 func TestLeastRecentlyUsed(t *testing.T) {
 	w := New[int](100)
 	fetched := map[int]int{}
@@ -36,10 +36,10 @@ func TestLeastRecentlyUsed(t *testing.T) {
 			t.Errorf("%d bytes are used", w.used)
 		}
 	}
-	for _, i := range []int{1, 2, 1, 3, 1, 2} { // 3 takes the place of 2, and 2 that of 3
+	for _, i := range []int{1, 2, 1, 3, 1, 2} { // 3 replaces 2, and 2 replaces 3
 		look(i, 50)
 	}
-	look(4, 500) // larger than all: alone
+	look(4, 500) // larger than all the memory: cached alone
 	look(1, 50)
 	want := map[int]int{1: 2, 2: 2, 3: 1, 4: 1}
 	for i, n := range want {
@@ -49,8 +49,8 @@ func TestLeastRecentlyUsed(t *testing.T) {
 	}
 }
 
-// TestSingleFlight: what many look at at a time is fetched once; a failure is
-// told to all and not kept; who gives up ends nothing.
+// TestSingleFlight: concurrent lookups of a piece fetch it once; all get the error of a failure, which is not cached; a
+// caller that gives up does not end the fetch.
 func TestSingleFlight(t *testing.T) {
 	w := New[int](100)
 	var fetched, seen atomic.Int64
@@ -95,8 +95,8 @@ func TestSingleFlight(t *testing.T) {
 	}
 }
 
-// TestBegin: a piece that a caller began is waited for by viewers, and evicted as others; none is begun that is there, that
-// is being read, or for which there is no room.
+// TestBegin: viewers wait for a piece that a caller began, and it is evicted like others. Begin refuses a piece that is
+// cached or being read, or for which there is no room.
 func TestBegin(t *testing.T) {
 	w := New[int](100)
 	b, done, ok := w.Begin(1, 60)
@@ -127,7 +127,7 @@ func TestBegin(t *testing.T) {
 	if _, _, ok := w.Begin(1, 60); ok {
 		t.Error("a piece was begun that is there")
 	}
-	_, done, ok = w.Begin(2, 60) // in the place of the first one
+	_, done, ok = w.Begin(2, 60) // replaces the first one
 	if !ok {
 		t.Fatal("a piece was not evicted for another one")
 	}

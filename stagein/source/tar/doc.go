@@ -1,7 +1,7 @@
-// Package tar parses the headers of tar archives, and reads and writes the index of one.
+// Package tar parses the headers of tar archives, and reads and writes their indexes.
 //
-// Headers are parsed by a state machine that is fed one block at a time (Parser), because an archive is read from
-// any 512-byte boundary: by a reader that continues another's work, or that speculates that a member begins there.
+// A state machine parses headers one block at a time (Parser), because an archive is read from any 512-byte boundary:
+// by a reader that continues another's work, or that speculates that a member begins there.
 //
 // It understands ustar, V7, star and GNU headers with long names and long links, and PAX extended headers; regular
 // files, also sparse ones, directories, hard and symbolic links. It refuses, with the member and its offset: device

@@ -6,13 +6,13 @@ import (
 
 // Finder looks for the first header in the middle of an archive.
 type Finder struct {
-	Start, Limit int64 // where the search begins; a member that ends behind Limit is not looked behind
+	Start, Limit int64 // where the search begins; a member that ends at Limit or after it counts from its headers
 	in           bool  // inside a group of headers
 	g            Parser
 	At           int64 // where a member may begin; 0: not found yet
 }
 
-// Scan looks in a piece, which follows the one before.
+// Scan searches a piece, which must follow the one before.
 func (f *Finder) Scan(p *source.Piece) {
 	for i := 0; i+source.BlockSize <= len(p.B) && f.At == 0; i += source.BlockSize {
 		b := p.B[i : i+source.BlockSize]
@@ -32,9 +32,9 @@ func (f *Finder) Scan(p *source.Piece) {
 	}
 }
 
-// guess returns where a member surely begins if the header that was found is one. That header may be in the middle of
-// its group, so that only the end of its member is sure; if more came before it than extended headers can be, or that
-// end is too far away, it is the group.
+// guess returns an offset where a member begins if the header found is genuine. That header may be in the middle of its
+// group, so only the end of its member is certain. If more bytes than extended headers can have came before it, or that
+// end is too far away, guess returns the start of the group.
 func (f *Finder) guess() int64 {
 	end := f.g.Pos() + source.Padded(f.g.Data())
 	if f.g.Start()-f.Start > MaxExtended || end >= f.Limit || end < f.g.Pos() {

@@ -31,7 +31,7 @@ const (
 	typeDump       = 'D'
 )
 
-// header is the parsed fields of a header block.
+// header holds the parsed fields of a header block.
 type header struct {
 	name, link string
 	mode       int64
@@ -41,8 +41,8 @@ type header struct {
 	typ        byte
 }
 
-// IsHeader reports whether b, one block, has a valid header checksum. A block of data has one by chance once in
-// some 10^9, and always if it is a header of a tar within the tar.
+// IsHeader reports whether b, one block, has a valid header checksum. A block of data has one by chance once in some
+// 10^9 blocks, and always if it is a header of a tar within the tar.
 func IsHeader(b []byte) bool {
 	if len(b) != source.BlockSize || b[148] == 0 && b[149] == 0 {
 		return false
@@ -86,7 +86,7 @@ func parseHeader(b []byte) (h header, err error) {
 	return h, err
 }
 
-// prefixOf is the first part of a long name. GNU headers have other fields there.
+// prefixOf returns the first part of a long name. GNU headers have other fields there.
 func prefixOf(b []byte) string {
 	if string(b[257:263]) != "ustar\x00" {
 		return ""

@@ -28,9 +28,8 @@ import (
 //
 // A tar with sparse members has no index.
 //
-// Numbers are big endian. The bytes between the data of one member and that of the next are the latter's headers. So
-// there is nothing between members that the index does not know, and a reader of a member can compare its headers with
-// the index (CheckHead).
+// Numbers are big endian. The bytes between the data of two members are headers of the second one. So the index covers
+// everything between members, and a reader of a member can compare its headers with the index (CheckHead).
 const indexMagic = "BIVIDX\x00\x03"
 
 const (
@@ -54,7 +53,7 @@ func KeyOf(f io.ReaderAt, name string, info source.Info) (IndexKey, error) {
 	h := xxh3.New128()
 	n := min(indexEnd, info.Size)
 	b := make([]byte, n)
-	for _, off := range []int64{0, max(info.Size-n, n)} { // no byte twice
+	for _, off := range []int64{0, max(info.Size-n, n)} { // reads no byte twice
 		b = b[:min(n, info.Size-off)]
 		if err := source.ReadFull(f, name, b, off); err != nil {
 			return k, err
@@ -184,7 +183,7 @@ func (k *IndexKey) item(r *manifest.Record, off int64) (source.Item, error) {
 	return it, nil
 }
 
-// Digest is a hash of everything that a member's headers say of it.
+// Digest returns a hash of everything that a member's headers state.
 func Digest(i *source.Item) uint64 {
 	b := make([]byte, 0, 256)
 	for _, s := range []string{i.Path, i.Target, i.Hardlink} {
@@ -195,8 +194,8 @@ func Digest(i *source.Item) uint64 {
 	return xxh3.Hash(binary.BigEndian.AppendUint64(b, uint64(i.Mtime)))
 }
 
-// CheckHead checks that b, which precedes a member's data at off, is the headers of a single member with that
-// digest.
+// CheckHead checks that b, which precedes a member's data at off, consists of the headers of a single member with the
+// given digest.
 func CheckHead(b []byte, off int64, digest uint64) error {
 	var g Parser
 	g.Reset(off - int64(len(b)))

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// indexed is an archive and its members as parsed from the headers.
+// indexed returns an archive and its members as parsed from the headers.
 func indexed(t testing.TB, n int) (archive []byte, items []source.Item, key IndexKey) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(uint64(n), 5))
@@ -114,7 +114,7 @@ func TestIndexRoundTrip(t *testing.T) {
 	}
 }
 
-// TestIndexKey: an index of anything but the current state of the archive is rejected.
+// TestIndexKey: an index is accepted only for the current state of its archive.
 func TestIndexKey(t *testing.T) {
 	archive, items, k := indexed(t, 200)
 	b := indexOf(t, k, items)
@@ -170,7 +170,7 @@ func must(items []source.Item, err error) []source.Item {
 	return items
 }
 
-// TestIndexHostile: what no archive can contain is rejected even with valid checksums.
+// TestIndexHostile: an index that no archive can have is rejected even with valid checksums.
 func TestIndexHostile(t *testing.T) {
 	_, items, k := indexed(t, 40)
 	regular := slices.IndexFunc(items, func(it source.Item) bool { return it.Is(source.TypeRegular) && it.Size > 600 })

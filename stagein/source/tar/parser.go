@@ -36,9 +36,9 @@ type Parser struct {
 	start, pos int64
 	raw        []byte
 	o          overrides
-	extType    byte          // type of the extended header whose data is being read; 0 is none
-	want       int64         // bytes of it that are missing
-	data       []byte        // what was read of it
+	extType    byte          // type of the extended header whose data is being read; 0: none
+	want       int64         // bytes of it still missing
+	data       []byte        // bytes of it read so far
 	total      int64         // bytes of data of all extended headers
 	zeroBlock  bool          // the last block was all zeros
 	sparseMap  *sparseReader // reads the map of a sparse member; nil otherwise
@@ -49,20 +49,19 @@ func (g *Parser) Reset(pos int64) {
 	*g = Parser{Mtime: g.Mtime, start: pos, pos: pos, raw: g.raw[:0], data: g.data[:0]}
 }
 
-// Start is the offset of the first block.
+// Start returns the offset of the first block.
 func (g *Parser) Start() int64 { return g.start }
 
-// Pos is the offset of the block that Add wants next.
+// Pos returns the offset of the block that Add needs next.
 func (g *Parser) Pos() int64 { return g.pos }
 
 // Fresh reports whether no block was added since Reset.
 func (g *Parser) Fresh() bool { return g.pos == g.start }
 
-// Lone reports whether the last block was a first block of zeros, which may be all that is left of an archive's
-// end.
+// Lone reports whether the last block was a first block of zeros, possibly the only one left of an archive's end.
 func (g *Parser) Lone() bool { return g.zeroBlock }
 
-// Data is the number of bytes of data of the member in the archive; 0 unless it is a regular file.
+// Data returns the number of bytes of the member's data in the archive; 0 unless it is a regular file.
 func (g *Parser) Data() int64 { return g.Item.Stored() }
 
 // Add parses the next block. An error names the member and its offset; after a RefusedError the parser is at the
@@ -228,7 +227,7 @@ func (o *overrides) target(link string) string {
 	return link
 }
 
-// member makes the item from the header that ends the sequence and the map of a sparse file.
+// member builds the item from the header that ends the sequence and the map of a sparse file.
 func (g *Parser) member(h header, m *source.Sparse) error {
 	name := g.o.name(h.name)
 	it := source.Item{
@@ -260,12 +259,12 @@ func (g *Parser) member(h header, m *source.Sparse) error {
 	}
 	it.Path = path
 	g.Item = it
-	// From here on messages name the item.
+	// From here on, messages name the item.
 	g.o = overrides{}
 	return nil
 }
 
-// refuse makes a RefusedError for a member.
+// refuse returns a RefusedError for a member.
 func (g *Parser) refuse(h header, m *source.Sparse, err error) error {
 	size := h.size
 	if g.o.size != nil {
@@ -324,5 +323,5 @@ func setType(i *source.Item, typ byte, name string, size int64, link string) err
 	return nil
 }
 
-// Carry is a copy of Raw, for another reader.
+// Carry returns a copy of Raw, for another reader.
 func (g *Parser) Carry() []byte { return slices.Clone(g.raw) }

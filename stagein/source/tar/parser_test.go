@@ -65,7 +65,7 @@ func TestPAXRecords(t *testing.T) {
 	}
 }
 
-// TestParserBigSize is a member with a size that octal digits cannot hold.
+// TestParserBigSize parses a member whose size does not fit in octal digits.
 func TestParserBigSize(t *testing.T) {
 	for _, format := range []tar.Format{tar.FormatGNU, tar.FormatPAX} {
 		var b bytes.Buffer
@@ -153,7 +153,7 @@ func FuzzParser(f *testing.F) {
 	})
 }
 
-// sparseHeader is the header of a sparse file as written by GNU tar or star, followed by a block of more entries.
+// sparseHeader returns the header of a sparse file as written by GNU tar or star, followed by a block of more entries.
 func sparseHeader(more, star bool) []byte {
 	b := make([]byte, 2*source.BlockSize)
 	copy(b, "holes")

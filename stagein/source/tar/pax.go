@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// overrides are the values from PAX and GNU extensions for the member that follows.
+// overrides are the values that PAX and GNU extensions set for the next member.
 type overrides struct {
 	path, link         string // PAX
 	longName, longLink string // GNU; these take precedence

@@ -30,17 +30,17 @@ type sparseReader struct {
 	h     header
 	size  int64 // of the file
 	text  bool
-	lines []byte // text that is not parsed yet
-	want  int64  // numbers that are missing in the text; -1 is unknown
+	lines []byte // text not yet parsed
+	want  int64  // numbers still missing in the text; -1: unknown
 	used  int64  // bytes of the text, in whole blocks
 	total int64  // of all blocks
 	pairs []int64
 }
 
-// sparsePAX are the values of the records GNU.sparse.*.
+// sparsePAX holds the values of the records GNU.sparse.*.
 type sparsePAX struct {
 	name         string
-	size         int64 // of the file; -1 is unknown
+	size         int64 // of the file; -1: unknown
 	major, minor string
 	pairs        []int64
 }

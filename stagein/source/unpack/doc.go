@@ -1,7 +1,7 @@
-// Package unpack decompresses tars: gzip, zstd, xz and bzip2, recognised by their first bytes and not by their names.
+// Package unpack decompresses tars: gzip, zstd, xz and bzip2, recognised by their first bytes, not by their names.
 //
-// A file is decoded from its beginning by one decoder, ahead of the reader. What the format allows to follow an end (more
-// members, frames, streams) continues the same tar; anything else, or a checksum that differs, is damage (DamageError).
+// One decoder decodes a file from its beginning, ahead of the reader. Further members, frames or streams, where the
+// format allows them, continue the same tar. Other trailing bytes and checksum mismatches are damage (DamageError).
 //
 // Invariants:
 //   - Output pieces come from the caller's Pool, and windows have at most MaxWindow, so memory is bounded.

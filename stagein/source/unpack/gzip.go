@@ -6,7 +6,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// byteSource is a reader on which gzip needs no buffer of its own.
+// byteSource is a reader for which gzip needs no buffer of its own.
 type byteSource interface {
 	io.Reader
 	io.ByteScanner
@@ -34,7 +34,7 @@ func (g *gunzip) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// begin starts the next member; io.EOF if there is none.
+// begin starts the next member, or returns io.EOF if there is none.
 func (g *gunzip) begin() error {
 	if _, err := g.in.ReadByte(); err != nil {
 		return err

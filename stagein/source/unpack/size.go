@@ -9,12 +9,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// MinUnpacked is the minimal unpacked size of a compressed file of size bytes, as its format states it, and what states it. The first block of the file is head. It reads the end of a gzip file:
-//
-//	zstd   what the first frame states
-//	gzip   what the last member states, which is the size modulo 4 GiB
-//
-// If that is less than the packed size, or nothing is stated, it is the packed size less what packing may add (stretch).
+// MinUnpacked returns the minimal unpacked size of a compressed file of size bytes, and what states it: for zstd the
+// size in the first frame, for gzip the size modulo 4 GiB in the last member, which it reads at the end of the file.
+// head is the file's first block. If no size is stated, or less than the packed size, it returns the packed size less
+// the most that packing adds (stretch).
 func MinUnpacked(f io.ReaderAt, kind source.Kind, size int64, head []byte) (bytes int64, by string, err error) {
 	switch kind {
 	case source.TarZstd:
@@ -29,7 +27,7 @@ func MinUnpacked(f io.ReaderAt, kind source.Kind, size int64, head []byte) (byte
 	return bytes, by, err
 }
 
-// stretch limits by which part packing can enlarge a tar. The worst is bzip2, with a hundredth.
+// stretch bounds how much packing can enlarge a tar, as a fraction: 1/32. The worst format is bzip2, with 1/100.
 const stretch = 32
 
 const (
@@ -37,7 +35,7 @@ const (
 	maxBlock   = 128 << 10 // its largest unpacked size
 )
 
-// minZstd is what the first frame states; 0 if it states nothing, or an impossible size.
+// minZstd returns the size stated by the first frame; 0 if it states none, or an impossible one.
 func minZstd(size int64, head []byte) int64 {
 	var h zstd.Header
 	if h.Decode(head) != nil || !h.HasFCS || h.FrameContentSize/maxBlock > uint64(size)/blockLeast {
@@ -49,10 +47,10 @@ func minZstd(size int64, head []byte) int64 {
 // deflated is the largest compression ratio of deflate.
 const deflated = 1032
 
-// gzipTail is the size of the checksum and the size behind the data of a member.
+// gzipTail is the size of the checksum and the size field behind a member's data.
 const gzipTail = 8
 
-// minGzip is the size that the last member states; 0 if no tar can have it.
+// minGzip returns the size stated by the last member; 0 if no tar can have it.
 func minGzip(f io.ReaderAt, size int64) (int64, error) {
 	if size < gzipTail {
 		return 0, nil

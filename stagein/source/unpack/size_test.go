@@ -49,7 +49,7 @@ func squeezeZstd(t *testing.T, b []byte) []byte {
 	return z.EncodeAll(b, nil)
 }
 
-// TestMinUnpacked: a stated size is found, and a size that is not stated is not invented.
+// TestMinUnpacked: a stated size is found, and no size is reported where none is stated.
 func TestMinUnpacked(t *testing.T) {
 	text := bytes.Repeat([]byte("some text that packs well. "), 80*source.BlockSize)
 	n := int64(len(text))
@@ -85,8 +85,8 @@ func TestMinUnpacked(t *testing.T) {
 	}
 }
 
-// TestMinUnpackedOfPrograms: what common programs make of random bytes is at most as much larger as MinUnpacked
-// assumes, and the sizes they state are right.
+// TestMinUnpackedOfPrograms: common programs enlarge random bytes by no more than MinUnpacked assumes, and the sizes
+// they state are right.
 func TestMinUnpackedOfPrograms(t *testing.T) {
 	const s = 42
 	t.Logf("seed %d", s)

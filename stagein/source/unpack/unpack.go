@@ -47,14 +47,14 @@ type Stream struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	queue  chan *source.Piece // closed at the end
-	err    error              // why it ended; set before queue is closed
+	err    error              // why the stream ended; set before queue is closed
 }
 
 // queueSize is how many decoded pieces may wait for the reader.
 const queueSize = 4
 
-// Open starts to decode head and all that from reads, which it closes. All pieces but the last are whole buffers.
-// Close must be called.
+// Open starts decoding head followed by from, which it closes. All pieces but the last are whole buffers. Close must be
+// called.
 func Open(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool) *Stream {
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Stream{kind: kind, pool: pool, cancel: cancel, queue: make(chan *source.Piece, queueSize)}
@@ -64,8 +64,8 @@ func Open(ctx context.Context, kind source.Kind, head []byte, from *source.Regio
 	return u
 }
 
-// Next returns the next piece, which the caller must release. It returns io.EOF at the end, when all checksums have
-// been verified.
+// Next returns the next piece, which the caller must release. At the end, once all checksums have been verified, it
+// returns io.EOF.
 func (u *Stream) Next() (*source.Piece, error) {
 	if p, ok := <-u.queue; ok {
 		return p, nil
@@ -73,7 +73,7 @@ func (u *Stream) Next() (*source.Piece, error) {
 	return nil, u.err
 }
 
-// Offset is how much of the compressed file has been decoded, in bytes.
+// Offset returns how many bytes of the compressed file have been decoded.
 func (u *Stream) Offset() int64 { return u.in.offset() }
 
 // Close stops decoding and waits for all goroutines.
@@ -95,7 +95,7 @@ func (u *Stream) run(ctx context.Context) {
 		u.err = u.in.explain(err)
 		return
 	}
-	defer d.Close() // it has goroutines until then, and no error of its own
+	defer d.Close() // it runs goroutines until then, and returns no error of its own
 	off := int64(0)
 	for u.err == nil {
 		p, err := u.pool.Get(ctx)
@@ -117,7 +117,7 @@ func (u *Stream) run(ctx context.Context) {
 	}
 }
 
-// maxNothing limits consecutive empty reads of a decoder.
+// maxNothing bounds consecutive empty reads of a decoder.
 const maxNothing = 1000
 
 // fillFrom fills the piece.
@@ -151,7 +151,7 @@ func fill(b []byte, r io.Reader) (n int, err error) {
 	return n, nil
 }
 
-// decoder makes the decoder of a kind of file. It continues with concatenated members, frames and streams.
+// decoder returns the decoder for a kind of file. It continues with concatenated members, frames and streams.
 func decoder(kind source.Kind, in *packed) (d io.ReadCloser, err error) {
 	defer func() {
 		if bug := recover(); bug != nil { // as in fill
@@ -180,7 +180,7 @@ func decoder(kind source.Kind, in *packed) (d io.ReadCloser, err error) {
 	return nil, fmt.Errorf("no decoder for %q: %w", kind, syscall.EINVAL)
 }
 
-// xzStream is the library's decoder with the usual error for a file that ends too early.
+// xzStream is the library's decoder with the usual error for a truncated file.
 type xzStream struct{ *xz.Reader }
 
 // Read implements io.Reader.
@@ -201,8 +201,8 @@ type packed struct {
 	left  []byte        // the rest of cur, or of the head
 	cur   *source.Piece // nil at the beginning
 	from  *source.Region
-	ahead func() int   // bytes that a decoder has read but not used; nil if unknown
-	off   atomic.Int64 // bytes that were read
+	ahead func() int   // bytes that a decoder has read but not used; nil: unknown
+	off   atomic.Int64 // bytes read
 	err   error        // from the region
 }
 

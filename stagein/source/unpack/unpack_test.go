@@ -37,7 +37,7 @@ var packers = []packer{
 	{"gzip tiny members", source.TarGzip, parted(30, gzipped)},
 	{"gzip large members", source.TarGzip, parted(30_000, gzipped)},
 	{"bgzf", source.TarGzip, func(t testing.TB, b []byte, r *rand.Rand) []byte {
-		return append(parted(1500, bgzf)(t, b, r), bgzf(t, nil, r)...) // its end marker
+		return append(parted(1500, bgzf)(t, b, r), bgzf(t, nil, r)...) // with its end marker
 	}},
 	{"zstd", source.TarZstd, parted(1<<30, zstded)},
 	{"zstd frames", source.TarZstd, parted(2500, zstded)},
@@ -52,11 +52,11 @@ var packers = []packer{
 		return append(parted(2500, xzed)(t, b, r), make([]byte, 4*r.IntN(3))...)
 	}},
 	{"zstd seekable", source.TarZstd, func(t testing.TB, b []byte, r *rand.Rand) []byte {
-		return append(parted(2500, zstded)(t, b, r), skippable(randomBytes(r, 300))...) // where the format has its table
+		return append(parted(2500, zstded)(t, b, r), skippable(randomBytes(r, 300))...) // in place of a seek table
 	}},
 }
 
-// parted packs parts of about n bytes each, some of them empty.
+// parted packs b in parts of about n bytes each, some of them empty.
 func parted(n int, pack func(t testing.TB, b []byte, r *rand.Rand) []byte) func(testing.TB, []byte, *rand.Rand) []byte {
 	return func(t testing.TB, b []byte, r *rand.Rand) (out []byte) {
 		for first := true; first || len(b) > 0; first = false {
@@ -71,7 +71,7 @@ func parted(n int, pack func(t testing.TB, b []byte, r *rand.Rand) []byte) func(
 	}
 }
 
-// program packs with a program from a package that make installs.
+// program packs with an installed program.
 func program(args ...string) func(testing.TB, []byte, *rand.Rand) []byte {
 	return func(t testing.TB, b []byte, _ *rand.Rand) []byte {
 		t.Helper()
@@ -89,7 +89,7 @@ func program(args ...string) func(testing.TB, []byte, *rand.Rand) []byte {
 	}
 }
 
-// gzipWriters are expensive to make.
+// gzipWriters are pooled since they are expensive to create.
 var gzipWriters [10]sync.Pool
 
 func gzipped(t testing.TB, b []byte, r *rand.Rand) []byte {
@@ -111,7 +111,7 @@ func gzipped(t testing.TB, b []byte, r *rand.Rand) []byte {
 	return closed(t, w, b, &out)
 }
 
-// bgzf is a member with its size in an extra field.
+// bgzf returns a gzip member that states its size in an extra field.
 func bgzf(t testing.TB, b []byte, r *rand.Rand) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -134,8 +134,8 @@ func closed(t testing.TB, w io.WriteCloser, b []byte, out *bytes.Buffer) []byte 
 	return out.Bytes()
 }
 
-// encoders for zstd, which are expensive to make: with and without checksums, with and without windows, fast and
-// slow.
+// encoders are zstd encoders, pooled since they are expensive to create: with and without checksums, with and without
+// windows, fast and slow.
 var encoders [8]sync.Pool
 
 func zstded(t testing.TB, b []byte, r *rand.Rand) []byte {
@@ -163,8 +163,8 @@ func skippable(b []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32([]byte("\x5e\x2a\x4d\x18"), uint32(len(b))), b...)
 }
 
-// xzDict is the dictionary for blocks of at most n bytes. Each block costs both ends its memory, and the library
-// mishandles one that is smaller than its block.
+// xzDict returns the dictionary size for blocks of at most n bytes. Each block costs both sides that much memory, and
+// the library mishandles a dictionary that is smaller than its block.
 func xzDict(n int) int {
 	if n < 1<<16 {
 		return 1 << 16
@@ -172,7 +172,7 @@ func xzDict(n int) int {
 	return 1 << 20
 }
 
-// xzed is a stream of one or more blocks, with or without padding behind it.
+// xzed returns a stream of one or more blocks, with or without padding at the end.
 func xzed(t testing.TB, b []byte, r *rand.Rand) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -187,7 +187,7 @@ func xzed(t testing.TB, b []byte, r *rand.Rand) []byte {
 	return append(closed(t, w, b, &out), make([]byte, 4*(r.IntN(5)/4))...)
 }
 
-// pzstded is a frame preceded by one that states its size.
+// pzstded returns a frame preceded by one that states its size.
 func pzstded(t testing.TB, b []byte, r *rand.Rand) []byte {
 	t.Helper()
 	p := zstded(t, b, r)
@@ -202,7 +202,7 @@ func randomBytes(r *rand.Rand, n int) []byte {
 	return b
 }
 
-// mixedBytes is n bytes of random, constant and text-like runs.
+// mixedBytes returns n bytes of random, constant and text-like runs.
 func mixedBytes(r *rand.Rand, n int) (b []byte) {
 	for len(b) < n {
 		m := r.IntN(5000)
@@ -220,7 +220,7 @@ func mixedBytes(r *rand.Rand, n int) (b []byte) {
 	return b[:n]
 }
 
-// compressed is a packed that reads b in pieces.
+// compressed returns a packed that reads b in pieces.
 func compressed(ctx context.Context, b []byte, pool *source.Pool) *packed {
 	head := b[:min(len(b), source.BlockSize)]
 	return &packed{left: slices.Clone(head), from: source.ReadRegion(ctx, bytes.NewReader(b), "f", int64(len(head)), int64(len(b)), pool, 3)}
@@ -234,7 +234,7 @@ func all(in *packed, d io.ReadCloser) ([]byte, error) {
 		n, err := fill(buf, d)
 		out = append(out, buf[:n]...)
 		if err = in.explain(err); err != nil {
-			_ = d.Close() // has no error of its own
+			_ = d.Close() // returns no error of its own
 			if err == io.EOF {
 				err = nil
 			}
@@ -243,7 +243,7 @@ func all(in *packed, d io.ReadCloser) ([]byte, error) {
 	}
 }
 
-// decoded decodes b. Damage must lie in it, and every buffer must come back.
+// decoded decodes b. Any damage found must be inside b, and every buffer must be returned.
 func decoded(t testing.TB, kind source.Kind, b []byte) (got []byte, err error) {
 	t.Helper()
 	pool := source.NewPool(8, 1024)
@@ -269,8 +269,8 @@ func decoded(t testing.TB, kind source.Kind, b []byte) (got []byte, err error) {
 	return got, err
 }
 
-// TestDecoded: what was packed comes out, of all parts of a file; a file that is truncated inside a part, or that
-// something follows, is damaged.
+// TestDecoded: decoding restores the packed bytes from all parts of a file; a file truncated inside a part, or with
+// trailing bytes, is damaged.
 func TestDecoded(t *testing.T) {
 	for _, w := range packers {
 		t.Run(w.name, func(t *testing.T) {
@@ -302,7 +302,7 @@ func TestDecoded(t *testing.T) {
 	}
 }
 
-// TestCutInOnePart: no truncation of a file of one part is taken for its end.
+// TestCutInOnePart: no truncation of a file of one part passes for its end.
 func TestCutInOnePart(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	b := mixedBytes(r, 700)
@@ -317,7 +317,7 @@ func TestCutInOnePart(t *testing.T) {
 	}
 }
 
-// FuzzDecoded damages archives: what comes out without an error is what was packed, as far as there are checksums.
+// FuzzDecoded damages archives: output without an error is the packed data, as far as there are checksums.
 func FuzzDecoded(f *testing.F) {
 	for i := range 40 {
 		f.Add(uint64(i), uint16(i*500), uint16(i*1000%20_000*(i%2)), uint8(i%4), uint8(i))
@@ -332,11 +332,11 @@ func FuzzDecoded(f *testing.F) {
 		if cut > 0 {
 			p = p[:max(len(p)-int(cut)%len(p), 1)]
 		}
-		_, _ = decoded(t, w.kind, p) // checks
+		_, _ = decoded(t, w.kind, p) // does the checks
 	})
 }
 
-// TestGzipEndsInName: Go's own reader takes that for the end of the file.
+// TestGzipEndsInName: a truncated header is damage; Go's own reader takes it for the end of the file.
 func TestGzipEndsInName(t *testing.T) {
 	one := bgzf(t, []byte("data"), nil)
 	cut := append(slices.Clone(one), "\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03na"...)
@@ -347,8 +347,8 @@ func TestGzipEndsInName(t *testing.T) {
 	}
 }
 
-// TestUnpackedAhead: decoding continues while the reader waits, until the buffers are full, and can be closed at
-// any time.
+// TestUnpackedAhead: decoding continues while the reader waits, until the buffers are full, and can be closed at any
+// time.
 func TestUnpackedAhead(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
 	data := randomBytes(r, 20<<20)
@@ -390,7 +390,7 @@ func TestUnpackedAhead(t *testing.T) {
 	}
 }
 
-// TestUnpackedSourceFails: an error of the source is reported as it is.
+// TestUnpackedSourceFails: an error of the source is reported unchanged.
 func TestUnpackedSourceFails(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 12))
 	for _, w := range append(slices.Clone(packers), packer{"bzip2", source.TarBzip2, program("bzip2", "-1")}) {
@@ -418,11 +418,11 @@ func TestBzip2Damage(t *testing.T) {
 	pack := program("bzip2", "-1")
 	p := append(pack(t, data, r), pack(t, data, r)...)
 	sum := slices.Clone(p)
-	sum[len(sum)-3] ^= 1 // the checksum of all blocks, at whatever bit it begins
+	sum[len(sum)-3] ^= 1 // the checksum of all blocks, whatever bit it begins at
 	for _, c := range []struct {
 		name string
 		p    []byte
-		want string // in the error
+		want string // part of the error
 		cut  bool
 	}{
 		{"two streams", p, "", false},
@@ -472,7 +472,7 @@ func unpackAll(t testing.TB, kind source.Kind, p []byte) (n int, sum uint32) {
 	}
 }
 
-// TestUnpackPrograms decodes the output of programs.
+// TestUnpackPrograms decodes archives written by programs.
 func TestUnpackPrograms(t *testing.T) {
 	data := mixedBytes(rand.New(rand.NewPCG(18, 18)), 1<<20)
 	for _, w := range programPackers {
@@ -495,7 +495,7 @@ var programPackers = []packer{
 	{"pbzip2", source.TarBzip2, program("pbzip2", "-c", "-p2")},
 }
 
-// BenchmarkUnpack is the rate of each format.
+// BenchmarkUnpack measures the rate of each format.
 func BenchmarkUnpack(b *testing.B) {
 	data := mixedBytes(rand.New(rand.NewPCG(19, 19)), 48<<20)
 	for _, w := range programPackers {

@@ -14,20 +14,20 @@ type Found struct {
 	Kind source.Kind
 	Path string // symbolic links resolved
 	Info source.Info
-	Head []byte // the first block of an archive, so that it is not read again
+	Head []byte // the first block of an archive, so that it is not read twice
 }
 
 // magics are the first bytes of archives other than plain tars.
 var magics = []struct {
 	magic string
-	kind  source.Kind // "" is not supported
+	kind  source.Kind // "": not supported
 	is    string      // for the message
 }{
 	{"\x1f\x8b", source.TarGzip, ""}, {"\x28\xb5\x2f\xfd", source.TarZstd, ""}, {"\xfd7zXZ\x00", source.TarXz, ""}, {"BZh", source.TarBzip2, ""},
 	{"PK\x03\x04", source.Zip, ""}, {"PK\x05\x06", source.Zip, ""}, {"PK\x07\x08", "", "a part of a multi-disk zip archive"},
 }
 
-// Detect determines the kind of source at path, and refuses what cannot be one.
+// Detect determines the kind of the source at path, and refuses a path that cannot be a source.
 func Detect(fs source.FS, path string) (Found, error) {
 	path, info, err := source.Resolve(fs, path)
 	if err != nil {

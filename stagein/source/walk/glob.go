@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// MaxGlob is how many paths a pattern may match.
+// MaxGlob bounds the paths that a pattern may match.
 const MaxGlob = 100_000
 
 // IsPattern reports whether p may match several paths: it contains a wildcard or a range {00..99}.

@@ -12,29 +12,29 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Several nodes list a tree together: one walks, and hands names to the others (Remote) while all its own workers
-// are busy. What a remote does not answer, for whatever reason, the walking node looks at itself, so that it alone
-// decides what is wrong with the source and which names are hard links (device numbers differ between nodes). A
-// remote that sees a directory with another modification time does not list it: its cache is stale, or something is
-// not mounted there. Therefore a directory is listed by another node than the one that found it.
+// Several nodes list a tree together: one walks, and sends names to the others (Remote) while all its own workers are
+// busy. The walking node stats every name that a remote does not answer, so that it alone decides which errors the
+// source has and which names are hard links (device numbers differ between nodes). A remote that sees another
+// modification time of a directory does not list it: its cache is stale, or a filesystem is not mounted there.
+// Therefore a directory is listed by another node than the one that found it.
 
 const (
 	// remoteBatch is how many names are sent in one request.
 	remoteBatch = 64
-	// requestsPerRemote is how many requests a remote has at a time.
+	// requestsPerRemote is how many requests a remote has in flight.
 	requestsPerRemote = 4
-	// serveWorkers is how many names a remote looks at concurrently for one request.
+	// serveWorkers is how many names of one request a remote stats concurrently.
 	serveWorkers = 8
 	// maxServed is the size limit of a directory that a remote lists, in names.
 	maxServed = 1024
 )
 
-// Request asks a remote to look at names in a directory, or to list the directory if there are no names.
+// Request asks a remote to stat names in a directory, or to list the directory if there are no names.
 type Request struct {
 	Root  source.Name   `json:"root"`
 	Dir   source.Name   `json:"dir,omitempty"` // relative to Root
 	Names []source.Name `json:"names,omitempty"`
-	// Mtime is the modification time of a directory that is to be listed.
+	// Mtime is the modification time of a directory to be listed.
 	Mtime metadata.Time `json:"mtime,omitempty"`
 }
 
@@ -46,7 +46,7 @@ func requestFor(root, dir string, names []string) Request {
 	return s
 }
 
-// Reply is what a remote saw, and the names that it leaves to the walking node.
+// Reply holds the entries that a remote found, and the names that it leaves to the walking node.
 type Reply struct {
 	Items []source.Item `json:"items,omitempty"`
 	Left  []source.Name `json:"left,omitempty"`
@@ -55,7 +55,7 @@ type Reply struct {
 	Unread bool `json:"unread,omitempty"`
 }
 
-// Remote sends a request to another node.
+// Remote sends a request to another node and returns its reply.
 type Remote func(ctx context.Context, s Request) (Reply, error)
 
 // Serve answers a request of another node.
@@ -94,7 +94,7 @@ func (s Request) Serve(ctx context.Context, fs source.FS) (Reply, error) {
 	return seen, nil
 }
 
-// list returns the names in the directory, if this node sees the directory that is meant.
+// list returns the names in the directory, if this node sees the same state of it as the walking node.
 func (s *Request) list(fs source.FS) (names []string, ok bool) {
 	dir := join(string(s.Root), string(s.Dir))
 	info, err := fs.Lstat(dir)
@@ -133,10 +133,10 @@ type remote struct {
 	n    int // index in Config.Remotes, or thisNode
 }
 
-// thisNode is the node that walks.
+// thisNode stands for the walking node.
 const thisNode = -1
 
-// tryRemote hands a request to a remote that is free and is not by.
+// tryRemote sends a request to a free remote other than by.
 func (w *walker) tryRemote(s Request, by int) bool {
 	select {
 	case o := <-w.remotes:
@@ -152,7 +152,7 @@ func (w *walker) tryRemote(s Request, by int) bool {
 }
 
 // ask sends a request, and continues with the reply once a local worker is free. A remote that fails gets fewer
-// requests from then on.
+// requests afterwards.
 func (w *walker) ask(o remote, s Request) error {
 	seen, err := o.send(w.ctx, s)
 	if err == nil {

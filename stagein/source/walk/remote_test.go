@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// lookedTree is a tree with a large directory, deep ones, hard links across several of them, and odd names.
+// lookedTree creates a tree with a large directory, deep ones, hard links across several of them, and odd names.
 func lookedTree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,7 +49,7 @@ func lookedTree(t *testing.T) string {
 	return dir
 }
 
-// answers is a remote like another process: requests and replies pass through JSON.
+// answers returns a remote that acts like another process: requests and replies pass through JSON.
 func answers(asked *atomic.Int64) Remote {
 	return func(ctx context.Context, s Request) (seen Reply, err error) {
 		asked.Add(1)
@@ -72,7 +72,7 @@ func answers(asked *atomic.Int64) Remote {
 	}
 }
 
-// TestWalkWithRemotes: with the help of remotes a walk finds what it finds alone, whatever they answer.
+// TestWalkWithRemotes: a walk with remotes finds the same items as alone, whatever the remotes reply.
 func TestWalkWithRemotes(t *testing.T) {
 	dir := lookedTree(t)
 	want, err := tree(context.Background(), source.OS{}, dir, 4)
@@ -154,7 +154,7 @@ func TestWalkWithRemotesNames(t *testing.T) {
 	}
 }
 
-// emptyFS has a directory that is empty, as if a filesystem were not mounted.
+// emptyFS shows a directory as empty, as if a filesystem were not mounted.
 type emptyFS struct {
 	source.FS
 	dir string
@@ -175,7 +175,7 @@ func (f emptyFS) ReadDir(path string) ([]string, error) {
 	return f.FS.ReadDir(path)
 }
 
-// TestWalkWithRemotesElsewhere: a remote's different directory is not taken for the local one.
+// TestWalkWithRemotesElsewhere: a walk does not mistake a remote's different directory for the local one.
 func TestWalkWithRemotesElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	const n = 12
@@ -194,7 +194,7 @@ func TestWalkWithRemotesElsewhere(t *testing.T) {
 		return s.Serve(ctx, fs)
 	}
 	cfg := Config{FS: source.OS{}, Root: dir, Workers: 1, Remotes: []Remote{answers(&asked), o, answers(&asked)}}
-	for wrong.Load() == 0 { // until it is requested
+	for wrong.Load() == 0 { // until the remote gets a request
 		items, err := cfg.Run(context.Background())
 		if want := 1 + n + n*n*2; err != nil || len(items) != want {
 			t.Fatalf("%d items of %d, %v", len(items), want, err)
@@ -212,7 +212,7 @@ func (f *wideFS) look() {
 	n := f.now.Add(1)
 	for m := f.most.Load(); n > m && !f.most.CompareAndSwap(m, n); m = f.most.Load() {
 	}
-	time.Sleep(time.Millisecond) // on a bubble's clock
+	time.Sleep(time.Millisecond) // on the clock of the synctest bubble
 	f.now.Add(-1)
 }
 
@@ -233,7 +233,7 @@ func (f *wideFS) ReadDir(path string) ([]string, error) {
 	return names, nil
 }
 
-// TestWalkWithRemotesIsBounded: whatever continues with a remote's reply is one of the local workers.
+// TestWalkWithRemotesIsBounded: only the local workers continue with a remote's reply.
 func TestWalkWithRemotesIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var here, there wideFS
@@ -251,7 +251,7 @@ func TestWalkWithRemotesIsBounded(t *testing.T) {
 	})
 }
 
-// TestReplyCheck: what was not requested is no answer.
+// TestReplyCheck: items that were not requested are rejected.
 func TestReplyCheck(t *testing.T) {
 	file := func(p string) []source.Item { return []source.Item{{Path: p, Mode: source.TypeRegular | 0o600}} }
 	for name, n := range map[string]Reply{

@@ -17,8 +17,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// statBatch is how many names a worker looks at in a row. It bounds how long a directory belongs to one worker, for
-// which each name is a round trip.
+// statBatch is how many names a worker stats in a row. It bounds how long one worker holds a directory: each name is a
+// round trip.
 const statBatch = 16
 
 // Config configures a walk. Symbolic links are items and are never followed; further names of a file become hard
@@ -27,20 +27,20 @@ type Config struct {
 	FS      source.FS
 	Root    string
 	Workers int
-	// Paths limits the walk to these paths and what lies below them; nil is everything. Paths that do not exist are
-	// left out.
+	// Paths limits the walk to these paths and everything below them; nil: no limit. Paths that do not exist are left
+	// out.
 	Paths map[string]bool
-	// Select limits the walk; nil is everything. Excluded directories are not entered, and what cannot be staged is
+	// Select limits the walk; nil: no limit. Excluded directories are not entered, and an item that cannot be staged is
 	// ignored unless it is selected.
 	Select *source.Select
-	// Skip receives what cannot be read or staged and is left out; with a nil Skip the walk fails. It is called by
-	// one goroutine at a time.
+	// Skip receives each item that cannot be read or staged and is left out; with a nil Skip the walk fails. It is
+	// never called concurrently.
 	Skip func(path string, err error)
-	// Remotes look at names while all workers of this node are busy.
+	// Remotes stat names while all workers of this node are busy.
 	Remotes []Remote
 }
 
-// Run lists the tree as Tree does.
+// Run lists the tree below Root, sorted.
 func (c Config) Run(ctx context.Context) ([]source.Item, error) {
 	w := &walker{fs: c.FS, root: c.Root, sel: c.Select, skip: c.Skip, local: make(chan struct{}, max(c.Workers, 1)), remotes: make(chan remote, len(c.Remotes)*requestsPerRemote)}
 	w.g, w.ctx = errgroup.WithContext(ctx)
@@ -70,7 +70,7 @@ func (c Config) Run(ctx context.Context) ([]source.Item, error) {
 	return w.finish(), nil
 }
 
-// list looks at paths and at their parent directories.
+// list walks paths and their parent directories.
 func (w *walker) list(paths map[string]bool) error {
 	looked := make(map[string]bool)
 	var want []string
@@ -105,7 +105,7 @@ func (w *walker) list(paths map[string]bool) error {
 	return nil
 }
 
-// one looks at a listed path, and below it if whole is set.
+// one walks a listed path, and everything below it if whole is set.
 func (w *walker) one(rel string, whole bool) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (w *walker) one(rel string, whole bool) error {
 	return nil
 }
 
-// skipOrFail leaves an item out because of err, or returns the error.
+// skipOrFail leaves an item out because of err, or returns err if the walk has no Skip.
 func (w *walker) skipOrFail(rel string, err error) error {
 	var refused *source.RefusedError
 	if w.sel != nil && errors.As(err, &refused) && !w.sel.Wants(rel) {
@@ -144,7 +144,7 @@ func (w *walker) skipOrFail(rel string, err error) error {
 	return nil
 }
 
-// bare is err without the path that package os adds.
+// bare returns err without the path that package os adds.
 func bare(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -164,12 +164,12 @@ type fileID struct{ dev, ino uint64 }
 type walker struct {
 	fs      source.FS
 	root    string
-	sel     *source.Select // nil is everything
+	sel     *source.Select // nil: everything
 	g       *errgroup.Group
 	ctx     context.Context
 	skip    func(path string, err error) // may be nil; called with mu held
-	local   chan struct{}                // a token for each busy worker of this node
-	remotes chan remote                  // remotes that are free, once for each request that they may have
+	local   chan struct{}                // holds a token for each busy worker of this node
+	remotes chan remote                  // free remotes, each once for every further request that it may have
 
 	mu    sync.Mutex
 	items []entry // guarded by mu
@@ -189,7 +189,7 @@ func (w *walker) tryLocal(f func() error) bool {
 	return true
 }
 
-// try runs f on another worker if one is free, else right here.
+// try runs f on another worker if one is free, otherwise on this one.
 func (w *walker) try(f func() error) error {
 	if w.tryLocal(f) {
 		return nil
@@ -208,7 +208,7 @@ func (w *walker) dir(rel string) error {
 	return w.names(rel, names, true)
 }
 
-// names looks at names in a directory and below them, on this node or, if mayAsk is set, on a remote.
+// names walks names in a directory and everything below them, on this node or, if mayAsk is set, on a remote.
 func (w *walker) names(dir string, names []string, mayAsk bool) error {
 	if w.sel != nil {
 		names = slices.DeleteFunc(names, func(name string) bool { return w.sel.Excludes(below(dir, name)) })
@@ -230,7 +230,7 @@ func (w *walker) names(dir string, names []string, mayAsk bool) error {
 	return nil
 }
 
-// batch looks at names in a directory and below them.
+// batch walks names in a directory and everything below them.
 func (w *walker) batch(dir string, names []string) error {
 	items := make([]entry, 0, len(names))
 	for _, name := range names {
@@ -250,9 +250,9 @@ func (w *walker) batch(dir string, names []string) error {
 	return w.add(items, thisNode)
 }
 
-// add records what node by saw, and continues in the directories among it.
+// add records the entries that node by found, and walks the directories among them.
 func (w *walker) add(items []entry, by int) error {
-	if w.sel != nil { // a remote lists a directory whole
+	if w.sel != nil { // a remote lists a directory without the selection
 		items = slices.DeleteFunc(items, func(f entry) bool { return w.sel.Excludes(f.Path) })
 	}
 	w.mu.Lock()
@@ -274,7 +274,7 @@ func (w *walker) add(items []entry, by int) error {
 	return nil
 }
 
-// below is the path of a name in a directory.
+// below returns the path of a name in a directory.
 func below(dir, name string) string { return strings.TrimPrefix(dir+"/"+name, "/") }
 
 // look reads the attributes of rel below root.
@@ -306,7 +306,7 @@ func itemOf(rel string, info source.Info) source.Item {
 	return source.Item{Path: rel, Mode: info.Mode, UID: info.UID, GID: info.GID, Mtime: info.Mtime}
 }
 
-// finish sorts, and turns further names of a file into hard links.
+// finish sorts the items, and turns further names of a file into hard links.
 func (w *walker) finish() []source.Item {
 	slices.SortFunc(w.items, func(a, b entry) int { return strings.Compare(a.Path, b.Path) })
 	first := make(map[fileID]string)

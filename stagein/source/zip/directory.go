@@ -68,7 +68,7 @@ func Read(f io.ReaderAt, name string, size int64, head []byte, leave func(member
 	return x, nil
 }
 
-// tail is the end of an archive, from off on. It is read backwards.
+// tail is the end of an archive, from off. It is read backwards.
 type tail struct {
 	f         io.ReaderAt
 	name      string
@@ -99,7 +99,7 @@ func (t *tail) back(off int64) error {
 
 func (t *tail) from(off int64) []byte { return t.b[off-t.off:] }
 
-// endRecord is the end-of-central-directory record: where the directory is.
+// endRecord is the end-of-central-directory record, which locates the directory.
 type endRecord struct {
 	disk, dirDisk, here, all, size, off uint64
 	end                                 int64 // where the directory must end
@@ -219,8 +219,8 @@ func (x *Index) parse(b []byte, n int, leave func(string, error) bool) error {
 	return nil
 }
 
-// check sorts the items and refuses overlaps and duplicate names. If leave allows a duplicate, the last one is
-// kept, but a directory before a file.
+// check sorts the items and refuses overlaps and duplicate names. If leave allows a duplicate, the last one is kept,
+// but a directory in preference to a file.
 func (x *Index) check(leave func(string, error) bool) error {
 	slices.SortStableFunc(x.Items, func(a, b source.Item) int { return cmp.Compare(a.Off, b.Off) })
 	for i := range x.Items {
@@ -326,8 +326,8 @@ func extras(b []byte, f func(id uint16, data []byte) bool) {
 	}
 }
 
-// memberName is the name of an entry: the UTF-8 from an extra field if it belongs to the same name, else the raw
-// bytes.
+// memberName returns the name of an entry: the UTF-8 from an extra field if it belongs to the same name, otherwise the
+// raw bytes.
 func memberName(raw, extra []byte) string {
 	name := string(raw)
 	extras(extra, func(id uint16, b []byte) bool {

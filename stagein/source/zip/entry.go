@@ -29,7 +29,7 @@ func (e entry) raw() []byte   { return e.b[entrySize:e.nameEnd()] }
 func (e entry) extra() []byte { return e.b[e.nameEnd():e.extraEnd()] }
 func (e entry) name() string  { return memberName(e.raw(), e.extra()) }
 
-// item makes the item. With an error, it has what a message needs.
+// item builds the item. If it returns an error, the item has the fields that a message needs.
 func (e entry) item() (it source.Item, err error) {
 	b := e.b
 	it.Zip = source.ZipMember{Method: u16(b[10:]), CRC: u32(b[16:]), Name: crc32.ChecksumIEEE(e.raw())}
@@ -140,7 +140,7 @@ func (e entry) check(it *source.Item, name string) error {
 	return nil
 }
 
-// mtime is the time from the most precise field. An MS-DOS time, which has no zone, is taken as UTC.
+// mtime returns the time from the most precise field. An MS-DOS time, which has no zone, is taken as UTC.
 func (e entry) mtime() metadata.Time {
 	date, clock := u16(e.b[14:]), u16(e.b[12:])
 	t := metadata.TimeOf(time.Date(int(date>>9)+1980, time.Month(date>>5&0xf), int(date&0x1f), int(clock>>11), int(clock>>5&0x3f), int(clock&0x1f)*2, 0, time.UTC))
