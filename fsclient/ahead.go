@@ -14,37 +14,37 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Small files of other nodes that are read one after the other, in an order of their directory, are opened and read ahead: by
-// one call to their home, and one to each node that has some of them. They are idle until a process opens them. What was read
-// is the content of a file as long as its attributes are leased without a change since: its home recalls them before it
-// acknowledges a change, as for the pages that the kernel keeps.
+// Small files of other nodes that are read one after the other, in an order of their directory, are opened and read
+// ahead: by one call to their home, and one call to each node that stores some of them. They are idle until a process
+// opens them. The content read ahead is valid as long as the file's attributes are leased and unchanged: the home
+// recalls them before it acknowledges a change, as it does for the pages that the kernel caches.
 
 const (
 	// maxAhead is the size of the largest file that is read ahead.
 	maxAhead = 64 << 10
-	// maxBatch and maxContents bound what is read ahead at once, and what is kept, in bytes.
+	// maxBatch bounds the bytes read ahead at once, maxContents the bytes kept.
 	maxBatch    = 1 << 20
 	maxContents = 16 << 20
-	// aheadWait bounds how long a reader waits for the files after its own. If that is not enough, nothing is read ahead for
-	// the time aheadPause.
+	// aheadWait bounds how long a reader waits for the files after its own. If that is not enough, read-ahead stops for
+	// aheadPause.
 	aheadWait  = time.Second
 	aheadPause = 10 * time.Second
 )
 
-// ahead is what a client reads ahead.
+// ahead is the read-ahead state of a client.
 type ahead struct {
 	kept   atomic.Int64 // bytes of contents
 	paused atomic.Int64 // until then, as a metadata.Time
 }
 
-// content is all of a file, as it was at a time.
+// content is the whole content of a file at one version.
 type content struct {
 	data    []byte
 	ctime   metadata.Time
 	session metadata.LeaseSession // of the lease on the attributes
 }
 
-// fromAhead reads from the content of f.
+// fromAhead reads from the content of f that was read ahead; ok is false if there is none or it is not current.
 func (f *File) fromAhead(p []byte, off int64) (n int, ok bool) {
 	x := f.content.Load()
 	if x == nil {
@@ -52,19 +52,19 @@ func (f *File) fromAhead(p []byte, off int64) (n int, ok bool) {
 	}
 	a, session := f.c.leases.Leased(f.ino)
 	f.mu.Lock()
-	known := f.known() // a version that an open has seen: its recall may be on the way
+	known := f.known() // an open may have seen a newer version, whose recall is still in flight
 	current := f.gen == 0 && session == x.session && a.Ctime == x.ctime && known.Ctime == x.ctime && known.Size == int64(len(x.data))
 	f.mu.Unlock()
 	if current && off < int64(len(x.data)) {
 		n = copy(p, x.data[off:])
 	}
-	if !current || off+int64(n) == int64(len(x.data)) { // the kernel has it
+	if !current || off+int64(n) == int64(len(x.data)) { // at the end the kernel has it all
 		f.forgetContent()
 	}
 	return n, current
 }
 
-// forgetContent is called also when f is closed.
+// forgetContent drops the content read ahead. It is also called when f is closed.
 func (f *File) forgetContent() {
 	if x := f.content.Swap(nil); x != nil {
 		f.c.ahead.kept.Add(-int64(len(x.data)))
@@ -78,15 +78,15 @@ type aheadRead struct {
 	nodes map[metadata.NodeID][]aheadFile
 }
 
-// aheadFile is a file whose content is to be read.
+// aheadFile is a file in a batch, with the range to read and the content to fill.
 type aheadFile struct {
 	file *File
 	is   content
 	at   datapath.RangeRead
 }
 
-// readAhead is called when the first bytes of f are read, of which order has the attributes a. It reads f too if it reads
-// others.
+// readAhead is called when the first bytes of f are read; f has the attributes a and the stripe order. If it reads
+// other files ahead, it reads f with them.
 func readAhead(ctx context.Context, f *File, a *metadata.Attr, order []metadata.NodeID) {
 	c := f.c
 	if a.Size > maxAhead || f.ino.Sealed() || f.ino.Home() == c.cfg.Self {
@@ -105,7 +105,7 @@ func readAhead(ctx context.Context, f *File, a *metadata.Attr, order []metadata.
 	done := make(chan struct{})
 	c.wg.Go(func() {
 		defer close(done)
-		defer b.release() // not before the home has answered: what it opens is reported as closed later
+		defer b.release() // not before the home has answered: the files it opens are reported as closed later
 		b.run()
 	})
 	ctx, cancel := context.WithTimeout(ctx, aheadWait)
@@ -128,15 +128,15 @@ func (b *aheadRead) run() {
 	}
 }
 
-// pause reads nothing ahead for a while.
+// pause stops read-ahead for aheadPause.
 func (b *aheadRead) pause(err error) {
-	b.c.cfg.Log.WithError(err).WithField("inode", b.files[0].ino.String()).Debug("files after this one not read ahead")
+	b.c.cfg.Log.WithError(err).WithField("inode", b.files[0].ino.String()).Debug("read-ahead of the following files failed")
 	b.c.ahead.paused.Store(int64(metadata.TimeOf(b.c.cfg.Now().Add(aheadPause))))
 }
 
 func (b *aheadRead) use(ino metadata.Ino) { b.files = append(b.files, b.c.files.acquire(b.c, ino)) }
 
-// choose takes as many of next as there is room for.
+// choose adds as many of next as there is room for.
 func (b *aheadRead) choose(next []metadata.Attr) {
 	home, room := b.files[0].ino.Home(), min(maxBatch, maxContents-b.c.ahead.kept.Load())
 	for _, a := range next {
@@ -156,7 +156,7 @@ func (b *aheadRead) release() {
 	}
 }
 
-// open opens those that are not open at their home, by one call. The home leaves out what another node has open.
+// open opens, by one call, the files not yet open at their home. The home leaves out files open on another node.
 func (b *aheadRead) open(ctx context.Context) error {
 	var ask []metadata.OpenAhead
 	type asked struct {
@@ -199,8 +199,8 @@ func (b *aheadRead) open(ctx context.Context) error {
 	return nil
 }
 
-// openedAhead notes that the home knows that f is open, with the attributes a. Alone stays false: others may open it before
-// a process here does.
+// openedAhead records that the home knows that f is open, with the attributes a. Alone stays false: other nodes may
+// open f before a process here does.
 func (f *File) openedAhead(a metadata.Attr, run metadata.Run, recalls uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -213,7 +213,7 @@ func (f *File) openedAhead(a metadata.Attr, run metadata.Run, recalls uint64) {
 	}
 }
 
-// read reads what other nodes have, by one call to each.
+// read reads the files from the nodes that have them, by one call to each node.
 func (b *aheadRead) read(ctx context.Context) error {
 	for _, f := range b.files {
 		if f.content.Load() == nil {
@@ -227,7 +227,7 @@ func (b *aheadRead) read(ctx context.Context) error {
 	return g.Wait()
 }
 
-// place finds where f is to be read, if its attributes are leased and those that it was opened with.
+// place finds the node to read f from, if its attributes are leased and unchanged since it was opened.
 func (b *aheadRead) place(f *File) {
 	leased, session := b.c.leases.Leased(f.ino)
 	f.mu.Lock()
@@ -254,7 +254,7 @@ func (b *aheadRead) readFrom(ctx context.Context, node metadata.NodeID, files []
 	}
 	for i, f := range files {
 		if rs[i].Err != nil {
-			continue // as of a hole; its reader asks again
+			continue // a hole, for example; its reader asks again
 		}
 		f.is.data = slices.Clone(rs[i].Data)
 		if f.file.content.CompareAndSwap(nil, &f.is) {

@@ -62,7 +62,7 @@ func (d countedData) ReadMany(ctx context.Context, rs []datapath.RangeRead, buf 
 	return nil
 }
 
-// smallFiles is a directory on node 0, which made n files, and a client of node 1 that counts its calls to other nodes.
+// smallFiles creates n files in a directory on node 0, and a client on node 1 that counts its calls to other nodes.
 func smallFiles(t *testing.T, n int) (j *job, writer, reader *fsclient.Client, dir metadata.Ino, calls *atomic.Int64) {
 	t.Helper()
 	j = newJob(t, 3)
@@ -83,7 +83,7 @@ func smallFiles(t *testing.T, n int) (j *job, writer, reader *fsclient.Client, d
 	return j, writer, reader, dir, calls
 }
 
-// begin reads the first files, so that others are read ahead.
+// begin reads the first files, so that the next ones are read ahead.
 func begin(t *testing.T, c *fsclient.Client, dir metadata.Ino) {
 	t.Helper()
 	for i := range first {
@@ -91,10 +91,10 @@ func begin(t *testing.T, c *fsclient.Client, dir metadata.Ino) {
 	}
 }
 
-// first is how many files begin reads.
+// first is the number of files that begin reads.
 const first = 20
 
-// openRead looks the file i up, opens it, reads and closes it.
+// openRead looks up file i, opens it, reads it and closes it.
 func openRead(t *testing.T, c *fsclient.Client, dir metadata.Ino, i int) []byte {
 	t.Helper()
 	e, _, err := c.LookupLeased(ctx, dir, fmt.Sprint("f", i))
@@ -131,7 +131,7 @@ func TestSmallFilesInOrder(t *testing.T) {
 	}
 }
 
-// TestSmallFilesOfALargeDirectory: likewise in one of more entries than a home lists at once, whether it was listed or not.
+// TestSmallFilesOfALargeDirectory: the same for a directory that needs several listing requests, listed or not.
 func TestSmallFilesOfALargeDirectory(t *testing.T) {
 	const n, most = 2500, 600
 	for name, list := range map[string]bool{"after lookups": false, "after a listing": true} {
@@ -157,7 +157,7 @@ func TestSmallFilesOfALargeDirectory(t *testing.T) {
 	}
 }
 
-// TestReadAheadAndChanged: what is changed elsewhere after it was read ahead, and before it is opened, is read anew.
+// TestReadAheadAndChanged: a file that another node changes between its read-ahead and its open is read again.
 func TestReadAheadAndChanged(t *testing.T) {
 	const n = 60
 	_, writer, c, dir, _ := smallFiles(t, n)
@@ -168,7 +168,7 @@ func TestReadAheadAndChanged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := c.Open(ctx, e.Ino) // so that it is not idle
+		f, err := c.Open(ctx, e.Ino) // keeps it from being idle
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func TestReadAheadAndChanged(t *testing.T) {
 	}
 }
 
-// TestReadAheadAndWritten: what this node writes to a file that was read ahead is read.
+// TestReadAheadAndWritten: a reader sees what this node writes to a file that was read ahead.
 func TestReadAheadAndWritten(t *testing.T) {
 	const n = 60
 	_, _, c, dir, _ := smallFiles(t, n)
@@ -211,8 +211,8 @@ func TestReadAheadAndWritten(t *testing.T) {
 	}
 }
 
-// TestReadAheadAndRecalledLate: an open that has seen a change made elsewhere reads it, also when the recall of the lease is
-// still on its way.
+// TestReadAheadAndRecalledLate: an open that saw a change by another node reads that change, even if the lease recall
+// is still in flight.
 func TestReadAheadAndRecalledLate(t *testing.T) {
 	const n = 60
 	_, writer, c, dir, _ := smallFiles(t, n)
@@ -226,7 +226,7 @@ func TestReadAheadAndRecalledLate(t *testing.T) {
 		if err := writer.WriteFile(ctx, *e.Attr, want, 0); err != nil {
 			t.Fatal(err)
 		}
-		f, err := c.OpenToMap(ctx, e.Ino) // which always asks the home
+		f, err := c.OpenToMap(ctx, e.Ino) // always asks the home
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +240,7 @@ func TestReadAheadAndRecalledLate(t *testing.T) {
 	}
 }
 
-// slowHome answers an OpenAhead when it may, and counts the files that are closed before.
+// slowHome delays its reply to OpenAhead until it is allowed, and counts the files closed before that.
 type slowHome struct {
 	countedHome
 	may    chan struct{}
@@ -261,8 +261,8 @@ func (h slowHome) Closed(ctx context.Context, by metadata.Holder, files []metada
 	return h.countedHome.Closed(ctx, by, files)
 }
 
-// TestReadAheadOfASlowHome: a reader does not wait for long, and no file that is being opened ahead is reported as closed, as
-// the home could open it afterwards, for ever.
+// TestReadAheadOfASlowHome: a reader does not wait for long, and a file that is being opened ahead is not reported as
+// closed, since the home might open it afterwards, for ever.
 func TestReadAheadOfASlowHome(t *testing.T) {
 	const n = 60
 	j, _, _, dir, calls := smallFiles(t, n)
@@ -272,7 +272,7 @@ func TestReadAheadOfASlowHome(t *testing.T) {
 	if _, _, err := c.GetattrLeased(ctx, dir); err != nil {
 		t.Fatal(err)
 	}
-	for i := range n { // all are read, whatever becomes of what is read ahead
+	for i := range n { // all are read, with or without read-ahead
 		if got := openRead(t, c, dir, i); !bytes.Equal(got, pattern(3000+i)) {
 			t.Fatalf("file %d: %d bytes, not those that were written", i, len(got))
 		}
@@ -283,7 +283,7 @@ func TestReadAheadOfASlowHome(t *testing.T) {
 	close(home.may)
 }
 
-// TestReadAheadAndUnlinked: files that were read ahead and are unlinked elsewhere do not keep their space.
+// TestReadAheadAndUnlinked: files that were read ahead and that another node unlinked release their space.
 func TestReadAheadAndUnlinked(t *testing.T) {
 	const n = 60
 	j, writer, c, dir, _ := smallFiles(t, n)

@@ -13,26 +13,25 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// syncPatience bounds how long fsync waits for the appends of other nodes that
-// come before. It is longer than it takes to give up a node that hangs.
+// syncPatience bounds how long fsync waits for earlier appends of other nodes. It is longer than it takes to give up a
+// node that hangs.
 const syncPatience = 45 * time.Second
 
-// settleAfter is how soon the home hears that an append is complete, if no other
-// append says so.
+// settleAfter is the delay after which the home is informed that an append is complete, if no later append reports it
+// first.
 const settleAfter = 10 * time.Millisecond
 
-// appending is the appends of this node to a File.
+// appending is the state of this node's appends to a File.
 type appending struct {
-	turn           wait.Mutex // of the append or truncate in flight
+	turn           wait.Mutex // held by the append or truncate in flight
 	appends.Client            // under File.mu
-	last           time.Time  // under File.mu: when the last one was complete
-	alone          time.Time  // under File.mu: until then they may be buffered
-	recalls        uint64     // under File.mu: how often a home has ended that
+	last           time.Time  // under File.mu: when the last append was complete
+	alone          time.Time  // under File.mu: appends may be buffered until this time
+	recalls        uint64     // under File.mu: counts how often a home has ended that
 }
 
-// Append writes p at the end of the file, wherever that is: no other append, on any
-// node, gets any of that place, and no reader sees zeros there meanwhile. With an error
-// the first n bytes are written.
+// Append writes p at the end of the file, wherever that is: no other append, on any node, gets any part of that range,
+// and no reader sees zeros there meanwhile. With an error the first n bytes are written.
 func (f *File) Append(ctx context.Context, p []byte) (n int, err error) {
 	if f.ino.Sealed() {
 		return 0, readOnly(f.ino)
@@ -46,7 +45,7 @@ func (f *File) Append(ctx context.Context, p []byte) (n int, err error) {
 	return f.appendNow(ctx, p)
 }
 
-// appendNow is Append without a drain of the buffer.
+// appendNow is Append without draining the buffer first.
 func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	if err := f.app.turn.Lock(ctx); err != nil {
 		return 0, fmt.Errorf("append to %v: %w", f.ino, err)
@@ -65,13 +64,13 @@ func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	return n, err
 }
 
-// Refresh asks the home for the attributes, so that Read knows the size of now.
+// Refresh asks the home for the attributes, so that Read knows the current size.
 func (f *File) Refresh(ctx context.Context) error {
 	_, err := f.refresh(ctx)
 	return err
 }
 
-// reserve asks the home for the place of n bytes.
+// reserve asks the home for a range of n bytes.
 func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
 	seq := f.c.files.nextSeq() // takes fileTable.mu, never under f.mu
 	f.mu.Lock()
@@ -94,28 +93,28 @@ func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
 	}
 }
 
-// isAlone reports whether no other node has the file open, or its home will recall it before that happens.
+// isAlone reports whether no other node has the file open and its home will recall that state before one does.
 func (f *File) isAlone() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.c.cfg.Now().Before(f.app.alone)
 }
 
-// endAlone notes that another node may have the file open, whatever earlier requests are answered; f.mu is held.
+// endAlone records that another node may have the file open; answers to earlier requests no longer count. f.mu is held.
 func (f *File) endAlone() {
 	f.alone, f.app.alone = false, time.Time{}
 	f.app.recalls++
 }
 
-// learn takes attributes from an answer, unless a later answer has overtaken it: that
-// has a later st_ctime, or is longer by appends of other nodes. f.mu is held.
+// learn takes the attributes of an answer, unless it was overtaken by a later answer: one with a later st_ctime, or
+// with a larger size from appends of other nodes. f.mu is held.
 func (f *File) learn(a metadata.Attr) {
 	if a.Ctime >= f.attr.Ctime || a.Size > f.attr.Size {
 		f.attr = a
 	}
 }
 
-// written is how far the other writes of this node have gone; f.mu is held.
+// written returns the end of this node's unpublished writes other than appends; f.mu is held.
 func (f *File) written() int64 {
 	if f.dirty {
 		return f.end
@@ -123,8 +122,8 @@ func (f *File) written() int64 {
 	return 0
 }
 
-// appended ends an append of which n bytes were written at its place, in one call or in several: err is
-// that of one of them.
+// appended ends an append of which n bytes were written to its range, by one call or several; err is the error of one
+// of them.
 func (f *File) appended(nodes []metadata.NodeID, n int, err error, one bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,13 +136,13 @@ func (f *File) appended(nodes []metadata.NodeID, n int, err error, one bool) {
 	f.buffer.FlushSoon() // until the stored size covers it
 }
 
-// neverWritten reports whether err means that nothing was written, nor will be.
+// neverWritten reports whether err means that no bytes were written, nor will be.
 func neverWritten(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EHOSTDOWN)
 }
 
-// settleAppends tells the home that the appends of this node are complete, and waits a
-// moment for the appends of other nodes that come before them.
+// settleAppends reports to the home that the appends of this node are complete, and waits a moment for earlier appends
+// of other nodes.
 func (f *File) settleAppends(ctx context.Context) error {
 	f.mu.Lock()
 	unsettled := f.app.Unsettled()
@@ -155,9 +154,8 @@ func (f *File) settleAppends(ctx context.Context) error {
 	return err
 }
 
-// AwaitVisible waits until the stored size covers the appends of this node: a restarted
-// home knows only that of the appends of a dead node. A node that hangs in an earlier
-// append delays it until the node is given up.
+// AwaitVisible waits until the stored size covers the appends of this node: a restarted home knows only that size of
+// the appends of a dead node. A node that hangs in an earlier append delays it until that node is given up.
 func (f *File) AwaitVisible(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
@@ -175,8 +173,8 @@ func (f *File) AwaitVisible(ctx context.Context) error {
 	}
 }
 
-// settleInvisible tells the home which appends of this node are complete, without a wait for those of
-// other nodes that come before, and reports whether the stored size still does not cover them.
+// settleInvisible reports to the home which appends of this node are complete, without waiting for earlier appends of
+// other nodes. It reports whether the stored size still does not cover them.
 func (f *File) settleInvisible(ctx context.Context) (invisible bool, err error) {
 	if !f.invisible() {
 		return false, nil
@@ -191,8 +189,8 @@ func (f *File) invisible() bool {
 	return f.app.Invisible()
 }
 
-// settled tells the home which appends are complete, and takes its answer; with wait
-// that comes when everybody sees them, or after a moment.
+// settled reports to the home which appends are complete, and takes its answer. With wait the home answers when all
+// nodes see the appends, or after a moment.
 func (f *File) settled(ctx context.Context, wait bool) (q metadata.Append, pl metadata.Place, err error) {
 	f.mu.Lock()
 	q, reports := f.app.Settlement(f.ino, f.written()), f.app.Reports()
@@ -223,7 +221,7 @@ func (f *File) cutOff() {
 	f.app.Truncated()
 }
 
-// place makes one call to the home.
+// place makes one append call to the home.
 func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place, err error) {
 	s, err := f.c.nodes.Home(f.ino)
 	if err != nil {
@@ -250,8 +248,8 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 	return pl, f.missed(err)
 }
 
-// settleSoon makes the home learn soon that an append is complete; at once if the home
-// is this node, where that costs no call.
+// settleSoon reports soon to the home that an append is complete; at once if this node is the home, where the report
+// costs no call.
 func (f *File) settleSoon(ctx context.Context) {
 	c := f.c
 	if f.ino.Home() == c.cfg.Self {
@@ -264,7 +262,7 @@ func (f *File) settleSoon(ctx context.Context) {
 	c.appended.Set()
 }
 
-// settler tells homes of complete appends.
+// settler reports complete appends to their homes.
 type settler struct{ c *Client }
 
 // run settles appends until the client is closed.
@@ -275,8 +273,7 @@ func (s settler) run() {
 	})
 }
 
-// settleAll settles the files without an append in flight. No file waits for the home
-// of another one.
+// settleAll settles the files without an append in flight. No file waits for the home of another file.
 func (s settler) settleAll() {
 	c := s.c
 	files := c.files.takeUnsettled(func(f *File) bool {
@@ -290,7 +287,7 @@ func (s settler) settleAll() {
 			if err != nil {
 				c.cfg.Log.WithError(err).WithField("inode", f.ino.String()).Debug("end of an append not delivered to the file's home: retrying")
 			}
-			// Until it is delivered, later appends of other nodes stay invisible.
+			// Until the report is delivered, later appends of other nodes stay invisible.
 			again := err != nil && c.mayReturn(f.ino.Home(), err) && retry.Pause(c.ctx, againAfter)
 			if c.files.settledOnce(f, again); again {
 				c.appended.Set()

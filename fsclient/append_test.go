@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestPlaceOfLateAppendIsNotReused: of an append to two chunks, one write finds no space and the other may
-// still arrive. No later append gets that place.
+// TestPlaceOfLateAppendIsNotReused: one part of an append to two chunks fails with ENOSPC and the other may still
+// arrive. No later append gets that place.
 func TestPlaceOfLateAppendIsNotReused(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f, a, err := cs[0].CreateOpen(ctx, metadata.RootIno, "log", metadata.New{
@@ -55,7 +55,7 @@ func TestPlaceOfLateAppendIsNotReused(t *testing.T) {
 	closed(t, f)
 }
 
-// settledHome counts the requests about complete appends.
+// settledHome counts the requests that report complete appends.
 type settledHome struct {
 	*clienttest.Home
 	n atomic.Int64
@@ -68,9 +68,9 @@ func (h *settledHome) Append(ctx context.Context, by metadata.Holder, q metadata
 	return h.Home.Append(ctx, by, q)
 }
 
-// TestInvisibleAppendIsNotClean: an append that the stored size does not cover, because one of another node
-// before it is in flight, would lose its place with this process, which is the home. The home is asked until
-// it is covered, without a later call.
+// TestInvisibleAppendIsNotClean: an append beyond the stored size, because an earlier append by another node is in
+// flight, would lose its place with this process, which is the home. The home is asked until the stored size covers the
+// append, without a later call.
 func TestInvisibleAppendIsNotClean(t *testing.T) {
 	t.Parallel()
 	j, ms, _ := metered(t, 2)
@@ -107,8 +107,8 @@ func TestInvisibleAppendIsNotClean(t *testing.T) {
 	closed(t, g)
 }
 
-// TestRecallEndsBufferedAppends: when a home recalls a file, what was appended before is in the file before anything that
-// other nodes append, and later appends are not buffered, although a request of before the recall is answered after it.
+// TestRecallEndsBufferedAppends: when a home recalls a file, earlier appends reach the file before any append by
+// another node, and later ones are not buffered, even if a request sent before the recall is answered after it.
 func TestRecallEndsBufferedAppends(t *testing.T) {
 	j := newJob(t, 2)
 	h := &appendHome{Home: j.homes[0]}
@@ -128,7 +128,7 @@ func TestRecallEndsBufferedAppends(t *testing.T) {
 	must(t, 1)(w.Append(ctx, []byte("3")))
 	must(t, 1)(w.Append(ctx, []byte("4")))
 	g := open(t, other, a.Ino)
-	c.Recall(metadata.Recall{Home: a.Ino.Home(), Only: []metadata.Ino{a.Ino}}) // as the home does before an open returns
+	c.Recall(metadata.Recall{Home: a.Ino.Home(), Only: []metadata.Ino{a.Ino}}) // as before an open returns
 	must(t, 1)(g.Append(ctx, []byte("B")))
 	must(t, 1)(w.Append(ctx, []byte("5")))
 	must(t, 1)(g.Append(ctx, []byte("C")))
@@ -139,7 +139,7 @@ func TestRecallEndsBufferedAppends(t *testing.T) {
 	}
 }
 
-// TestRecallIsBusy: a home hears that what it recalls has not arrived yet.
+// TestRecallIsBusy: the reply to a recall reports to the home that the recalled data has not arrived yet.
 func TestRecallIsBusy(t *testing.T) {
 	t.Parallel()
 	_, ms, cs := metered(t, 2)
@@ -158,7 +158,7 @@ func TestRecallIsBusy(t *testing.T) {
 	closed(t, f)
 }
 
-// appendHome calls a function, once, before an Append is answered, and counts the places that were asked for.
+// appendHome calls a function once before it answers an Append, and counts the places requested.
 type appendHome struct {
 	*clienttest.Home
 	before atomic.Pointer[func()]

@@ -14,9 +14,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Backing opens the object on this node's disk that holds all of a file of a dataset,
-// byte for byte, so that the kernel can read it. It is nil if there is no such object:
-// the file is live, empty, on another node, or striped. The caller closes it.
+// Backing opens the object on this node's disk that holds all of a dataset file, byte for byte, so that the kernel can
+// read it. It returns nil if there is no such object: the file is live, empty, on another node, or striped. The caller
+// closes it.
 func (f *File) Backing() (*os.File, error) {
 	if !f.ino.Sealed() {
 		return nil, nil
@@ -27,7 +27,7 @@ func (f *File) Backing() (*os.File, error) {
 	return f.c.backing(f.ino, size, order)
 }
 
-// mayHave reports whether this node owns a whole file of a dataset, or has a replica.
+// mayHave reports whether this node owns a whole dataset file, or has a replica.
 func (c *Client) mayHave(ino metadata.Ino, order []metadata.NodeID) bool {
 	if len(order) != 1 || order[0] == c.cfg.Self || c.cfg.Replicas == nil {
 		return len(order) == 1 && order[0] == c.cfg.Self
@@ -43,8 +43,8 @@ type whole interface {
 	Unlink(ino metadata.Ino) error
 }
 
-// LinkIfWhole links the object that has all of a file of a dataset, byte for byte, if this node has
-// one (here), so that a kernel view finds it. A link that is there stays.
+// LinkIfWhole links the object that holds all of a dataset file, byte for byte, if this node has one (here), so that a
+// kernel view finds it. An existing link stays.
 func (c *Client) LinkIfWhole(ctx context.Context, a *metadata.Attr) (here bool, err error) {
 	store, order, err := linkable(ctx, c, a)
 	if store == nil || err != nil {
@@ -56,8 +56,8 @@ func (c *Client) LinkIfWhole(ctx context.Context, a *metadata.Attr) (here bool, 
 	return linkHere(ctx, c, store, a, order)
 }
 
-// RelinkWhole is c.LinkIfWhole for an object that may have changed or gone: if the file is not whole here, its
-// link goes. Mine says that this node owns the file as one object.
+// RelinkWhole is c.LinkIfWhole for an object that may have changed or been removed: if the file is not whole here, its
+// link is removed. mine reports that this node owns the file as one object.
 func RelinkWhole(ctx context.Context, c *Client, a *metadata.Attr) (mine, here bool, err error) {
 	store, order, err := linkable(ctx, c, a)
 	if store == nil || err != nil {
@@ -69,7 +69,7 @@ func RelinkWhole(ctx context.Context, c *Client, a *metadata.Attr) (mine, here b
 	return order[0] == c.cfg.Self, here, err
 }
 
-// linkable is the store in which a file may be whole, and the nodes that the file is on; nil if it cannot be.
+// linkable returns the store that may have the whole file, and the file's nodes; nil if it cannot be whole here.
 func linkable(ctx context.Context, c *Client, a *metadata.Attr) (whole, []metadata.NodeID, error) {
 	store, ok := c.cfg.LocalData.(whole)
 	if !ok || !a.Ino.Sealed() || a.Size == 0 || a.Layout.Kind == metadata.Overflow {
@@ -99,7 +99,7 @@ func linkHere(ctx context.Context, c *Client, store whole, a *metadata.Attr, ord
 	return true, nil
 }
 
-// backing opens the object that has all of a file of a dataset; nil if none has.
+// backing opens the object that holds all of a dataset file, or returns nil if there is none.
 func (c *Client) backing(ino metadata.Ino, size int64, order []metadata.NodeID) (*os.File, error) {
 	opener, ok := c.cfg.LocalData.(datapath.Opener)
 	if !ok || size == 0 || !c.mayHave(ino, order) {
@@ -123,7 +123,7 @@ func (c *Client) backing(ino metadata.Ino, size int64, order []metadata.NodeID) 
 	return nil, nil
 }
 
-// Advise has the kernel read a file of a dataset ahead, if it is whole on this node.
+// Advise makes the kernel read a dataset file ahead, if it is whole on this node.
 func (c *Client) Advise(ctx context.Context, a *metadata.Attr) {
 	order, err := c.nodes.Order(ctx, a.Ino, a.Layout)
 	if err != nil {

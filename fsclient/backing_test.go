@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// damagedStore has an object that is found damaged when its link is made.
+// damagedStore has an object whose damage is detected when its link is made.
 type damagedStore struct {
 	*chunkstore.Store
 	dropped bool
@@ -28,7 +28,7 @@ func (s *damagedStore) Open(ino metadata.Ino) (*os.File, error) {
 	return s.Store.Open(ino)
 }
 
-// TestLinkOfDamagedFile: no link stays of a file that is dropped while it is linked.
+// TestLinkOfDamagedFile: a file that is dropped while it is linked leaves no link.
 func TestLinkOfDamagedFile(t *testing.T) {
 	j := newJob(t, 1)
 	store, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})

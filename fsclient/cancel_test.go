@@ -10,12 +10,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/locks"
 )
 
-// on locks or unlocks ten bytes of the file for an owner of a node.
+// on locks or unlocks ten bytes of the file for an owner on a node.
 func (l *lockJob) on(ctx context.Context, node int, typ metadata.LockType, owner, off uint64, wait bool) error {
 	return l.cs[node].Lock(ctx, l.f.Ino(), metadata.Lock{Type: typ, Owner: owner, Start: off, End: off + 9}, wait)
 }
 
-// interruptedWait makes the owner 7 of node 0 wait for a lock until a signal comes, while the home is away.
+// interruptedWait lets owner 7 of node 0 wait for a lock until a signal arrives, while the home is unreachable.
 func (l *lockJob) interruptedWait(t *testing.T) {
 	t.Helper()
 	short, cancel := context.WithCancel(ctx)
@@ -36,8 +36,8 @@ func (l *lockJob) waiters(t *testing.T, n int) {
 	})
 }
 
-// TestCancelsAreRetried: an owner whose call failed has no lock in the end, also if the
-// home learned late that the request was given up.
+// TestCancelsAreRetried: an owner whose call failed holds no lock in the end, even if the home learns late that the
+// request was given up.
 func TestCancelsAreRetried(t *testing.T) {
 	unlocked := func(t *testing.T) *lockJob {
 		t.Helper()
@@ -104,7 +104,7 @@ func TestCancelsAreRetried(t *testing.T) {
 		l.interruptedWait(t)
 		must(t, "unlock of the first", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
 		l.home.away.Store(false)
-		must(t, "the owner's next lock", l.on(ctx, 0, metadata.ReadLock, 7, 20, false)) // when the home has answered
+		must(t, "the owner's next lock", l.on(ctx, 0, metadata.ReadLock, 7, 20, false)) // once the home has answered
 		if err := l.on(ctx, 1, metadata.WriteLock, 9, 0, false); !errors.Is(err, syscall.EAGAIN) {
 			t.Errorf("the owner's other lock has ended: another node gets %v", err)
 		}

@@ -26,24 +26,23 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
-// Sealed has the sealed realm on this node, without the network.
+// Sealed serves the sealed realm on this node, without the network.
 type Sealed interface {
-	// Datasets is the datasets that can be seen.
+	// Datasets returns the visible datasets.
 	Datasets() []cluster.Dataset
-	// Table is the namespace of a dataset.
+	// Table returns the namespace of a dataset.
 	Table(ds metadata.DatasetID) (metadata.Store, bool)
 }
 
 // Config says what a Client routes between. View, Meta and Data are required.
 type Config struct {
-	// Self is this node; rpc.NoNode if it has no share. Local and LocalData
-	// are its share, nil without one.
+	// Self is this node; rpc.NoNode if it has no share. Local and LocalData are its share, nil without one.
 	Self      metadata.NodeID
 	Local     metadata.NodeStore
 	LocalData datapath.Store
 
-	// Run is this run of the client, as the homes of its open files know it; later
-	// ones of the same node have greater numbers. 0 is made of Now.
+	// Run identifies this run of the client to the homes of its open files; later runs of the same node have greater
+	// numbers. If it is 0, it is derived from Now.
 	Run metadata.Run
 
 	// Meta and Data make the stubs of the other nodes, once for each node.
@@ -51,16 +50,15 @@ type Config struct {
 	Data func(metadata.NodeID) datapath.Store
 
 	View   func() cluster.View
-	Sealed Sealed // nil is no datasets
-	// Replicas appends the nodes that have a replica of owner's chunk of the file ino; nil: there
-	// are none.
+	Sealed Sealed // nil: no datasets
+	// Replicas appends the nodes that have a replica of owner's chunk of the file ino. If it is nil, there are no
+	// replicas.
 	Replicas func(buf []metadata.NodeID, ino metadata.Ino, chunk uint32, owner metadata.NodeID) []metadata.NodeID
 
-	// UID and GID own all files of datasets, whatever the source said, as if the
-	// job's user had unpacked them.
+	// UID and GID own all files of datasets, whatever the source recorded, as if the job's user had unpacked them.
 	UID, GID uint32
 
-	// VerifyReads compares what other nodes send of datasets with what was staged.
+	// VerifyReads compares dataset bytes from other nodes with the staged content.
 	VerifyReads bool
 
 	Log *logrus.Entry
@@ -109,9 +107,9 @@ type Client struct {
 
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
-	wg       sync.WaitGroup // of the client's own goroutines
-	closed   wait.Signal    // a home must hear of closes
-	appended wait.Signal    // a home must hear of appends
+	wg       sync.WaitGroup // the client's own goroutines
+	closed   wait.Signal    // set when a home must be informed of closes
+	appended wait.Signal    // set when a home must be informed of appends
 }
 
 var (
@@ -144,12 +142,11 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Self is the node whose client it is.
+// Self returns the node of this client.
 func (c *Client) Self() metadata.NodeID { return c.cfg.Self }
 
-// Close sends what is buffered as far as the nodes answer, and stops the client's
-// goroutines. Open files stay open for their homes until these learn of a later run
-// of this node's client.
+// Close sends the buffered bytes as far as the nodes answer, and stops the client's goroutines. For their homes, open
+// files stay open until the homes learn of a later run of this node's client.
 func (c *Client) Close() {
 	c.pool.Close()
 	c.locks.Close()
@@ -157,23 +154,23 @@ func (c *Client) Close() {
 	c.wg.Wait()
 }
 
-// holder is this client, as the homes of its open files know it.
+// holder identifies this client to the homes of its open files.
 func (c *Client) holder() metadata.Holder { return metadata.Holder{Node: c.cfg.Self, Run: c.cfg.Run} }
 
-// Epoch is that of this node's map.
+// Epoch returns the epoch of this node's map.
 func (c *Client) Epoch() metadata.Epoch { return c.nodes.Map().Epoch }
 
-// Datasets is the datasets that can be seen.
+// Datasets returns the visible datasets.
 func (c *Client) Datasets() []cluster.Dataset { return c.sealed.datasets() }
 
 func readOnly(ino metadata.Ino) error {
 	return fmt.Errorf("inode %v: %w", ino, syscall.EROFS)
 }
 
-// Statfs is the space of the whole job: the sum over the nodes that are up. A node
-// that does not answer in time counts with its last answer, as full.
+// Statfs returns the space of the whole job: the sum over the nodes that are up. A node that does not answer in time
+// counts with its last answer, as full.
 func (c *Client) Statfs(ctx context.Context) (datapath.Space, error) { return c.space.Total(ctx) }
 
-// StatDataset is the size of the dataset that ino is in, which is full; its Objects are
-// its files and directories.
+// StatDataset returns the size of the dataset that contains ino, as a full filesystem; its Objects are its files and
+// directories.
 func (c *Client) StatDataset(ino metadata.Ino) (datapath.Space, error) { return c.sealed.space(ino) }

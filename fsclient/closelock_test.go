@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestLockDuringClose: the last close of a file forgets no lock of a process that opens it at the same time.
+// TestLockDuringClose: the last close of a file keeps the locks of a process that opens the file concurrently.
 func TestLockDuringClose(t *testing.T) {
 	l := locked(t, metadata.PosixLock)
 	c, f, ino := l.cs[0], l.f, l.f.Ino()
@@ -22,7 +22,7 @@ func TestLockDuringClose(t *testing.T) {
 		var wg sync.WaitGroup
 		was := f
 		wg.Go(func() { _ = was.Close(ctx) })
-		for range 4 { // hold the table of locks up
+		for range 4 { // keep the lock table busy
 			wg.Go(func() {
 				for range 100 {
 					_ = c.UnlockAll(ctx, ino, metadata.PosixLock, 8)

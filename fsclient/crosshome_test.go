@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// dirOn makes a directory whose home is the node id.
+// dirOn creates a directory whose home is node id.
 func dirOn(t *testing.T, c *fsclient.Client, id metadata.NodeID) metadata.Ino {
 	t.Helper()
 	for i := range 1000 {
@@ -104,7 +104,7 @@ func TestLinksOnOtherNodes(t *testing.T) {
 	}
 }
 
-// TestLinkOfWrittenFile: the answer to a link has the size with the writes of this node.
+// TestLinkOfWrittenFile: the reply to a link includes the size from the writes of this node.
 func TestLinkOfWrittenFile(t *testing.T) {
 	j := newJob(t, 3)
 	c := j.clients[1]

@@ -14,64 +14,62 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// File is a regular file that is open on this node; all its descriptors here share
-// one File. Of a file of a dataset only reading works.
+// File is a regular file that is open on this node; all its descriptors here share one File. A file of a dataset can
+// only be read.
 type File struct {
 	c   *Client
 	ino metadata.Ino
 
-	ticket   metadata.Ticket // of its open, as its home knows it
+	ticket   metadata.Ticket // of its open, as known to its home
 	refs     int             // under fileTable.mu
-	unsure   bool            // under fileTable.mu: an earlier use wrote bytes that no home knows of
-	settling bool            // under fileTable.mu: its home is being told of appends
+	unsure   bool            // under fileTable.mu: an earlier use wrote bytes unknown to every home
+	settling bool            // under fileTable.mu: appends are being reported to its home
 
 	// sizeTurn is held while a size is sent to the home, so that no older size
 	// undoes a truncate.
 	sizeTurn wait.Mutex
-	// syncTurn is held while nodes sync, so that a Sync does not return before
-	// another one, which has taken the list of nodes, has finished.
+	// syncTurn is held while nodes sync, so that a Sync does not return before another one, which has taken the list of
+	// nodes, has finished.
 	syncTurn wait.Mutex
 	app      appending
 	buffer   *writeback.Buffer
 	content  atomic.Pointer[content] // read ahead; may be nil
 
 	mu       sync.Mutex
-	attr     metadata.Attr                // under mu: as the home had it last
-	since    metadata.Time                // under mu: its st_ctime when it was opened here first
-	order    []metadata.NodeID            // under mu: of its stripe; nil until known
+	attr     metadata.Attr                // under mu: as last returned by the home
+	since    metadata.Time                // under mu: its st_ctime at its first open here
+	order    []metadata.NodeID            // under mu: nodes of its stripe; nil until known
 	gen      uint64                       // under mu: counts the changes made here
 	dirty    bool                         // under mu: the home does not know of all writes
-	end      int64                        // under mu: how far those writes went
-	later    int64                        // under mu: how far those went that began after the last call to the home
+	end      int64                        // under mu: the end of those writes
+	later    int64                        // under mu: the end of those that began after the last call to the home
 	atHome   bool                         // under mu: the home knows that it is open here
-	homeRun  metadata.Run                 // under mu: metadata.Holding.Run, if the home has not restarted since
-	failed   bool                         // under mu: there may be bytes of which no home knows
+	homeRun  metadata.Run                 // under mu: metadata.Holding.Run; 0 after a restart of the home
+	failed   bool                         // under mu: there may be bytes unknown to every home
 	drops    bool                         // under mu: writes drop setuid and setgid
 	shown    pagecache.Shown              // under mu: validates the kernel's pages
-	reserved int64                        // under mu: how far space was taken behind the end
+	reserved int64                        // under mu: the end of the space allocated behind the end of the file
 	unsynced map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
-	existed  bool                         // under mu: as it was opened here, not created; no Sync since has made durable what was written before
+	existed  bool                         // under mu: opened, not created, here; no Sync since then
 	maps     bool                         // under mu: this node, and no other, may map it shared and writable
-	// alone: under mu: no other node had it open, as the home said last.
+	// alone is under mu: no other node had the file open, by the home's last answer.
 	alone     bool
-	mapsAsked int // under mu: questions under way whether it may
+	mapsAsked int // under mu: requests in flight for the right to map it
 }
 
-// Open opens the file ino. Every Open needs a Close. An inode that is gone is
-// ESTALE: the caller may look its name up again.
+// Open opens the file ino. Every Open needs a Close. If the inode was removed it returns ESTALE: the caller may look
+// the name up again.
 func (c *Client) Open(ctx context.Context, ino metadata.Ino) (*File, error) {
 	return c.open(ctx, ino, false)
 }
 
-// OpenToMap is Open for a descriptor that could be mapped shared and writable: Maps says
-// whether it may be.
+// OpenToMap is Open for a descriptor that could be mapped shared and writable: Maps reports whether it may be.
 func (c *Client) OpenToMap(ctx context.Context, ino metadata.Ino) (*File, error) {
 	return c.open(ctx, ino, true)
 }
 
-// Reopen is Open, or OpenToMap, for a descriptor that an earlier process of this node has
-// opened: the kernel may have old pages, and the nodes of the file may have bytes that are not
-// durable.
+// Reopen is Open, or OpenToMap, for a descriptor that an earlier process of this node opened: the kernel may have old
+// pages, and the nodes of the file may have bytes that are not durable.
 func (c *Client) Reopen(ctx context.Context, ino metadata.Ino, maps bool) (*File, error) {
 	f, err := c.open(ctx, ino, maps)
 	if err != nil || ino.Sealed() {
@@ -84,7 +82,7 @@ func (c *Client) Reopen(ctx context.Context, ino metadata.Ino, maps bool) (*File
 	return f, nil
 }
 
-// unknownTime is no time of a file.
+// unknownTime is a time that no file has.
 const unknownTime metadata.Time = -1
 
 func (c *Client) open(ctx context.Context, ino metadata.Ino, maps bool) (*File, error) {
@@ -108,13 +106,13 @@ func (c *Client) open(ctx context.Context, ino metadata.Ino, maps bool) (*File, 
 	return f, nil
 }
 
-// CreateOpen creates a regular file and opens it, in one call. With EEXIST the Attr
-// is that of the file which exists. With the name "" the file has none until Link.
+// CreateOpen creates a regular file and opens it, in one call. With EEXIST the Attr is that of the existing file. With
+// an empty name the file has no name until Link.
 func (c *Client) CreateOpen(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (*File, metadata.Attr, error) {
 	return c.createOpen(ctx, dir, name, n, false)
 }
 
-// CreateToMap is CreateOpen as OpenToMap is Open.
+// CreateToMap is to CreateOpen what OpenToMap is to Open.
 func (c *Client) CreateToMap(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (*File, metadata.Attr, error) {
 	return c.createOpen(ctx, dir, name, n, true)
 }
@@ -136,7 +134,7 @@ func (c *Client) createOpen(ctx context.Context, dir metadata.Ino, name string, 
 	})
 	if err != nil {
 		c.files.notCreated(o.Ticket)
-		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // it is not as the caller has found it
+		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // the caller's view was out of date
 		return nil, a, err
 	}
 	if name != "" {
@@ -163,8 +161,8 @@ func newFile(c *Client, ino metadata.Ino) *File {
 	return f
 }
 
-// openAtHome tells the home that the file is open here, and returns its attributes. With
-// maps it asks for the right to map the file.
+// openAtHome reports to the home that the file is open here, and returns its attributes. With maps it asks for the
+// right to map the file.
 func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error) {
 	f.mu.Lock()
 	o := metadata.Opening{Ticket: f.ticket, Maps: maps && !f.maps}
@@ -173,7 +171,7 @@ func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error)
 	if atHome && run != 0 && !o.Maps {
 		return f.refresh(ctx)
 	}
-	f.asksToMap(o, 1) // a home that restarts before the answer arrives must hear of it
+	f.asksToMap(o, 1) // if the home restarts before it answers, Recall must report this
 	defer f.asksToMap(o, -1)
 	s, err := f.c.nodes.Home(f.ino)
 	if err != nil {
@@ -198,19 +196,20 @@ func (f *File) openAtHome(ctx context.Context, maps bool) (metadata.Attr, error)
 	}
 	known := f.known()
 	f.mu.Unlock()
-	if atHome { // there may be writes that the home does not know of
+	if atHome { // the home may not know of all writes
 		return f.refresh(ctx)
 	}
 	return known, nil
 }
 
-// holds notes what the home says about other nodes in answer to a request since that many recalls; f.mu is held.
+// holds records what the home answered about other nodes. recalls is the number of recalls when the request was sent;
+// f.mu is held.
 func (f *File) holds(h metadata.Holding, recalls uint64) {
 	f.maps = f.maps || h.Maps
 	f.alone = h.Alone && recalls == f.app.recalls
 }
 
-// asksToMap counts the questions under way whether this node may map the file.
+// asksToMap counts the requests in flight for the right to map the file.
 func (f *File) asksToMap(o metadata.Opening, n int) {
 	if o.Maps {
 		f.mu.Lock()
@@ -219,8 +218,8 @@ func (f *File) asksToMap(o metadata.Opening, n int) {
 	}
 }
 
-// Alone reports whether no other node had the file open, as the home said last: at its first
-// open here, or in answer to an append.
+// Alone reports whether no other node had the file open by the home's last answer: to the first open here, or to an
+// append.
 func (f *File) Alone() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -234,7 +233,7 @@ func (f *File) Maps() bool {
 	return f.maps
 }
 
-// begin fills in what a new File does not know.
+// begin fills in the stripe order and the version that a new File does not have yet.
 func (f *File) begin(ctx context.Context, a metadata.Attr) error {
 	f.mu.Lock()
 	known := f.order != nil
@@ -261,47 +260,46 @@ func (f *File) begin(ctx context.Context, a metadata.Attr) error {
 	return nil
 }
 
-// Close flushes and lets go of the file.
+// Close flushes and releases the file.
 func (f *File) Close(ctx context.Context) error {
 	err := f.Flush(ctx)
 	f.c.release(f)
 	return err
 }
 
-// Ino is the file's inode.
+// Ino returns the file's inode.
 func (f *File) Ino() metadata.Ino { return f.ino }
 
-// Order is the nodes of the file's stripe, not to be changed.
+// Order returns the nodes of the file's stripe; the caller must not change it.
 func (f *File) Order() []metadata.NodeID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.order
 }
 
-// Attr is the attributes as this node knows them, without a call.
+// Attr returns the attributes as this node knows them, without a call.
 func (f *File) Attr() metadata.Attr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.known()
 }
 
-// HomeRun changes when the home has restarted: a client that died with it, or before it has asked all, may have written what
-// no home knows of. 0 is unknown.
+// HomeRun returns a number that changes when the home has restarted: a client that died with the home, or before the
+// restarted home has asked all clients, may have written bytes unknown to every home. 0 is unknown.
 func (f *File) HomeRun() metadata.Run {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.homeRun
 }
 
-// Changed reports whether the file with the attributes a has changed since it was
-// opened here first.
+// Changed reports whether the file with the attributes a has changed since it was first opened here.
 func (f *File) Changed(a metadata.Attr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return a.Ctime != f.since
 }
 
-// PagesMtime is the st_mtime for the kernel to validate its pages with: pagecache.Shown.
+// PagesMtime returns the st_mtime with which the kernel validates its pages: see pagecache.Shown.
 func (f *File) PagesMtime(a metadata.Attr) metadata.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -315,25 +313,24 @@ func (f *File) PagesMiss() {
 	f.shown.Missed()
 }
 
-// known is Attr; f.mu is held.
+// known returns the same as Attr; f.mu is held.
 func (f *File) known() metadata.Attr {
 	a := f.attr
 	a.Size = max(a.Size, f.end, f.app.Seen())
 	return a
 }
 
-// view is what reads and writes need; f.mu is not held.
+// view returns the attributes and the stripe order for a read or write; f.mu is not held.
 func (f *File) view() (metadata.Attr, []metadata.NodeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.known(), f.order
 }
 
-// ReadOpts says how to read.
+// ReadOpts are the options of a read.
 type ReadOpts = stripe.ReadOpts
 
-// Read fills p from offset off. Fewer bytes mean the end of the file as this node
-// knows it.
+// Read fills p from offset off. Fewer bytes mean the end of the file as this node knows it.
 func (f *File) Read(ctx context.Context, p []byte, off int64, o ReadOpts) (int, error) {
 	if err := f.drain(ctx); err != nil {
 		return 0, err
@@ -385,7 +382,7 @@ func (f *File) refresh(ctx context.Context) (metadata.Attr, error) {
 	return f.known(), nil
 }
 
-// missed notes that the home does not know the inode, if err says so.
+// missed records that the home does not know the inode, if err says so.
 func (f *File) missed(err error) error {
 	if errors.Is(err, syscall.ENOENT) {
 		f.mu.Lock()

@@ -42,8 +42,8 @@ func write(t *testing.T, f *fsclient.File, p []byte, off int64) {
 	}
 }
 
-// TestFileAgainstBytes: random writes, reads and truncates of a striped file match those
-// of a slice of bytes, also as another node reads it.
+// TestFileAgainstBytes: random writes, reads and truncates of a striped file match those on a slice of bytes, also when
+// another node reads the file.
 func TestFileAgainstBytes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -86,7 +86,7 @@ func TestFileAgainstBytes(t *testing.T) {
 	closed(t, f)
 }
 
-// TestTruncateRemovesBytes: bytes that were cut off come back on no node.
+// TestTruncateRemovesBytes: truncated bytes do not reappear on any node.
 func TestTruncateRemovesBytes(t *testing.T) {
 	j := newJob(t, 3)
 	a := create(t, j.clients[0], metadata.RootIno, "f", 7<<20)
@@ -136,8 +136,8 @@ func TestUnlinkedOpenFile(t *testing.T) {
 	}
 }
 
-// TestUnlinkedElsewhere: a file that another node has unlinked stays usable on the nodes
-// that have it open, and is removed after the last close.
+// TestUnlinkedElsewhere: a file unlinked by another node stays usable on the nodes that have it open, and is removed
+// after the last close.
 func TestUnlinkedElsewhere(t *testing.T) {
 	j := newJob(t, 3)
 	a := create(t, j.clients[0], metadata.RootIno, "f", 10)
@@ -165,8 +165,7 @@ func TestUnlinkedElsewhere(t *testing.T) {
 	j.noObjects(t)
 }
 
-// TestClosesAreReported: the home learns of all closes, and a file that is opened again
-// meanwhile stays open.
+// TestClosesAreReported: the home learns of all closes, and a file that is reopened in between stays open.
 func TestClosesAreReported(t *testing.T) {
 	j := newJob(t, 2)
 	c := j.clients[1]
@@ -192,7 +191,7 @@ func TestClosesAreReported(t *testing.T) {
 	if _, err := c.Unlink(ctx, metadata.RootIno, "f7"); err != nil {
 		t.Fatal(err)
 	}
-	for range 100 { // closes are reported late, opens at once
+	for range 100 { // closes are reported late, opens immediately
 		g := f
 		f = open(t, c, f.Ino())
 		closed(t, g)
@@ -205,7 +204,7 @@ func TestClosesAreReported(t *testing.T) {
 	}
 }
 
-// TestRecall: a client lists the files that it has open for their home, in pieces.
+// TestRecall: a client lists its open files for their home, in several replies.
 func TestRecall(t *testing.T) {
 	j := newJob(t, 2)
 	c := j.clients[1]
@@ -249,7 +248,7 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// mutedHome answers the settlement of appends only after its gate is open.
+// mutedHome answers settlements of appends only after its gate is open.
 type mutedHome struct {
 	*clienttest.Home
 	told atomic.Int64
@@ -264,8 +263,7 @@ func (h *mutedHome) Append(ctx context.Context, by metadata.Holder, q metadata.A
 	return h.Home.Append(ctx, by, q)
 }
 
-// TestSettlementsAreIndependent: a home that hangs delays the appends to its own files
-// only.
+// TestSettlementsAreIndependent: a home that hangs delays appends to its own files only.
 func TestSettlementsAreIndependent(t *testing.T) {
 	j := newJob(t, 3)
 	muted := &mutedHome{Home: j.homes[1], gate: make(chan struct{})}
@@ -296,7 +294,7 @@ func TestSettlementsAreIndependent(t *testing.T) {
 // deafHome answers reports of closes only after its gate is open.
 type deafHome struct {
 	*clienttest.Home
-	told atomic.Int64 // calls that have come
+	told atomic.Int64 // calls received
 	gate chan struct{}
 }
 
@@ -306,8 +304,8 @@ func (h *deafHome) Closed(ctx context.Context, by metadata.Holder, files []metad
 	return h.Home.Closed(ctx, by, files)
 }
 
-// TestCloseReportsAreIndependent: a home that hangs delays reports to no other home, and
-// is not called again meanwhile. Afterwards it learns of all closes.
+// TestCloseReportsAreIndependent: a home that hangs delays reports to no other home, and is not called again until it
+// answers. Afterwards it learns of all closes.
 func TestCloseReportsAreIndependent(t *testing.T) {
 	j := newJob(t, 3)
 	deaf := &deafHome{Home: j.homes[1], gate: make(chan struct{})}
@@ -343,7 +341,7 @@ func TestCloseReportsAreIndependent(t *testing.T) {
 	}
 }
 
-// TestTimesOfWriter: a time that is set after a write wins.
+// TestTimesOfWriter: a time set after a write overrides the time of the write.
 func TestTimesOfWriter(t *testing.T) {
 	j := newJob(t, 2)
 	c := j.clients[0]
@@ -359,7 +357,7 @@ func TestTimesOfWriter(t *testing.T) {
 	}
 }
 
-// fullStore has no space behind a limit.
+// fullStore has no space beyond a limit.
 type fullStore struct {
 	datapath.Store
 	limit int64
@@ -406,7 +404,7 @@ func TestNodeDown(t *testing.T) {
 	if _, err := c.Getattr(ctx, metadata.LiveIno(2, 5000)); !errors.Is(err, syscall.EHOSTDOWN) {
 		t.Errorf("Getattr = %v, want EHOSTDOWN", err)
 	}
-	for i := range 20 { // new things are placed elsewhere
+	for i := range 20 { // new files are placed elsewhere
 		d, err := c.Mkdir(ctx, metadata.RootIno, "d"+string(rune(97+i)), metadata.New{Mode: 0o755})
 		if err != nil {
 			t.Fatal(err)
@@ -419,7 +417,7 @@ func TestNodeDown(t *testing.T) {
 	}
 }
 
-// TestNewerLayout: a file of a later epoch waits for the map.
+// TestNewerLayout: access to a file with a layout of a later epoch waits for the map.
 func TestNewerLayout(t *testing.T) {
 	j := newJob(t, 2)
 	v := *j.view.Load()

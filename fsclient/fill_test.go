@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// countingStore has some space, and counts bytes instead of keeping them.
+// countingStore has limited space, and counts bytes instead of storing them.
 type countingStore struct {
 	datapath.Store
 
@@ -99,8 +99,8 @@ func TestWritersFill(t *testing.T) {
 	}
 }
 
-// fillers returns a client on each node with a stopped clock: nodes are asked for their
-// space again only when it is claimed.
+// fillers returns a client on each node with a stopped clock: a node is asked for its free space again only when that
+// space is claimed.
 func fillers(t *testing.T, j *job) (cs []*fsclient.Client) {
 	t.Helper()
 	start := time.Now()

@@ -9,21 +9,21 @@ import (
 )
 
 // A file of another node stays open at its home for a while after its last close here, as long as its attributes are
-// leased, also over own changes: to open it again costs no call. A file that was just created is not leased, so nodes that
-// hand files on to others do not keep them open. For its home, and for other nodes, that is as if a process here still
-// had it open for reading. A recall of its attributes, as of an unlink or a write, closes it.
+// leased, also across this node's own changes: to open it again costs no call. A file that was just created is not
+// leased, so nodes that pass files on to others do not keep them open. To other nodes and its home, an idle file looks
+// as if a process here had it open for reading. A recall of its attributes (an unlink or a write) closes it.
 
 const (
-	// idleFor is how long a file is idle at most.
+	// idleFor bounds how long a file is idle.
 	idleFor = leases.KeyTerm
-	// maxIdle is the most idle files. Each is a record at its home.
+	// maxIdle bounds the number of idle files. Each is a record at its home.
 	maxIdle = 4096
-	// maxIdleSize is the size of the largest file that may be idle: on a stopped node it keeps its space after an unlink,
-	// until the node is given up.
+	// maxIdleSize is the size of the largest file that may be idle: on a stopped node it keeps its space after an
+	// unlink, until the node is given up.
 	maxIdleSize = 1 << 20
 )
 
-// mayIdle reports whether f, which is about to be closed here, may become idle: its home knows all about it, and
+// mayIdle reports whether f, which is about to be closed here, may become idle: its home knows its complete state, and
 // recalls it before that changes. The table's lock is held, so that no recall is missed.
 func (f *File) mayIdle() bool {
 	if f.ino.Home() == f.c.cfg.Self {
@@ -38,7 +38,7 @@ func (f *File) mayIdle() bool {
 		f.maps || f.mapsAsked > 0 || f.since == unknownTime {
 		return false
 	}
-	f.since, f.drops, f.existed = 0, false, true // as of a file that is opened anew
+	f.since, f.drops, f.existed = 0, false, true // as for a newly opened file
 	return true
 }
 
@@ -52,7 +52,7 @@ func (c *Client) closeIdle(inos []metadata.Ino) {
 	}
 }
 
-// closeExpired closes the files that are idle for too long, or whose attributes are not leased any more.
+// closeExpired closes the files that were idle for too long, or whose attributes are no longer leased.
 func (c *Client) closeExpired(now time.Time) {
 	var expired []metadata.Ino
 	for ino, since := range c.files.idleSince() {
@@ -63,7 +63,7 @@ func (c *Client) closeExpired(now time.Time) {
 	c.closeIdle(expired)
 }
 
-// idleSince is since when each idle file is.
+// idleSince returns when each idle file became idle.
 func (t *fileTable) idleSince() map[metadata.Ino]time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

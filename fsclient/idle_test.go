@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
-// readClient is a client of node 1 with a file of node 0 that was opened, and its leased attributes.
+// readClient returns a client on node 1 with an open file of node 0 and its leased attributes.
 func readClient(t *testing.T, size int64) (*Client, *File) {
 	c := &Client{cfg: Config{Self: 1, Now: time.Now}, leases: leases.NewCache(time.Now), closed: wait.NewSignal()}
 	c.locks = locks.New(locks.Config{})
@@ -35,8 +35,8 @@ func TestLargeFilesAreNotIdle(t *testing.T) {
 	}
 }
 
-// A file that was written stays idle only if its home knows all about it. Its next open drops no setuid bits, has seen
-// no other version, and its first Sync makes durable what other nodes have written meanwhile.
+// A written file stays idle only if its home knows its state completely. Its next open drops no setuid bits, has seen
+// no other version, and its first Sync makes durable what other nodes wrote in between.
 func TestWrittenFilesAreIdle(t *testing.T) {
 	for name, change := range map[string]func(f *File){
 		"":                func(*File) {},
@@ -55,16 +55,16 @@ func TestWrittenFilesAreIdle(t *testing.T) {
 	}
 }
 
-// A recall that comes while it is decided whether a file may be idle closes the file.
+// A recall that arrives while the client decides whether a file may be idle closes the file.
 func TestRecallDuringRelease(t *testing.T) {
 	c, f := readClient(t, 1)
 	recalled := make(chan struct{})
-	c.cfg.Now = func() time.Time { // called when it may be
+	c.cfg.Now = func() time.Time { // called during that decision
 		go func() {
 			defer close(recalled)
 			c.Revoke([]metadata.LeaseKey{attrKey(f.ino)})
 		}()
-		for _, left := c.leases.Attr(f.ino); left > 0; _, left = c.leases.Attr(f.ino) { // until the recall waits for the table
+		for _, left := c.leases.Attr(f.ino); left > 0; _, left = c.leases.Attr(f.ino) { // the recall waits
 			runtime.Gosched()
 		}
 		return time.Now()
@@ -76,7 +76,7 @@ func TestRecallDuringRelease(t *testing.T) {
 	}
 }
 
-// After a recall the node is not alone, whatever an earlier answer says: a file that others append to gets no cached pages.
+// After a recall a node is not alone, whatever an earlier reply says: pages of a file others append to are not cached.
 func TestRecallEndsAlone(t *testing.T) {
 	c, f := readClient(t, 1)
 	f.holds(metadata.Holding{Alone: true}, 0)

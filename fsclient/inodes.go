@@ -9,14 +9,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Getattr is metadata.Inodes. It first reports to the home of an open file
-// what this node has written.
+// Getattr implements metadata.Inodes. It first publishes this node's writes to the home of an open file.
 func (c *Client) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	a, _, err := c.GetattrLeased(ctx, ino)
 	return a, err
 }
 
-// Setattr is metadata.Inodes. Bytes that a SetSize cuts off are removed.
+// Setattr implements metadata.Inodes. Bytes that a SetSize cuts off are removed.
 func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
 	if ino.Sealed() {
 		return metadata.Attr{}, readOnly(ino)
@@ -49,7 +48,7 @@ func (c *Client) Truncate(ctx context.Context, ino metadata.Ino, size int64) (me
 	return c.Setattr(ctx, ino, metadata.Change{Set: metadata.SetSize, Size: size})
 }
 
-// Readlink is metadata.Inodes.
+// Readlink implements metadata.Inodes.
 func (c *Client) Readlink(ctx context.Context, ino metadata.Ino) (string, error) {
 	if ino.Sealed() {
 		return c.sealed.readlink(ctx, ino)
@@ -66,8 +65,8 @@ func (c *Client) ReadFile(ctx context.Context, a metadata.Attr, p []byte, off in
 	return c.Read(ctx, a, p, off, ReadOpts{})
 }
 
-// Read fills p from offset off of the file that a describes, which need not be open.
-// Fewer bytes than len(p) mean the end of the file, at a.Size; holes are zeros.
+// Read fills p from offset off of the file that a describes, which need not be open. Fewer bytes than len(p) mean the
+// end of the file, at a.Size; holes are zeros.
 func (c *Client) Read(ctx context.Context, a metadata.Attr, p []byte, off int64, o ReadOpts) (int, error) {
 	order, err := c.nodes.Order(ctx, a.Ino, a.Layout)
 	if err != nil {
@@ -76,8 +75,7 @@ func (c *Client) Read(ctx context.Context, a metadata.Attr, p []byte, off int64,
 	return c.data.Read(ctx, &a, order, p, off, o)
 }
 
-// WriteFile writes p at offset off of a live file that is not open here, and tells
-// its home the size.
+// WriteFile writes p at offset off of a live file that is not open here, and reports the size to its home.
 func (c *Client) WriteFile(ctx context.Context, a metadata.Attr, p []byte, off int64) error {
 	if a.Ino.Sealed() {
 		return readOnly(a.Ino)
@@ -93,8 +91,8 @@ func (c *Client) WriteFile(ctx context.Context, a metadata.Attr, p []byte, off i
 	return err
 }
 
-// Hosts is the names of the nodes that hold the data of the file a, in the order of its
-// stripe; "source" for a file that is read through from the source.
+// Hosts returns the names of the nodes that hold the data of the file a, in the order of its stripe; "source" for a
+// file that is read through from the source.
 func (c *Client) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
 	return c.nodes.Hosts(ctx, a)
 }

@@ -18,7 +18,7 @@ import (
 
 var ctx = context.Background()
 
-// job is the stores of a job's nodes in this process, with a client on each.
+// job is a job's nodes in this process: their stores, and a client on each.
 type job struct {
 	view    atomic.Pointer[cluster.View]
 	homes   []*clienttest.Home
@@ -32,7 +32,7 @@ func newJob(t *testing.T, nodes int) *job {
 	return startJob(t, nodes, false)
 }
 
-// startJob can keep orphans, for the suite.
+// startJob starts a job; with keep, homes keep orphans, as the suite needs.
 func startJob(t *testing.T, nodes int, keep bool) *job {
 	t.Helper()
 	j := &job{}
@@ -59,7 +59,7 @@ func startJob(t *testing.T, nodes int, keep bool) *job {
 	return j
 }
 
-// client returns one more client on the node id.
+// client returns another client on node id.
 func (j *job) client(t *testing.T, id metadata.NodeID, sealed fsclient.Sealed) *fsclient.Client {
 	t.Helper()
 	c, err := fsclient.New(fsclient.Config{
@@ -94,7 +94,7 @@ func (j *job) noObjects(t *testing.T) {
 	eventually(t, "no object is left", func() bool { return j.objects(t) == 0 })
 }
 
-// gone waits until the home of ino has removed it.
+// gone waits until the home of ino has removed the inode.
 func (j *job) gone(t *testing.T, ino metadata.Ino) {
 	t.Helper()
 	eventually(t, "the inode is gone", func() bool {
@@ -103,7 +103,7 @@ func (j *job) gone(t *testing.T, ino metadata.Ino) {
 	})
 }
 
-// objects is how many objects all nodes have.
+// objects returns the number of objects on all nodes.
 func (j *job) objects(t *testing.T) (n int64) {
 	t.Helper()
 	for _, d := range j.data {
@@ -116,7 +116,7 @@ func (j *job) objects(t *testing.T) (n int64) {
 	return n
 }
 
-// create makes a file of size bytes.
+// create creates a file of size bytes.
 func create(t *testing.T, c *fsclient.Client, dir metadata.Ino, name string, size int) metadata.Attr {
 	t.Helper()
 	a, err := c.Create(ctx, dir, name, metadata.New{Mode: syscall.S_IFREG | 0o644})
@@ -154,7 +154,7 @@ func read(t *testing.T, c *fsclient.Client, ino metadata.Ino) []byte {
 	return p[:n]
 }
 
-// hookedHome calls a function, once, after a Setattr was done and before it is answered.
+// hookedHome calls a function once, between carrying out a Setattr and answering it.
 type hookedHome struct {
 	*clienttest.Home
 	after atomic.Pointer[func(metadata.Change)]
@@ -170,7 +170,7 @@ func (h *hookedHome) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.
 	return a, err
 }
 
-// hooked returns a job whose first home, of the root and what is made there, is hooked, and its clients.
+// hooked returns a job whose first home, which has the root and the new files in it, is hooked; and its clients.
 func hooked(t *testing.T) (j *job, h *hookedHome, c0, c1 *fsclient.Client) {
 	t.Helper()
 	j = newJob(t, 2)

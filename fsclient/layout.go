@@ -18,13 +18,12 @@ import (
 //
 //	user.bivouac.layout   local or stripe
 //	user.bivouac.chunk    bytes; a number that is set may end with K, M or G
-//	user.bivouac.width    on how many nodes a striped file lies, or all; the default is 4
-//	user.bivouac.copies   1 or 2: on how many nodes the data is; of a file, how many copies there are now
+//	user.bivouac.width    the number of nodes of a striped file, or all; the default is 4
+//	user.bivouac.copies   1 or 2: the number of nodes with the data; of a file, the number of copies now
 //	user.bivouac.node     the nodes that hold the file's data; cannot be set
 //
-// Those of a directory are inherited by its new files and directories, and can always
-// be set. Those of a file can be set while it is empty and open on no node. An empty
-// value, or none, is the default.
+// New files and directories inherit the attributes of their directory, which can always be set. Those of a file can be
+// set while it is empty and open on no node. An empty or missing value means the default.
 const ReservedXattr = "user.bivouac."
 
 const (
@@ -41,7 +40,7 @@ const (
 	widthAll     = "all"
 )
 
-// layouts is the attributes with ReservedXattr.
+// layouts implements the attributes with the prefix ReservedXattr.
 type layouts struct{ c *Client }
 
 func (l layouts) get(ctx context.Context, ino metadata.Ino, name string) ([]byte, error) {
@@ -74,8 +73,8 @@ func (l layouts) get(ctx context.Context, ino metadata.Ino, name string) ([]byte
 	return nil, fmt.Errorf("inode %v: attribute %q: %w", ino, name, syscall.ENODATA)
 }
 
-// set changes the layout of a directory or of an empty file. An open file is
-// EBUSY: its users have cached the layout.
+// set changes the layout of a directory or of an empty file. For an open file it returns EBUSY: its users have cached
+// the layout.
 func (l layouts) set(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
 	if x.Mode == metadata.XattrCreate {
 		return fmt.Errorf("inode %v: attribute %q: %w", ino, x.Name, syscall.EEXIST)
@@ -113,8 +112,8 @@ func (l layouts) setOnce(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 	return err
 }
 
-// closedSoon pauses; false if the time is over, or if the file has data, which no
-// close changes.
+// closedSoon pauses and returns true. It returns false if the time has passed, or if the file has data, which no close
+// changes.
 func (l layouts) closedSoon(ctx context.Context, ino metadata.Ino) bool {
 	if a, err := l.c.Getattr(ctx, ino); err != nil || a.Size > 0 {
 		return false
@@ -122,7 +121,7 @@ func (l layouts) closedSoon(ctx context.Context, ino metadata.Ino) bool {
 	return retry.Pause(ctx, closePoll)
 }
 
-// change is what setting an attribute of ours changes.
+// change returns the Change that sets one of the reserved attributes.
 func (l layouts) change(name, value string) (metadata.Change, error) {
 	bad := func(err error, want string) error {
 		return fmt.Errorf("%s=%q: %s: %w", name, value, want, err)
@@ -163,7 +162,7 @@ func (l layouts) change(name, value string) (metadata.Change, error) {
 	return metadata.Change{}, bad(syscall.EPERM, "this attribute cannot be set")
 }
 
-// writer is the node that owns local files which are written here.
+// writer returns the node that owns local files written here.
 func (c *Client) writer() metadata.NodeID {
 	if c.cfg.Local != nil {
 		return c.cfg.Self
@@ -171,7 +170,7 @@ func (c *Client) writer() metadata.NodeID {
 	return metadata.RootIno.Home() // a client without a share
 }
 
-// parseWidth reads a number of nodes, or all; 0 is the default.
+// parseWidth parses a number of nodes, or all; 0 is the default.
 func parseWidth(s string) (uint16, error) {
 	switch s {
 	case "":
@@ -186,7 +185,7 @@ func parseWidth(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// parseChunk reads a chunk size in bytes, K, M or G; 0 is the default.
+// parseChunk parses a chunk size in bytes, K, M or G; 0 is the default.
 func parseChunk(s string) (uint32, error) {
 	if s == "" {
 		return 0, nil

@@ -14,8 +14,8 @@ import (
 
 // Names and attributes are cached for as long as their homes have leased them.
 
-// Revoke drops cached attributes and entries, because another node is changing them,
-// here and in the kernel.
+// Revoke drops cached attributes and entries, here and in the kernel, because another node
+// is changing them.
 func (c *Client) Revoke(keys []metadata.LeaseKey) {
 	inos := c.leases.Recalled(keys...)
 	c.closeIdle(inos)
@@ -24,17 +24,18 @@ func (c *Client) Revoke(keys []metadata.LeaseKey) {
 	}
 }
 
-// forgetting is what hears of inodes whose attributes must not be cached any longer.
+// forgetting holds the callbacks for inodes whose attributes must not be cached any longer.
 type forgetting struct{ recalled, changed func(inos []metadata.Ino) }
 
-// OnRevoke calls recalled with inodes whose attributes must not be cached any longer, and changed with those that this node
-// has changed, before the change returns. Neither may wait for an operation of this client.
+// OnRevoke calls recalled with the inodes whose attributes must not be cached any longer, and changed with those that
+// this node has changed, before the change returns. Neither may wait for an operation of this client.
 func (c *Client) OnRevoke(recalled, changed func(inos []metadata.Ino)) {
 	c.onRevoke.Store(&forgetting{recalled, changed})
 }
 
-// changedHere drops the cached answers about keys after a call that was to change them: it did, it may still do so, or its
-// error shows that they are out of date. err is the error of the call. The home recalls leases from other nodes only.
+// changedHere drops the cached answers about keys after a call that should change them: the change succeeded, may still
+// take effect, or failed with an error that shows the answers to be out of date. err is the call's error. The home
+// recalls leases only from other nodes.
 func (c *Client) changedHere(err error, keys ...metadata.LeaseKey) {
 	forget := c.leases.Revoke
 	if mayHappen(err) {
@@ -48,26 +49,25 @@ func (c *Client) changedHere(err error, keys ...metadata.LeaseKey) {
 }
 
 // changing calls do, which changes the attributes of a file or directory at its home and returns them. If they are
-// leased and no other node changes them meanwhile, the lease goes on: to look at the file again costs no call.
+// leased and no other node changes them meanwhile, the lease continues: the next lookup of the file costs no call.
 func changing(c *Client, ino metadata.Ino, do func() (metadata.Attr, error)) error {
 	change := c.leases.Change(ino)
 	defer change.End()
 	a, err := do()
-	a.Before = 0 // the lease is on what Getattr returns
+	a.Before = 0 // the lease is on the attributes that Getattr returns
 	if err != nil || !change.Changed(a) {
 		c.changedHere(err, attrKey(ino))
 	}
 	return err
 }
 
-// mayHappen reports whether a change whose call failed with err may take effect later.
+// mayHappen reports whether a change whose call failed with err may still take effect.
 func mayHappen(err error) bool {
 	return err != nil && (rpc.Unanswered(err) || errors.Is(err, syscall.EINTR) || errors.Is(err, syscall.EIO) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// LookupLeased is Lookup that also returns for how long the attributes are leased: 0
-// unless they had been asked for before.
+// LookupLeased is Lookup that also returns how long the attributes are leased: 0 unless they had been requested before.
 func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, time.Duration, error) {
 	if dir.Sealed() {
 		e, err := c.sealed.lookup(ctx, dir, name)
@@ -95,10 +95,11 @@ func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string
 	return e, left, nil
 }
 
-// listIfAsked lists the beginning of dir, whose home was asked for a name with the result err, if that will probably save calls.
+// listIfAsked lists the beginning of dir, after its home was asked for a name with the result err, if that will
+// probably save calls.
 func listIfAsked(ctx context.Context, c *Client, dir metadata.Ino, err error) {
 	missing := errors.Is(err, syscall.ENOENT)
-	far := dir.Home() != c.cfg.Self && c.nodes.Split(dir) == 0 // only such a listing leases
+	far := dir.Home() != c.cfg.Self && c.nodes.Split(dir) == 0 // only such a listing grants leases
 	if err != nil && !missing || !far {
 		return
 	}
@@ -112,11 +113,11 @@ func listIfAsked(ctx context.Context, c *Client, dir metadata.Ino, err error) {
 	}
 }
 
-// maxListed is the most entries that are listed by one call.
+// maxListed bounds the entries listed by one call.
 const maxListed = 1024
 
-// lookupNow asks the node that keeps the entry, and again if the inode is gone by the
-// time it is asked for: the name was given to another inode, or removed.
+// lookupNow asks the node that keeps the entry. It asks again if the entry's inode was removed before its attributes
+// were read: the name was given to another inode, or removed.
 func (c *Client) lookupNow(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	for was := metadata.Ino(0); ; {
 		e, err := c.lookupOnce(ctx, dir, name)
@@ -132,7 +133,7 @@ func (c *Client) lookupNow(ctx context.Context, dir metadata.Ino, name string) (
 	}
 }
 
-// lookupOnce asks once. An entry whose inode is gone has no Attr.
+// lookupOnce asks once. An entry whose inode was removed has no Attr.
 func (c *Client) lookupOnce(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	f := c.leases.Fetch()
 	defer f.End()
@@ -172,13 +173,13 @@ func lookupLease(ctx context.Context, s metadata.NodeStore, dir metadata.Ino, na
 	return e, metadata.Lease{}, err
 }
 
-// GetattrLeased is Getattr that also returns for how long the answer is leased.
+// GetattrLeased is Getattr that also returns how long the answer is leased.
 func (c *Client) GetattrLeased(ctx context.Context, ino metadata.Ino) (metadata.Attr, time.Duration, error) {
 	if ino.Sealed() {
 		a, err := c.sealed.getattr(ctx, ino)
 		return a, 0, err
 	}
-	if f := c.files.get(ino); f != nil { // this node may have written what its home does not know
+	if f := c.files.get(ino); f != nil { // its home may not know of this node's writes
 		a, err := f.refresh(ctx)
 		if err != nil {
 			return a, 0, err
@@ -196,10 +197,10 @@ func (c *Client) GetattrLeased(ctx context.Context, ino metadata.Ino) (metadata.
 	return a, 0, err
 }
 
-// Removed is the last attributes of a directory that was removed.
+// Removed returns the last attributes of a directory that was removed.
 func (c *Client) Removed(ino metadata.Ino) (metadata.Attr, bool) { return c.leases.Removed(ino) }
 
-// getattrLive asks the home of ino.
+// getattrLive asks the home of ino for its attributes.
 func (c *Client) getattrLive(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	s, err := c.nodes.Home(ino)
 	if err != nil {
@@ -218,10 +219,10 @@ func (c *Client) getattrLive(ctx context.Context, ino metadata.Ino) (metadata.At
 	return a, err
 }
 
-// renewEvery is how often this node looks for sessions of leases to renew.
+// renewEvery is the interval at which this node looks for lease sessions to renew.
 const renewEvery = leases.Term / 4
 
-// renewLeases renews the sessions of leases that are in use, until the client is closed.
+// renewLeases renews the lease sessions that are in use, until the client is closed.
 func (c *Client) renewLeases() {
 	t := time.NewTicker(renewEvery)
 	defer t.Stop()
@@ -231,7 +232,7 @@ func (c *Client) renewLeases() {
 			return
 		case <-t.C:
 		}
-		if i%int(leases.Term/renewEvery) == 0 { // it looks at each idle file
+		if i%int(leases.Term/renewEvery) == 0 { // less often, because it looks at each idle file
 			c.closeExpired(c.cfg.Now())
 		}
 		for _, session := range c.leases.Due() {
@@ -260,9 +261,8 @@ func entryKey(dir metadata.Ino, name string) metadata.LeaseKey {
 	return metadata.LeaseKey{Ino: dir, Name: name}
 }
 
-// entryChanged notes that this node has made or removed an entry of dir that names no
-// directory. at is the inode, changed by the same transaction: its st_ctime is that of
-// dir if they have one home. at may be nil.
+// entryChanged records that this node has made or removed an entry of dir that names no directory. at is the inode,
+// changed by the same transaction: if both have one home, its st_ctime is also that of dir. at may be nil.
 func (c *Client) entryChanged(dir metadata.Ino, at *metadata.Attr) {
 	if at == nil || at.Ino.Home() != dir.Home() {
 		c.changedHere(nil, attrKey(dir))

@@ -15,23 +15,22 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Listing lists a directory. An entry that exists all the time is listed once, also
-// if the directory is split or merged meanwhile: a listing keeps the order in which it
-// began.
+// Listing lists a directory. An entry that exists all the time is listed once, even if the directory is split or merged
+// meanwhile: a listing keeps the order in which it began.
 //
 //	began       now         order
 //	one home    one home    by name, from the home
 //	split       split       shard by shard, by name in each
 //	one home    split       by name, merged from all shards
 //
-// If a shard cannot be reached, the others are listed; then the error is returned.
-// A Listing is used by one caller at a time.
+// If a shard cannot be reached, the others are listed; then the error is returned. A Listing may be used by only one
+// caller at a time.
 type Listing struct {
 	c     *Client
 	dir   metadata.Ino
 	mode  listMode
-	lost  error // of a shard that was left out
-	attrs bool  // return attributes with the entries, where they cost no call
+	lost  error // error of a shard that was left out
+	attrs bool  // return attributes with the entries where they cost no call
 }
 
 type listMode uint8
@@ -45,8 +44,8 @@ const (
 // List returns a Listing of dir.
 func (c *Client) List(dir metadata.Ino) *Listing { return &Listing{c: c, dir: dir} }
 
-// Read returns at most limit entries behind the entry after, in the order of the
-// listing; "" begins again. end reports that there are no more.
+// Read returns at most limit entries that follow the entry after, in the order of the listing; "" starts from the
+// beginning. end reports that there are no more.
 func (l *Listing) Read(ctx context.Context, after string, limit int) (es []metadata.Entry, end bool, err error) {
 	if after == "" {
 		l.mode, l.lost = listNew, nil
@@ -85,8 +84,8 @@ func (l *Listing) read(ctx context.Context, after string, limit int) (es []metad
 	return l.readShards(ctx, e, after, limit)
 }
 
-// readHome lists a directory that is not split. If it was when the listing began, it
-// has been empty since: all that it has is new.
+// readHome lists a directory that is not split. If it was split when the listing began, it has been empty since: all
+// its entries are new.
 func (l *Listing) readHome(ctx context.Context, after string, limit int) ([]metadata.Entry, bool, error) {
 	if known, ok := l.c.leases.Listing(l.dir, after); ok && !l.attrs {
 		n := min(len(known), limit)
@@ -114,7 +113,7 @@ func (l *Listing) readHome(ctx context.Context, after string, limit int) ([]meta
 	return es, len(es) < limit, nil
 }
 
-// readLeased reads from another node, and keeps what that leases: a listing is often followed by a
+// readLeased reads from another node, and keeps the leases that the answer grants: a listing is often followed by a
 // lookup of each entry.
 func (l *Listing) readLeased(ctx context.Context, s metadata.Leaser, after string, limit int) ([]metadata.Entry, error) {
 	f := l.c.leases.Fetch()
@@ -138,7 +137,7 @@ func (l *Listing) readLeased(ctx context.Context, s metadata.Leaser, after strin
 	return es, nil
 }
 
-// readShards continues in the shard that has the entry after, and then in the next.
+// readShards continues in the shard that has the entry after, and then in the next one.
 func (l *Listing) readShards(ctx context.Context, e metadata.Epoch, after string, limit int) ([]metadata.Entry, bool, error) {
 	sp, err := l.c.nodes.Shards(ctx, e)
 	if err != nil {
@@ -162,8 +161,8 @@ func (l *Listing) readShards(ctx context.Context, e metadata.Epoch, after string
 	return all, true, nil
 }
 
-// readShard reads from the shard of the node id. One that cannot be reached is empty,
-// and remembered in l.lost.
+// readShard reads from the shard of the node id. A shard that cannot be reached counts as empty, and its error is kept
+// in l.lost.
 func (l *Listing) readShard(ctx context.Context, id metadata.NodeID, e metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
 	s, err := l.c.nodes.Meta(id)
 	var es []metadata.Entry
@@ -196,13 +195,13 @@ func (l *Listing) readMerged(ctx context.Context, e metadata.Epoch, after string
 	return all, end, nil
 }
 
-// merge returns at most limit entries behind after: it asks each shard for some of
-// them, and takes those up to which every shard has answered in full.
+// merge returns at most limit entries that follow after: it asks each shard for some of them, and keeps those up to the
+// name to which every shard has answered in full.
 func (l *Listing) merge(ctx context.Context, sp cluster.ShardMap, after string, limit int) (all []metadata.Entry, end bool, err error) {
 	share := limit/len(sp.Nodes) + mergeMore
 	var g errgroup.Group
 	var mu sync.Mutex
-	until := "" // under mu, as all: up to here the answers are complete; "" is no bound
+	until := "" // under mu, like all: the answers are complete up to this name; "" is no bound
 	for _, id := range sp.Nodes {
 		g.Go(func() error {
 			part := Listing{c: l.c, dir: l.dir}
@@ -230,5 +229,5 @@ func (l *Listing) merge(ctx context.Context, sp cluster.ShardMap, after string, 
 	return all, until == "", nil
 }
 
-// mergeMore is how many entries a shard is asked for beyond an even share.
+// mergeMore is how many entries beyond an even share are requested from a shard.
 const mergeMore = 16

@@ -11,23 +11,23 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Each change of the namespace is one call to the node that keeps the (source) entry,
-// which does all that concerns other nodes.
+// Each change of the namespace is one call to the node that keeps the (source) entry. That node makes all changes on
+// other nodes.
 
 // at calls fn with the store that keeps the entry name of dir.
 func at[T any](ctx context.Context, c *Client, dir metadata.Ino, name string, fn func(metadata.NodeStore) (T, error)) (T, error) {
 	return route.At(ctx, c.nodes, dir, name, fn)
 }
 
-// Lookup is metadata.Namespace. The entry always has its Attr, also if the inode's
-// home is another node than the directory's.
+// Lookup implements metadata.Namespace. The entry always has its Attr, even if the inode's home is not the directory's
+// home.
 func (c *Client) Lookup(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	e, _, err := c.LookupLeased(ctx, dir, name)
 	return e, err
 }
 
-// LostEntry returns the entry name of dir if its inode was lost with its home: only
-// its type is known, and the name can be removed.
+// LostEntry returns the entry name of dir if its inode was lost with its home: only its type is known, and the name can
+// be removed.
 func (c *Client) LostEntry(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, bool) {
 	if dir.Sealed() {
 		return metadata.Entry{}, false
@@ -36,8 +36,8 @@ func (c *Client) LostEntry(ctx context.Context, dir metadata.Ino, name string) (
 	return e, err == nil && errors.Is(c.nodes.HomeAlive(e.Ino.Home()), syscall.EHOSTDOWN)
 }
 
-// Create is metadata.Namespace. A regular file without a layout gets that of its
-// directory, of the epoch of this node's map and with this node as writer.
+// Create implements metadata.Namespace. A regular file without a layout gets that of its directory, with the epoch of
+// this node's map and with this node as writer.
 func (c *Client) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if dir.Sealed() {
 		return metadata.Attr{}, readOnly(dir)
@@ -45,23 +45,23 @@ func (c *Client) Create(ctx context.Context, dir metadata.Ino, name string, n me
 	c.setNewLayout(&n)
 	a, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Create(ctx, dir, name, n) })
 	if err != nil {
-		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // it is not as the caller has found it
+		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // the caller's view was out of date
 		return a, err
 	}
 	c.entryChanged(dir, &a)
 	return a, nil
 }
 
-// setNewLayout fills in the layout of a file that is to be created.
+// setNewLayout fills in the layout of a file that will be created.
 func (c *Client) setNewLayout(n *metadata.New) {
 	if t := n.Mode & syscall.S_IFMT; (t == 0 || t == syscall.S_IFREG) && n.Layout == (metadata.Layout{}) {
 		n.Layout.Epoch, n.Layout.Node = c.nodes.Map().Epoch, c.writer()
 	}
 }
 
-// ReadDir is metadata.Namespace. The entries of a split directory are merged by name
-// from all nodes at every call: to list one, use a Listing. An entry has no Attr if the
-// directory is split, or its inode's home is another node.
+// ReadDir implements metadata.Namespace. The entries of a split directory are merged by name from all nodes at every
+// call: to list a whole directory, use a Listing. An entry has no Attr if the directory is split, or if its inode's
+// home is another node.
 func (c *Client) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
 	l := Listing{c: c, dir: dir, mode: listByName, attrs: true}
 	es, end, err := l.from(ctx, after, limit)
@@ -71,7 +71,7 @@ func (c *Client) ReadDir(ctx context.Context, dir metadata.Ino, after string, li
 	return es, err
 }
 
-// Unlink is metadata.Namespace.
+// Unlink implements metadata.Namespace.
 func (c *Client) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	if dir.Sealed() {
 		return metadata.Entry{}, readOnly(dir)
@@ -79,7 +79,7 @@ func (c *Client) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 	defer c.leases.Revoke(entryKey(dir, name))
 	e, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Entry, error) { return s.Unlink(ctx, dir, name) })
 	if err != nil {
-		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // it is not as the caller has found it
+		c.changedHere(err, attrKey(dir), entryKey(dir, name)) // the caller's view was out of date
 		return metadata.Entry{}, err
 	}
 	c.changedHere(nil, attrKey(e.Ino))
@@ -87,8 +87,7 @@ func (c *Client) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 	return e, nil
 }
 
-// Mkdir is metadata.Directories. The node that keeps the entry chooses where the new
-// directory is homed.
+// Mkdir implements metadata.Directories. The node that keeps the entry chooses the home of the new directory.
 func (c *Client) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if dir.Sealed() {
 		return metadata.Attr{}, readOnly(dir)
@@ -98,7 +97,7 @@ func (c *Client) Mkdir(ctx context.Context, dir metadata.Ino, name string, n met
 	return a, err
 }
 
-// Rmdir is metadata.Directories.
+// Rmdir implements metadata.Directories.
 func (c *Client) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	if dir.Sealed() {
 		return readOnly(dir)
@@ -108,8 +107,8 @@ func (c *Client) Rmdir(ctx context.Context, dir metadata.Ino, name string) error
 	return err
 }
 
-// Link is metadata.Directories. It flushes the file first: a smaller size in the
-// answer would make the kernel cut off pages that it has.
+// Link implements metadata.Directories. It flushes the file first: a smaller size in the answer would make the kernel
+// cut off pages that it has.
 func (c *Client) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	switch {
 	case dir.Sealed():
@@ -125,7 +124,7 @@ func (c *Client) Link(ctx context.Context, ino, dir metadata.Ino, name string) (
 	return a, err
 }
 
-// Rename is metadata.Namespace.
+// Rename implements metadata.Namespace.
 func (c *Client) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
 	if r.Dir.Sealed() || r.NewDir.Sealed() {
 		return nil, readOnly(max(r.Dir, r.NewDir))

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// What the rooms of a client see of each other.
+// The interfaces through which the parts of a client see each other.
 var (
 	_ stripe.Nodes     = dataNodes{}
 	_ cache.Nodes      = dataNodes{}
@@ -24,7 +24,7 @@ var (
 	_ writeback.File   = bufferedFile{}
 )
 
-// dataNodes is the nodes, for what asks them for data or space.
+// dataNodes gives access to the nodes for data and space calls.
 type dataNodes struct{ *route.Router }
 
 func (n dataNodes) Up() []metadata.NodeID {
@@ -43,7 +43,7 @@ func (n dataNodes) Space(ctx context.Context, id metadata.NodeID) (datapath.Spac
 	return d.Space(ctx)
 }
 
-// lockedFiles is the files of a client, for its locks.
+// lockedFiles gives package locks access to the files of a client.
 type lockedFiles struct{ c *Client }
 
 func (l lockedFiles) Locks(ino metadata.Ino) (metadata.Locks, error) {
@@ -53,7 +53,7 @@ func (l lockedFiles) Locks(ino metadata.Ino) (metadata.Locks, error) {
 	}
 	h, ok := s.(metadata.Locks)
 	if !ok {
-		return nil, fmt.Errorf("a home without locks: %w", syscall.ENOLCK)
+		return nil, fmt.Errorf("home does not support file locks: %w", syscall.ENOLCK)
 	}
 	return h, nil
 }
@@ -74,7 +74,7 @@ func (l lockedFiles) Flush(ctx context.Context, ino metadata.Ino) error {
 
 func (l lockedFiles) Drain(ctx context.Context) error { return l.c.pool.Drain(ctx) }
 
-// bufferedClient is a client, for its write-back buffers.
+// bufferedClient gives package writeback access to a client.
 type bufferedClient struct{ c *Client }
 
 func (b bufferedClient) Flush(ctx context.Context, wf writeback.File) (again bool) {
@@ -101,7 +101,7 @@ func (b bufferedClient) Free(ctx context.Context, id metadata.NodeID) (int64, er
 
 func (b bufferedClient) Nodes() int { return len(b.c.nodes.Map().Nodes) }
 
-// bufferedFile is a file, for its write-back buffer.
+// bufferedFile gives a write-back buffer access to its file.
 type bufferedFile struct{ f *File }
 
 func (b bufferedFile) Ino() metadata.Ino { return b.f.ino }
@@ -126,17 +126,16 @@ func (b bufferedFile) Spans(off, pending, n int64) []datapath.Span {
 	return b.f.c.data.Spans(&a, order, off, n)
 }
 
-// mayReturn reports whether err means that a live home did not answer: it is worth
-// trying again.
+// mayReturn reports whether err means that a live home did not answer: the call is worth retrying.
 func (c *Client) mayReturn(home metadata.NodeID, err error) bool {
 	return rpc.Unanswered(err) && c.nodes.HomeAlive(home) == nil
 }
 
-// opensOf is what a home does for clients that have its files open.
+// opensOf returns the interface by which a home serves clients that have its files open.
 func opensOf(s metadata.NodeStore) (metadata.Opens, error) {
 	o, ok := s.(metadata.Opens)
 	if !ok {
-		return nil, fmt.Errorf("a home that does not track open files: %w", syscall.EOPNOTSUPP)
+		return nil, fmt.Errorf("home does not track open files: %w", syscall.EOPNOTSUPP)
 	}
 	return o, nil
 }

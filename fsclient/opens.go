@@ -17,9 +17,9 @@ import (
 const (
 	// closesWait is how long closes are collected before they are sent to their homes.
 	closesWait = 50 * time.Millisecond
-	// againAfter is when a home that did not answer is called again.
+	// againAfter is the delay before a home that did not answer is called again.
 	againAfter = time.Second
-	// maxRecalled is the most files in one answer to a Recall.
+	// maxRecalled bounds the files in one answer to a Recall.
 	maxRecalled = 4096
 )
 
@@ -48,11 +48,11 @@ func (c *Client) release(f *File) {
 	}
 }
 
-// closeReporter tells the homes of closes.
+// closeReporter reports closes to the homes.
 type closeReporter struct{ c *Client }
 
-// run reports closes until the client is closed. A home has one call at a time; one that
-// hangs delays no other.
+// run reports closes until the client is closed. At most one call to a home is in flight; a home that hangs delays no
+// other.
 func (r closeReporter) run() {
 	c := r.c
 	wait.Batches(c.ctx, c.closed, closesWait, c.files.pending, func() time.Duration {
@@ -62,7 +62,7 @@ func (r closeReporter) run() {
 					retry.Pause(c.ctx, againAfter)
 				}
 				c.files.reported(home)
-				c.closed.Set() // for what was closed meanwhile
+				c.closed.Set() // for files closed meanwhile
 			})
 		}
 		return closesWait
@@ -76,8 +76,7 @@ func (r closeReporter) reportNow(ctx context.Context, home metadata.NodeID) {
 	}
 }
 
-// report makes one call; false if it has to be repeated. A home that was given up needs
-// no report.
+// report makes one call; it returns false if the call must be repeated. A home that was given up needs no report.
 func (r closeReporter) report(ctx context.Context, home metadata.NodeID, files []metadata.Opened) bool {
 	c := r.c
 	s, err := c.nodes.Meta(home)
@@ -95,7 +94,7 @@ func (r closeReporter) report(ctx context.Context, home metadata.NodeID, files [
 	return false
 }
 
-// Recall is metadata.Recaller.
+// Recall implements metadata.Recaller.
 func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
 	r := recalled(c, q)
 	ctx, cancel := context.WithTimeout(c.ctx, appends.AloneTerm/2) // the home does not wait much longer for an answer
@@ -108,7 +107,7 @@ func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
 	return r
 }
 
-// recalled is the answer to q: from now on c is not alone in having these files open.
+// recalled returns the answer to q. From now on c must assume that other nodes have these files open.
 func recalled(c *Client, q metadata.Recall) metadata.Recalled {
 	t := &c.files
 	t.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// wantSize waits until the home of f knows that size.
+// wantSize waits until the home of f knows the given size.
 func (j *job) wantSize(t *testing.T, f *fsclient.File, size int64) {
 	t.Helper()
 	eventually(t, "the home knows how far was written", func() bool {
@@ -17,7 +17,7 @@ func (j *job) wantSize(t *testing.T, f *fsclient.File, size int64) {
 	})
 }
 
-// TestThroughIsPublished: the home hears soon of writes that are not buffered, without a later call.
+// TestThroughIsPublished: the home soon learns of unbuffered writes, without a later call.
 func TestThroughIsPublished(t *testing.T) {
 	for name, do := range map[string]func(f *fsclient.File, w *fsclient.Writer) error{
 		"first write": func(_ *fsclient.File, w *fsclient.Writer) error {
@@ -50,7 +50,7 @@ func TestThroughIsPublished(t *testing.T) {
 	}
 }
 
-// TestLastBatchIsPublished: the home hears of a batch that arrives while it hears of the one before.
+// TestLastBatchIsPublished: the home learns of a batch that arrives while the previous one is being published.
 func TestLastBatchIsPublished(t *testing.T) {
 	t.Parallel()
 	const part = 512 << 10
@@ -62,7 +62,7 @@ func TestLastBatchIsPublished(t *testing.T) {
 	w := f.Writer()
 	must(t, part)(w.WriteAt(ctx, pattern(part), 0))
 	h.afterSetattr(func(metadata.Change) {
-		must(t, part)(w.WriteAt(ctx, pattern(part), part)) // a whole batch is sent at once
+		must(t, part)(w.WriteAt(ctx, pattern(part), part)) // a whole batch is sent immediately
 		if err := c.Drain(ctx); err != nil {
 			t.Error(err)
 		}
@@ -71,8 +71,7 @@ func TestLastBatchIsPublished(t *testing.T) {
 	closed(t, f)
 }
 
-// TestOldSizeUndoesNoTruncate: a size that the home has heard is not told again, after a truncate by
-// another node.
+// TestOldSizeUndoesNoTruncate: a size that was published is not published again after a truncate by another node.
 func TestOldSizeUndoesNoTruncate(t *testing.T) {
 	t.Parallel()
 	j, h, other, c := hooked(t)
@@ -96,8 +95,8 @@ func TestOldSizeUndoesNoTruncate(t *testing.T) {
 	closed(t, f)
 }
 
-// TestRewriteIsPublishedAfterAdoption: bytes that were rewritten in place, of which the home has not heard
-// when the daemon ends, are a new version of the file for it once the next daemon closes the descriptor.
+// TestRewriteIsPublishedAfterAdoption: bytes rewritten in place and not published when the daemon ends become a new
+// version of the file once the next daemon closes the adopted descriptor.
 func TestRewriteIsPublishedAfterAdoption(t *testing.T) {
 	t.Parallel()
 	for _, told := range []bool{false, true} {
@@ -119,7 +118,7 @@ func TestRewriteIsPublishedAfterAdoption(t *testing.T) {
 	}
 }
 
-// TestRewriteIsClean: after a write in place nothing would be lost, but the home must hear of it.
+// TestRewriteIsClean: after a write in place no data would be lost, but the write must be published to the home.
 func TestRewriteIsClean(t *testing.T) {
 	t.Parallel()
 	_, _, cs := metered(t, 2)

@@ -9,8 +9,7 @@ import (
 )
 
 const (
-	// idleWriters is how long files that are open for writing may be idle until
-	// their writers count as done.
+	// idleWriters is how long files that are open for writing must be idle until their writers count as done.
 	idleWriters = 2 * time.Second
 	quiescePoll = 20 * time.Millisecond
 )
@@ -18,10 +17,9 @@ const (
 // Drain waits until all buffered writes of this node have arrived or have failed.
 func (c *Client) Drain(ctx context.Context) error { return c.pool.Drain(ctx) }
 
-// Quiesce waits for the end of all writing on this node, and returns when the homes
-// know of it. A killed process is gone before the kernel has written back its mappings
-// and closed its files, so writing ends when no file is open for writing. Files that
-// stay open without writes are not waited for: open is how many there are.
+// Quiesce waits for the end of all writing on this node, and returns when the homes know the result. A killed process
+// disappears before the kernel has written back its mappings and closed its files, so writing ends when no file is open
+// for writing. Quiesce does not wait for files that stay open without writes: open is their number.
 func (c *Client) Quiesce(ctx context.Context) (open int, err error) {
 	tick := time.NewTicker(quiescePoll)
 	defer tick.Stop()
@@ -43,14 +41,13 @@ func (c *Client) Quiesce(ctx context.Context) (open int, err error) {
 	}
 }
 
-// writeProgress differs after each write and each close.
+// writeProgress returns a number that differs after each write and each close.
 func (c *Client) writeProgress() int64 {
 	s := c.data.Stats()
 	return s.WriteLocal + s.WriteRemote + c.pool.Stats().Buffered - int64(c.files.writers())
 }
 
-// flushAll flushes all files that are open here. One that fails does not stop the
-// others.
+// flushAll flushes all files that are open here. A file that fails does not stop the others.
 func (c *Client) flushAll(ctx context.Context) error {
 	return wait.Each(ctx, c.files.list(), func(_ context.Context, f *File) error {
 		if !c.files.hold(f) {

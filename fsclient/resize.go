@@ -15,10 +15,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// resize cuts the data first and sets the size then: after a crash in between the
-// file has its old length, and zeros from the new end on. f is nil if the file is not
-// open here. A freeze that is over before the size is set makes it start again: then a
-// larger size may have been published of which the data was not cut.
+// resize first cuts the data and then sets the size: after a crash in between the file has its old length, and zeros
+// from the new end on. f is nil if the file is not open here. If the freeze ends before the size is set, resize starts
+// again: a larger size may have been published meanwhile, whose data was not cut.
 func resize(ctx context.Context, c *Client, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
 	if ch.Size < 0 {
 		return metadata.Attr{}, fmt.Errorf("inode %v: size %d: %w", ino, ch.Size, syscall.EINVAL)
@@ -42,25 +41,25 @@ func resize(ctx context.Context, c *Client, s metadata.NodeStore, f *File, ino m
 		case !errors.Is(err, syscall.ECANCELED):
 			return a, err
 		case try == truncateTries || !retry.Pause(ctx, truncatePause):
-			return a, fmt.Errorf("inode %v: to wait for appends and to cut its data took longer than %v, %d times: %w", ino, appends.FreezeTime, try, syscall.EBUSY)
+			return a, fmt.Errorf("inode %v: truncate not finished within %v in %d attempts: retry: %w", ino, appends.FreezeTime, try, syscall.EBUSY)
 		}
 	}
 }
 
 const (
-	truncateTries = 5                      // how often a truncate starts; what is cut already takes no time again
-	truncatePause = 100 * time.Millisecond // between them, for those that have waited for its end
-	thawTime      = 2 * time.Second        // for the end of a freeze; later it ends by itself
+	truncateTries = 5                      // how often a truncate starts; data that is already cut takes no time again
+	truncatePause = 100 * time.Millisecond // between tries, for callers that waited for the truncate to end
+	thawTime      = 2 * time.Second        // to end a freeze; later it ends by itself
 )
 
-// cutAndSet is one try of resize.
+// cutAndSet makes one try of resize.
 func cutAndSet(ctx context.Context, c *Client, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (a metadata.Attr, err error) {
 	ch.Freeze = 1 + rand.Uint64N(math.MaxUint64)
 	defer func() {
 		if err != nil { // also if the answer to the freeze is lost
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTime)
 			defer cancel()
-			thaw(ctx, c, s, ino, ch.Freeze) // by that the file gets a new version
+			thaw(ctx, c, s, ino, ch.Freeze) // this gives the file a new version
 		} else if f != nil {
 			f.cutOff()
 		}
@@ -95,8 +94,8 @@ func cut(ctx context.Context, c *Client, a *metadata.Attr, size int64) error {
 	return c.data.Cut(ctx, a, order, size)
 }
 
-// widen makes a.Size as large as the writes that the home does not know of. It
-// returns the generation for settle; f may be nil.
+// widen raises a.Size to cover the writes that the home does not know of. It returns the generation for settle; f may
+// be nil.
 func (f *File) widen(a *metadata.Attr) (gen uint64) {
 	if f == nil {
 		return 0
@@ -108,8 +107,8 @@ func (f *File) widen(a *metadata.Attr) (gen uint64) {
 	return f.gen
 }
 
-// freeze keeps the size of the file from growing until it is set, waits for the appends of all nodes, and
-// returns the attributes. f may be nil.
+// freeze keeps the size of the file from growing until a size is set, waits for the appends of all nodes, and returns
+// the attributes. f may be nil.
 func freeze(ctx context.Context, by metadata.Holder, s metadata.NodeStore, f *File, ino metadata.Ino, number uint64) (metadata.Attr, error) {
 	o, err := opensOf(s)
 	if err != nil {
@@ -132,7 +131,7 @@ func freeze(ctx context.Context, by metadata.Holder, s metadata.NodeStore, f *Fi
 	}
 }
 
-// inCrowd repeats a request that waits for truncates, of which too many wait at the home (EUSERS).
+// inCrowd repeats a request that fails with EUSERS because too many truncates already wait at the home.
 func inCrowd[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
@@ -142,7 +141,7 @@ func inCrowd[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 			return a, err
 		}
 		if !pauses.Wait(ctx) {
-			return a, fmt.Errorf("too many nodes wait for truncates of files with the same home: %w", wait.Errno(ctx))
+			return a, fmt.Errorf("too many truncates wait at the file's home: %w", wait.Errno(ctx))
 		}
 	}
 }

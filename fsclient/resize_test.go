@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// cutHome loses the connection when a size is to be set.
+// cutHome loses the connection when a size is set.
 type cutHome struct{ *clienttest.Home }
 
 func (h cutHome) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
@@ -24,7 +24,7 @@ func (h cutHome) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Chang
 	return h.Home.Setattr(ctx, ino, c)
 }
 
-// TestFailedTruncateIsANewVersion: a truncate that has cut the data and fails then is a change of the file for all nodes.
+// TestFailedTruncateIsANewVersion: a truncate that fails after cutting the data counts as a change on all nodes.
 func TestFailedTruncateIsANewVersion(t *testing.T) {
 	j := newJob(t, 2)
 	a := create(t, j.clients[0], metadata.RootIno, "f", 0)
@@ -52,7 +52,7 @@ func TestFailedTruncateIsANewVersion(t *testing.T) {
 type racingHome struct {
 	*clienttest.Home
 	before func()
-	grown  chan struct{} // has an element once a size is to be published
+	grown  chan struct{} // has an element once a size is about to be published
 }
 
 func (h *racingHome) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
@@ -68,8 +68,8 @@ func (h *racingHome) Setattr(ctx context.Context, ino metadata.Ino, c metadata.C
 	return h.Home.Setattr(ctx, ino, c)
 }
 
-// TestCutBytesDoNotComeBack: another node publishes what it has written while a truncate has cut the data and has not set the
-// size. Afterwards either the file has that size, or those bytes are gone.
+// TestCutBytesDoNotComeBack: another node publishes its writes after a truncate has cut the data and before it sets the
+// size. Afterwards either the file has the published size, or those bytes were removed.
 func TestCutBytesDoNotComeBack(t *testing.T) {
 	j := newJob(t, 2)
 	h := &racingHome{Home: j.homes[0], grown: make(chan struct{}, 1)}
@@ -83,11 +83,11 @@ func TestCutBytesDoNotComeBack(t *testing.T) {
 	}
 	off, published := a.Layout.Chunk(), make(chan error, 1)
 	f := open(t, c1, a.Ino)
-	write(t, f, pattern(100), off) // on the node that has no chunk of what the home knows
+	write(t, f, pattern(100), off) // on the node that has no chunk up to the size known to the home
 	h.before = sync.OnceFunc(func() {
 		go func() { published <- f.Flush(ctx) }()
 		<-h.grown
-		select { // it is published now, or not before the truncate
+		select { // it is published now, or only after the truncate
 		case err := <-published:
 			published <- err
 		case <-time.After(50 * time.Millisecond):
@@ -113,7 +113,7 @@ func TestCutBytesDoNotComeBack(t *testing.T) {
 	closed(t, f)
 }
 
-// crowdedHome refuses so many requests that wait for truncates.
+// crowdedHome refuses a number of requests that wait for truncates.
 type crowdedHome struct {
 	*clienttest.Home
 	refuse atomic.Int32
@@ -133,8 +133,8 @@ func (h *crowdedHome) Append(ctx context.Context, by metadata.Holder, q metadata
 	return h.Home.Append(ctx, by, q)
 }
 
-// TestCrowd: sizes and truncates that a home refuses, because too many wait there, are sent again; a caller that is
-// interrupted gets EINTR.
+// TestCrowd: sizes and truncates that a home refuses because too many requests wait there are sent again; an
+// interrupted caller gets EINTR.
 func TestCrowd(t *testing.T) {
 	j := newJob(t, 1)
 	h := &crowdedHome{Home: j.homes[0]}

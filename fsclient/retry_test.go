@@ -7,8 +7,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestUpdatesAreRetried: a home that was away learns of writes and of complete appends
-// when it is back, also if no process writes any more.
+// TestUpdatesAreRetried: a home that was unreachable learns of writes and complete appends when it returns, even if no
+// process writes any more.
 func TestUpdatesAreRetried(t *testing.T) {
 	t.Run("buffered writes", func(t *testing.T) {
 		t.Parallel()
@@ -25,7 +25,7 @@ func TestUpdatesAreRetried(t *testing.T) {
 		g := open(t, l.cs[1], l.f.Ino())
 		w := l.f.Writer()
 		must(t, 10)(w.Append(ctx, pattern(10)))
-		l.home.awayAfter.Store(true) // it gives the next one its place
+		l.home.awayAfter.Store(true) // unreachable once it has placed the next append
 		must(t, 10)(w.Append(ctx, pattern(20)[10:]))
 		eventually(t, "the home is called", func() bool { return l.home.asked.Load() > 0 })
 		l.home.away.Store(false)

@@ -12,12 +12,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// sealedRealm is the namespace of the datasets, all of which belongs to the job's user.
+// sealedRealm is the namespace of the datasets; all of it belongs to the job's user.
 type sealedRealm struct {
-	datasetTables Sealed // nil is no datasets
+	datasetTables Sealed // nil: no datasets
 	uid, gid      uint32
 	attrs         cache.Attrs
-	calls         atomic.Int64 // of the manifests
+	calls         atomic.Int64 // counts calls of the manifests
 }
 
 func (r *sealedRealm) datasets() []cluster.Dataset {
@@ -36,7 +36,7 @@ func (r *sealedRealm) space(ino metadata.Ino) (datapath.Space, error) {
 	return datapath.Space{}, fmt.Errorf("inode %v: its dataset does not exist: %w", ino, syscall.ESTALE)
 }
 
-// table is the namespace of the dataset that ino belongs to.
+// table returns the namespace of the dataset that contains ino.
 func (r *sealedRealm) table(ino metadata.Ino) (metadata.Store, error) {
 	if r.datasetTables != nil {
 		if t, ok := r.datasetTables.Table(ino.Dataset()); ok {
@@ -46,7 +46,7 @@ func (r *sealedRealm) table(ino metadata.Ino) (metadata.Store, error) {
 	return nil, fmt.Errorf("dataset %d: %w", ino.Dataset(), syscall.ESTALE)
 }
 
-// own gives an inode to the job's user.
+// own sets the job's user as the owner of an inode.
 func (r *sealedRealm) own(a metadata.Attr) metadata.Attr {
 	a.UID, a.GID = r.uid, r.gid
 	return a

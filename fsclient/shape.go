@@ -9,9 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Allocate makes sure that writes to the n bytes at off do not fail for want of
-// space, and makes the file at least off+n bytes long. After an error, such as
-// ENOSPC, some of the space may be taken.
+// Allocate ensures that writes to the n bytes at off do not fail for want of space, and makes the file at least off+n
+// bytes long. After an error, such as ENOSPC, some of the space may be allocated.
 func (f *File) Allocate(ctx context.Context, off, n int64) error {
 	nodes, err := f.allocate(ctx, off, n)
 	done := int(n)
@@ -47,7 +46,7 @@ func (f *File) Punch(ctx context.Context, off, n int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.touch(nodes)
-	f.changed() // the home must hear of the time of modification
+	f.changed() // the home must learn the time of modification
 	return err
 }
 
@@ -64,8 +63,7 @@ func (f *File) shape(ctx context.Context, off, n int64, fn func(context.Context,
 	return f.c.data.Shape(ctx, &a, order, off, n, fn)
 }
 
-// NextData is the first offset from off on that has data; ENXIO if there is none
-// before the end of the file.
+// NextData returns the first offset from off on that has data; ENXIO if there is none before the end of the file.
 func (f *File) NextData(ctx context.Context, off int64) (int64, error) {
 	a, err := f.c.Getattr(ctx, f.ino)
 	if err != nil {
@@ -74,8 +72,8 @@ func (f *File) NextData(ctx context.Context, off int64) (int64, error) {
 	return f.c.data.NextData(ctx, &a, f.Order(), off)
 }
 
-// NextHole is the first offset from off on that has none; the end of the file is a
-// hole. ENXIO if off is not before the end.
+// NextHole returns the first offset from off on that has no data; the end of the file is a hole. ENXIO if off is not
+// before the end.
 func (f *File) NextHole(ctx context.Context, off int64) (int64, error) {
 	a, err := f.c.Getattr(ctx, f.ino)
 	if err != nil {
@@ -84,8 +82,8 @@ func (f *File) NextHole(ctx context.Context, off int64) (int64, error) {
 	return f.c.data.NextHole(ctx, &a, f.Order(), off)
 }
 
-// Blocks is the bytes on disk of a file with a local layout on this node. For other
-// files it is false: nodes would have to be asked.
+// Blocks returns the bytes on disk of a file with a local layout on this node. For other files it returns false: that
+// would cost calls to other nodes.
 func (c *Client) Blocks(ctx context.Context, a *metadata.Attr) (int64, bool) {
 	if a.Layout.Kind != metadata.Local || c.cfg.LocalData == nil || a.Layout.Node != c.cfg.Self ||
 		a.Mode&syscall.S_IFMT != syscall.S_IFREG || a.Size == 0 || a.Ino.Sealed() {

@@ -11,10 +11,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// WriteMemory is the most that a client buffers of what is written, in bytes.
+// WriteMemory bounds the written bytes that a client buffers.
 const WriteMemory = writeback.Memory
 
-// Stats is what a client has done since its start. Bytes are of file data.
+// Stats counts the operations of a client since its start. Bytes are of file data.
 type Stats struct {
 	MetaLocal   int64 `json:"meta_local"`  // metadata calls to this node's store
 	MetaRemote  int64 `json:"meta_remote"` // to other nodes
@@ -23,14 +23,14 @@ type Stats struct {
 	ReadRemote  int64 `json:"read_remote"`
 	WriteLocal  int64 `json:"write_local"`
 	WriteRemote int64 `json:"write_remote"`
-	Published   int64 `json:"published"` // sizes told to an inode's home
+	Published   int64 `json:"published"` // sizes reported to an inode's home
 	Buffered    int64 `json:"buffered"`  // bytes acknowledged before they were sent
-	Batches     int64 `json:"batches"`   // in which they were sent
+	Batches     int64 `json:"batches"`   // calls in which they were sent
 	Buffers     int64 `json:"buffers"`   // write-back buffers in use
 	Open        int64 `json:"open"`      // live files that are open now
 }
 
-// Stats returns what the client has done since its start.
+// Stats returns the client's counters since its start.
 func (c *Client) Stats() Stats {
 	data, pool := c.data.Stats(), c.pool.Stats()
 	local, remote := c.nodes.Calls()
@@ -50,12 +50,12 @@ func (c *Client) DatasetReads() map[metadata.DatasetID]stripe.DatasetReads { ret
 // Sources returns the measurements of the places that datasets were read from.
 func (c *Client) Sources() []sources.Status { return c.places.Status() }
 
-// Idle is how long this node has not read datasets from other nodes.
+// Idle returns how long this node has not read datasets from other nodes.
 func (c *Client) Idle() time.Duration { return c.places.Idle() }
 
-// Where returns the nodes that have all of the file a of a dataset: its owner, or the owner's
-// stand-in, and the holders of replicas. There are none if the file is on several nodes, or
-// if it is read through from the source. BeginRead chooses among them.
+// Where returns the nodes that have all of the dataset file a: its owner, or the owner's stand-in, and the holders of
+// replicas. It returns none if the file is on several nodes, or if it is read through from the source. BeginRead
+// chooses among them.
 func (c *Client) Where(a *metadata.Attr) []metadata.NodeID {
 	if !a.Ino.Sealed() || a.Layout.Kind != metadata.Local {
 		return nil
@@ -63,13 +63,13 @@ func (c *Client) Where(a *metadata.Attr) []metadata.NodeID {
 	return c.nodes.Where(nil, a, a.Layout.Node, 0)
 }
 
-// BeginRead chooses the fastest of some places for a read of n bytes. The caller must call End.
+// BeginRead chooses the fastest of several places for a read of n bytes. The caller must call End.
 func (c *Client) BeginRead(n int64, among []metadata.NodeID) sources.Read {
 	return c.places.Begin(n, among)
 }
 
-// ReadMany reads small files of datasets from one node that has them all, in one call and
-// without waiting for any: see datapath.ManyReader.
+// ReadMany reads small dataset files from one node that has them all, in one call and without waiting for any: see
+// datapath.ManyReader.
 func (c *Client) ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.RangeRead, buf []byte) error {
 	return c.data.ReadMany(ctx, id, rs, buf)
 }

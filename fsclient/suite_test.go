@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/metadatatest"
 )
 
-// member is a client that removes orphans at their homes.
+// member is a client that also removes orphans at their homes.
 type member struct {
 	*fsclient.Client
 	j *job

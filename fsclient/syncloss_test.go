@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// lostWrite makes w buffer bytes behind its first write, which are lost on node 1.
+// lostWrite lets w buffer bytes after its first write, which are then lost on node 1.
 func lostWrite(t *testing.T, ms []*meteredStore, f *fsclient.File, w *fsclient.Writer, off int64) {
 	t.Helper()
 	must(t, 10)(w.WriteAt(ctx, pattern(10), off))
@@ -23,15 +23,15 @@ func lostWrite(t *testing.T, ms []*meteredStore, f *fsclient.File, w *fsclient.W
 	ms[1].set(nil, nil)
 }
 
-// TestLossFailsEverySync: lost bytes that were acknowledged fail one fsync of each
-// descriptor that was open then, and no other call of descriptors that did not write them.
+// TestLossFailsEverySync: the loss of acknowledged bytes fails one fsync of each descriptor open at that time, and no
+// other call on descriptors that did not write them.
 func TestLossFailsEverySync(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
 	a, b, told, reader := f.Writer(), f.Writer(), f.Writer(), f.Writer()
 	lostWrite(t, ms, f, a, 0)
 	late := f.Writer()
-	for range 2 { // neither reports it, nor takes it from Sync
+	for range 2 { // neither reports the loss, nor hides it from Sync
 		if err := b.Flush(ctx); err != nil {
 			t.Errorf("a descriptor that wrote nothing gets %v from Flush", err)
 		}
@@ -66,8 +66,7 @@ func TestLossFailsEverySync(t *testing.T) {
 	closed(t, f)
 }
 
-// TestSyncOfSeveralLosses: Sync also reports losses of other descriptors to one that has
-// reported its own.
+// TestSyncOfSeveralLosses: Sync reports losses of other descriptors even to a descriptor that has reported its own.
 func TestSyncOfSeveralLosses(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -88,7 +87,7 @@ func TestSyncOfSeveralLosses(t *testing.T) {
 	closed(t, f)
 }
 
-// TestSyncThatFailsOnce: an error that a disk reports once fails a sync of every descriptor.
+// TestSyncThatFailsOnce: an error that a disk reports once fails a sync on every descriptor.
 func TestSyncThatFailsOnce(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -108,8 +107,8 @@ func TestSyncThatFailsOnce(t *testing.T) {
 	closed(t, f)
 }
 
-// TestSyncErrorIsRepeated: an error of a part of a write with O_SYNC is returned again by
-// the next call, as in TestErrorIsRepeated, if that part may not be the first.
+// TestSyncErrorIsRepeated: the error of a part of an O_SYNC write is returned again by the next call, as in
+// TestErrorIsRepeated, if that part may not be the first.
 func TestSyncErrorIsRepeated(t *testing.T) {
 	const part = 512 << 10
 	through := func(w *fsclient.Writer, off int64) error {
@@ -171,8 +170,8 @@ func TestSyncErrorIsRepeated(t *testing.T) {
 	}
 }
 
-// TestConcurrentSyncs: a sync waits for the bytes that another sync is making durable, and
-// syncs them itself if that one was interrupted.
+// TestConcurrentSyncs: a sync waits for bytes that another sync is making durable, and syncs them itself if the other
+// was interrupted.
 func TestConcurrentSyncs(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -205,8 +204,8 @@ func TestConcurrentSyncs(t *testing.T) {
 	closed(t, f)
 }
 
-// TestSyncAfterReopen: fsync by a process that opens the file after its writer, here or on another node, has
-// closed it syncs the nodes that have its bytes, until it has succeeded once. Others may be down.
+// TestSyncAfterReopen: fsync by a process that opens a file after its writer, on any node, closed it syncs the nodes
+// that have the bytes, until one such sync has succeeded. Other nodes may be down.
 func TestSyncAfterReopen(t *testing.T) {
 	_, ms, cs := metered(t, 3)
 	f, a, err := cs[0].CreateOpen(ctx, metadata.RootIno, "f", metadata.New{
@@ -252,7 +251,7 @@ func TestSyncAfterReopen(t *testing.T) {
 	}
 }
 
-// onSync makes fn answer syncs in place of the disk; nil is the disk.
+// onSync makes fn answer syncs instead of the disk; nil restores the disk.
 func (s *meteredStore) onSync(fn func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,22 +9,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// fileTable is the live files that are open on this node, and the closes that their
-// homes have not been told of.
+// fileTable is the table of live files that are open on this node, and of closes not yet reported to their homes.
 type fileTable struct {
 	mu       sync.Mutex
 	ticket   metadata.Ticket              // under mu: the last ticket
 	seq      uint64                       // under mu: of the last append
 	open     map[metadata.Ino]*File       // under mu
-	idle     map[metadata.Ino]time.Time   // under mu: open files without a use, since when
+	idle     map[metadata.Ino]time.Time   // under mu: open files without a use, by when they became idle
 	closed   map[metadata.NodeID]closes   // under mu: to be reported to their homes
-	telling  map[metadata.NodeID]struct{} // under mu: homes that are being told of closes
+	telling  map[metadata.NodeID]struct{} // under mu: homes to which closes are being reported
 	creating map[metadata.Ticket]struct{} // under mu: creates in flight
-	settle   map[*File]struct{}           // under mu: files whose home must hear of appends
+	settle   map[*File]struct{}           // under mu: files with appends to report to their home
 	writing  int                          // under mu: Writers that are open for writing
 }
 
-// closes is the closed files of one home.
+// closes maps the closed files of one home.
 type closes map[metadata.Ino]metadata.Opened
 
 func (t *fileTable) init() {
@@ -42,8 +41,8 @@ func (t *fileTable) acquire(c *Client, ino metadata.Ino) *File {
 	return t.ref(c, ino, 0)
 }
 
-// ref counts a use of ino's file, which is made if it is not open. ticket is the one
-// that its home knows; 0 if it knows none.
+// ref counts a use of ino's file, and makes the File if it is not open. ticket is the one known to its home; 0 if it
+// knows none.
 func (t *fileTable) ref(c *Client, ino metadata.Ino, ticket metadata.Ticket) *File {
 	f := t.open[ino]
 	if f == nil {
@@ -69,7 +68,7 @@ func (t *fileTable) use(f *File) {
 	delete(t.idle, f.ino)
 }
 
-// nextSeq numbers the appends of all files.
+// nextSeq returns the next sequence number, shared by the appends of all files.
 func (t *fileTable) nextSeq() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,7 +85,7 @@ func (t *fileTable) create() metadata.Ticket {
 	return t.ticket
 }
 
-// created returns the file that the create with that ticket has made.
+// created returns the file made by the create with that ticket.
 func (t *fileTable) created(c *Client, ino metadata.Ino, ticket metadata.Ticket) *File {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,7 +106,7 @@ func (t *fileTable) get(ino metadata.Ino) *File {
 	return t.open[ino]
 }
 
-// hold counts one more use of f; false if it is not open any more.
+// hold counts one more use of f; it returns false if f is no longer open.
 func (t *fileTable) hold(f *File) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,7 +117,7 @@ func (t *fileTable) hold(f *File) bool {
 	return true
 }
 
-// holdIno counts one more use of ino's file; nil if it is not open.
+// holdIno counts one more use of ino's file; it returns nil if the file is not open.
 func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,8 +128,8 @@ func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	return f
 }
 
-// release ends a use of f. After the last one f is idle, if it may be, or closed: then the close must be reported. A recall
-// comes before mayIdle, or closes the idle file. An open comes before the locks are forgotten, or gets new ones.
+// release ends a use of f. After the last one f becomes idle if it may, or is closed: then the close must be reported.
+// A recall either precedes mayIdle or closes the idle file. An open either precedes FileClosed or gets new locks.
 func (t *fileTable) release(f *File) (closed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,8 +158,8 @@ func (t *fileTable) drop(f *File) {
 	t.close(metadata.Opened{Ino: f.ino, Ticket: f.ticket, Unsure: unsure || f.unsure})
 }
 
-// floor is the first ticket that may be that of a create in flight. A close with a
-// later one has to wait: it could close what that create has opened. t.mu is held.
+// floor returns the first ticket that may belong to a create in flight. A close with that or a later ticket must wait:
+// it could close the file that the create has opened. t.mu is held.
 func (t *fileTable) floor() metadata.Ticket {
 	floor := t.ticket + 1
 	for c := range t.creating {
@@ -200,8 +199,7 @@ func (t *fileTable) takeClosedLocked(home metadata.NodeID) (files []metadata.Ope
 	return files
 }
 
-// takeAllClosed is takeClosed of all homes that are not being told. They are then,
-// until reported.
+// takeAllClosed is takeClosed for all homes that have no report in flight. They have one from then on, until reported.
 func (t *fileTable) takeAllClosed() map[metadata.NodeID][]metadata.Opened {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -218,7 +216,7 @@ func (t *fileTable) takeAllClosed() map[metadata.NodeID][]metadata.Opened {
 	return homes
 }
 
-// reported ends the call to a home.
+// reported ends the report to a home.
 func (t *fileTable) reported(home metadata.NodeID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -232,7 +230,7 @@ func (t *fileTable) putBack(files []metadata.Opened) {
 	for _, o := range files {
 		f, newer := t.open[o.Ino], t.closed[o.Ino.Home()][o.Ino]
 		switch {
-		case f != nil: // its own close tells the home
+		case f != nil: // its own close informs the home
 			f.unsure = f.unsure || o.Unsure
 		case newer.Ticket < o.Ticket:
 			t.close(o)
@@ -240,7 +238,7 @@ func (t *fileTable) putBack(files []metadata.Opened) {
 	}
 }
 
-// pending reports whether a home that is not being told must hear of closes.
+// pending reports whether there are closes for a home without a report in flight.
 func (t *fileTable) pending() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -258,8 +256,8 @@ func (t *fileTable) unsettled() bool {
 	return len(t.settle) > 0
 }
 
-// takeUnsettled takes the files that satisfy ok and are not being settled. They are
-// then, until settledOnce.
+// takeUnsettled takes the files that satisfy ok and are not being settled. They count as being settled from then on,
+// until settledOnce.
 func (t *fileTable) takeUnsettled(ok func(*File) bool) (files []*File) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -273,7 +271,7 @@ func (t *fileTable) takeUnsettled(ok func(*File) bool) (files []*File) {
 	return files
 }
 
-// settledOnce ends a settlement of f. With again f is taken once more if it is open.
+// settledOnce ends a settlement of f. With again, f is taken once more if it is open.
 func (t *fileTable) settledOnce(f *File, again bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -283,7 +281,7 @@ func (t *fileTable) settledOnce(f *File, again bool) {
 	}
 }
 
-// writer counts n more Writers that are open for writing.
+// writer adds n to the number of Writers that are open for writing.
 func (t *fileTable) writer(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

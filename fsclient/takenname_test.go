@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// takenHome makes a name just before it is asked to make it, as another node does whose recall has not arrived. It leases
+// takenHome creates a name just before it is asked to, like another node whose lease recall has not arrived. It leases
 // everything.
 type takenHome struct{ *clienttest.Home }
 
@@ -51,7 +51,7 @@ func (h takenHome) RenewLease(context.Context, uint64, metadata.NodeID) (time.Du
 	return time.Minute, nil
 }
 
-// TestTakenName: a name that could not be made, because it is there, is found afterwards, although it was known to be absent.
+// TestTakenName: a create that fails with EEXIST drops the cached negative entry, so the name is found afterwards.
 func TestTakenName(t *testing.T) {
 	j := newJob(t, 2)
 	c := j.client(t, 1, nil)
@@ -65,7 +65,7 @@ func TestTakenName(t *testing.T) {
 	if _, _, err := c.GetattrLeased(ctx, dir); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"a", "b", "c", "x"} { // the directory is listed meanwhile
+	for _, name := range []string{"a", "b", "c", "x"} { // the directory is listed in between
 		if err := lookup(name); !errors.Is(err, syscall.ENOENT) {
 			t.Fatalf("lookup of %q = %v", name, err)
 		}

@@ -15,16 +15,16 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// silentHome is a home that can fail to answer calls, as if the connection were broken.
+// silentHome is a home that can leave calls unanswered, as if the connection were broken.
 type silentHome struct {
 	*clienttest.Home
 	away      atomic.Bool
-	awayAfter atomic.Bool  // away after it has placed the next append
-	mute      atomic.Bool  // the answer to the next lock is lost
-	asked     atomic.Int64 // calls while it was away
+	awayAfter atomic.Bool  // unreachable after it has placed the next append
+	mute      atomic.Bool  // the reply to the next lock is lost
+	asked     atomic.Int64 // calls while unreachable
 
 	mu     sync.Mutex
-	answer func() // under mu: called once between a lock and its answer
+	answer func() // under mu: called once between a lock and its reply
 }
 
 func (h *silentHome) silent() error {
@@ -71,8 +71,8 @@ func (h *silentHome) Append(ctx context.Context, by metadata.Holder, q metadata.
 	return pl, err
 }
 
-// lockJob is two nodes with a file that is open on both. Node 1 is its home and has its
-// data, and can be away for node 0. The owner 7 of node 0 has locked it.
+// lockJob is two nodes with a file open on both. Node 1 is its home and has its data, and can be unreachable for node
+// 0. Owner 7 of node 0 has locked the file.
 type lockJob struct {
 	*job
 	ms   []*meteredStore
@@ -106,7 +106,7 @@ func locked(t *testing.T, kind metadata.LockKind) *lockJob {
 	return l
 }
 
-// lock locks the file for an owner of a node, without waiting.
+// lock locks the file for an owner on a node, without waiting.
 func (l *lockJob) lock(node int, kind metadata.LockKind, owner uint64) error {
 	return l.cs[node].Lock(ctx, l.f.Ino(), metadata.Lock{Kind: kind, Type: metadata.WriteLock, Owner: owner, End: metadata.MaxLockEnd}, false)
 }
@@ -129,8 +129,8 @@ func (l *lockJob) unlockAll(ctx context.Context) error {
 	return l.cs[0].UnlockAll(ctx, l.f.Ino(), metadata.PosixLock, 7)
 }
 
-// TestUnlocksAreRetried: the an unlock that is interrupted or not answered is retried, after
-// the writes, and never ends a later lock.
+// TestUnlocksAreRetried: an unlock that is interrupted or unanswered is retried, after the writes, and never ends a
+// later lock.
 func TestUnlocksAreRetried(t *testing.T) {
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
@@ -178,7 +178,7 @@ func TestUnlocksAreRetried(t *testing.T) {
 		t.Parallel()
 		l := locked(t, metadata.PosixLock)
 		want := buffered(t, l.f.Writer())
-		if err := l.unlockAll(ctx); err != nil { // a descriptor that only reads is closed
+		if err := l.unlockAll(ctx); err != nil { // a read-only descriptor is closed
 			t.Error(err)
 		}
 		l.handedOn(t)
@@ -247,7 +247,7 @@ func TestUnlocksAreRetried(t *testing.T) {
 		t.Parallel()
 		l := locked(t, metadata.PosixLock)
 		l.home.mu.Lock()
-		l.home.answer = func() { // all have ended before the owner hears that it has one more
+		l.home.answer = func() { // all end before the owner learns that it has one more
 			if err := l.unlockAll(ctx); err != nil {
 				t.Error(err)
 			}

@@ -14,8 +14,8 @@ import (
 // drain waits until all buffered writes of the file have arrived.
 func (f *File) drain(ctx context.Context) error { return f.buffer.Drain(ctx) }
 
-// WriteAt writes p at offset off, through to the nodes that own it. With an error,
-// the first n bytes are written and the others may be.
+// WriteAt writes p at offset off, through to the nodes that own it. With an error, the first n bytes are written and
+// the others may be.
 func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (n int, err error) {
 	if f.ino.Sealed() {
 		return 0, readOnly(f.ino)
@@ -26,7 +26,7 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (n int, err err
 	return f.writeNow(ctx, p, off)
 }
 
-// writeNow is WriteAt without a drain of the buffer.
+// writeNow is WriteAt without draining the buffer first.
 func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, err error) {
 	f.mu.Lock()
 	a, order := f.attr, f.order
@@ -39,8 +39,7 @@ func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, err er
 	return n, err
 }
 
-// torn notes that bytes may have changed in a write that failed: the home gives the file a new
-// version.
+// torn records that a failed write may have changed bytes: the home gives the file a new version.
 func (f *File) torn() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,14 +47,14 @@ func (f *File) torn() {
 	f.changed()
 }
 
-// changed notes a change of which the home must hear soon; f.mu is held.
+// changed records a change that the home must learn soon; f.mu is held.
 func (f *File) changed() {
 	f.gen++
 	f.dirty = true
 	f.buffer.FlushSoon()
 }
 
-// wrote notes a write.
+// wrote records a write.
 func (f *File) wrote(nodes []metadata.NodeID, n int, off int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +69,7 @@ func (f *File) wrote(nodes []metadata.NodeID, n int, off int64, err error) {
 	}
 }
 
-// touch notes that nodes have bytes that are not durable; f.mu is held.
+// touch records that nodes have bytes that are not durable; f.mu is held.
 func (f *File) touch(nodes []metadata.NodeID) {
 	if f.unsynced == nil {
 		f.unsynced = make(map[metadata.NodeID]struct{})
@@ -80,15 +79,15 @@ func (f *File) touch(nodes []metadata.NodeID) {
 	}
 }
 
-// DropSetIDsOnWrite makes writes drop setuid and setgid from now on. The home does
-// that when it hears of the writes: another node can have set the bits meanwhile.
+// DropSetIDsOnWrite makes writes clear setuid and setgid from now on. The home does that when it learns of the writes:
+// another node can have set the bits meanwhile.
 func (f *File) DropSetIDsOnWrite() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drops = true
 }
 
-// dropSetIDs drops setuid and setgid now.
+// dropSetIDs clears setuid and setgid now.
 func (f *File) dropSetIDs(ctx context.Context) error {
 	s, err := f.c.nodes.Home(f.ino)
 	if err != nil {
@@ -105,7 +104,7 @@ func (f *File) dropSetIDs(ctx context.Context) error {
 	return nil
 }
 
-// Flush sends what is buffered and tells the file's home what was written.
+// Flush sends the buffered bytes and publishes this node's writes to the file's home.
 func (f *File) Flush(ctx context.Context) error {
 	if err := f.drain(ctx); err != nil {
 		return err
@@ -130,8 +129,8 @@ func (c *Client) flushOpen(ctx context.Context, ino metadata.Ino) error {
 	return f.Flush(ctx)
 }
 
-// Sync makes durable what was written from this node, and, once, what any node wrote before the
-// file was opened here, and flushes. A Writer also reports what was lost before.
+// Sync makes durable this node's writes and, once, the writes of any node before the file was opened here, and flushes.
+// A Writer also reports earlier losses.
 func (f *File) Sync(ctx context.Context) error {
 	if err := f.drain(ctx); err != nil {
 		return err
@@ -145,7 +144,7 @@ func (f *File) Sync(ctx context.Context) error {
 	return f.AwaitVisible(ctx)
 }
 
-// syncNodes makes durable what has arrived at the nodes.
+// syncNodes makes durable the bytes that have arrived at the nodes.
 func (f *File) syncNodes(ctx context.Context) error {
 	if err := f.syncTurn.Lock(ctx); err != nil {
 		return err
@@ -155,7 +154,7 @@ func (f *File) syncNodes(ctx context.Context) error {
 	a, order := f.known(), f.order
 	if f.existed {
 		chunk := a.Layout.Chunk()
-		f.touch(order[:min(int64(len(order)), (a.Size+chunk-1)/chunk)]) // those that have a chunk
+		f.touch(order[:min(int64(len(order)), (a.Size+chunk-1)/chunk)]) // the nodes that have a chunk
 	}
 	nodes := slices.Collect(maps.Keys(f.unsynced))
 	f.unsynced, f.existed = nil, false
@@ -174,8 +173,7 @@ func (f *File) syncNodes(ctx context.Context) error {
 	return err
 }
 
-// reportedOnce reports whether err is of a disk that has lost what it had taken, and
-// will not report that again.
+// reportedOnce reports whether err is from a disk that has lost bytes it had accepted, and will not report that again.
 func reportedOnce(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
@@ -186,7 +184,7 @@ func (f *File) isDirty() bool {
 	return f.dirty
 }
 
-// publish tells the home of all writes so far.
+// publish reports all writes so far to the home.
 func (f *File) publish(ctx context.Context) (metadata.Attr, error) {
 	s, err := f.c.nodes.Home(f.ino)
 	if err != nil {
@@ -195,8 +193,8 @@ func (f *File) publish(ctx context.Context) (metadata.Attr, error) {
 	return f.change(ctx, s, metadata.Change{})
 }
 
-// change applies ch at the home, together with the writes that it does not know of.
-// A time of modification in ch wins over theirs.
+// change applies ch at the home, together with the writes that the home does not know of. A time of modification in ch
+// takes precedence over theirs.
 func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Change) (metadata.Attr, error) {
 	if err := f.drain(ctx); err != nil {
 		return metadata.Attr{}, err
@@ -252,7 +250,7 @@ func (f *File) lockSize(ctx context.Context) error {
 	return nil
 }
 
-// settle takes a, the home's answer to a change that had all writes up to gen.
+// settle takes a, the home's answer to a change that included all writes up to gen.
 func (f *File) settle(a metadata.Attr, gen uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -262,7 +260,7 @@ func (f *File) settle(a metadata.Attr, gen uint64) {
 	if f.gen == gen {
 		f.dirty, f.end = false, 0
 		f.gen++
-	} else { // what the home has heard may be cut off meanwhile
+	} else { // the size that the home has learned may be cut off meanwhile
 		f.end = f.later
 	}
 }

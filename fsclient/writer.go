@@ -7,19 +7,18 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/writeback"
 )
 
-// Writer is one descriptor of a file. Sequential writes are buffered: they are
-// acknowledged before they have arrived, and every process on this node sees them at
-// once. A later call of the Writer returns their error, once, or twice if the kernel may
-// have dropped the first (see writeback.Reporter). Sync returns also what other Writers
-// have lost since this one was made.
+// Writer is one descriptor of a file. Sequential writes are buffered: they are acknowledged before they have arrived,
+// and every process on this node sees them at once. A later call of the Writer returns their error, once, or twice if
+// the kernel may have dropped the first (see writeback.Reporter). Sync also returns the losses of other Writers since
+// this one was made.
 type Writer struct {
 	f       *File
 	errs    *writeback.Reporter
 	writing bool // counted among the writers that Quiesce waits for
 }
 
-// Writer returns a Writer of f for one more descriptor. It needs a Close, or that of f
-// after a Flush. Descriptors that only read have one for Sync.
+// Writer returns a Writer of f for one more descriptor. It needs a Close, or a Close of f after a Flush. Descriptors
+// that only read have one for Sync.
 func (f *File) Writer() *Writer { return &Writer{f: f, errs: f.buffer.Reporter()} }
 
 // ForWriting makes Quiesce wait for the Close of w. It is called before w is used.
@@ -28,9 +27,8 @@ func (w *Writer) ForWriting() {
 	w.f.c.files.writer(1)
 }
 
-// WriteAt writes p at offset off. Without an error all of p is written or buffered;
-// with one, the first n bytes are. An error of an earlier write is returned before
-// anything is written.
+// WriteAt writes p at offset off. Without an error all of p is written or buffered; with an error, the first n bytes
+// are. An error of an earlier write is returned before anything is written.
 func (w *Writer) WriteAt(ctx context.Context, p []byte, off int64) (n int, err error) {
 	if err := w.errs.BeforeWrite(off, len(p)); err != nil {
 		return 0, err
@@ -45,9 +43,8 @@ func (w *Writer) WriteAt(ctx context.Context, p []byte, off int64) (n int, err e
 	return n + m, err
 }
 
-// Append writes p at the end of the file, wherever that is, as File.Append does. It is
-// buffered while no other node has the file open: the home reports that with each
-// place that it gives.
+// Append writes p at the end of the file, wherever that is, as File.Append does. It is buffered while no other node has
+// the file open: the home reports that with each range that it assigns.
 func (w *Writer) Append(ctx context.Context, p []byte) (n int, err error) {
 	if err := w.errs.BeforeWrite(writeback.AtEnd, len(p)); err != nil {
 		return 0, err
@@ -80,20 +77,19 @@ func (w *Writer) AppendThrough(ctx context.Context, p []byte) (n int, err error)
 	return w.f.Append(ctx, p)
 }
 
-// Flush sends what is buffered, and tells the file's home. The error is that of this
-// Writer's writes, or of the home.
+// Flush sends the buffered bytes, and publishes the writes to the file's home. The error is from this Writer's writes,
+// or from the home.
 func (w *Writer) Flush(ctx context.Context) error {
 	err := w.f.Flush(ctx)
 	return errors.Join(w.errs.Take(), err)
 }
 
-// Sync makes durable what all Writers of this node have written, and flushes. It
-// returns each loss once to each Writer, whichever Writer wrote the bytes, and so an
-// error that a disk reports only once.
+// Sync makes durable the writes of all Writers of this node, and flushes. It returns each loss once to each Writer,
+// whichever Writer wrote the bytes, and so an error that a disk reports only once.
 func (w *Writer) Sync(ctx context.Context) error { return w.sync(ctx, false) }
 
-// SyncWrite is Sync as part of a write with O_SYNC. If the write may be the rest of a
-// larger one, its error is returned once more.
+// SyncWrite is Sync as part of a write with O_SYNC. If the write may be the rest of a larger one, its error is returned
+// once more.
 func (w *Writer) SyncWrite(ctx context.Context) error { return w.sync(ctx, true) }
 
 func (w *Writer) sync(ctx context.Context, write bool) error {
@@ -105,8 +101,8 @@ func (w *Writer) sync(ctx context.Context, write bool) error {
 	return errors.Join(lost, err)
 }
 
-// Clean reports whether nothing would be lost if this process ended now: what was written has
-// arrived, the stored size covers it, and there is no error to report.
+// Clean reports whether nothing would be lost if this process ended now: all writes have arrived, the stored size
+// covers them, and there is no error to report.
 func (w *Writer) Clean() bool {
 	w.f.mu.Lock()
 	known := (!w.f.dirty || w.f.end <= w.f.attr.Size) && !w.f.app.Invisible()
@@ -114,12 +110,12 @@ func (w *Writer) Clean() bool {
 	return known && w.errs.Clean()
 }
 
-// Told reports whether the home knows of all changes to the file: it gives a file that has changed a
-// new version, by which other nodes drop its pages.
+// Told reports whether the home knows of all changes to the file: it gives a changed file a new version, which makes
+// other nodes drop its pages.
 func (w *Writer) Told() bool { return !w.f.isDirty() }
 
-// Adopted notes that the descriptor of w was open in an earlier process of this node. The next call
-// of w returns lost, if that is not nil: what was written there is lost. told is what Told was there.
+// Adopted records that the descriptor of w was open in an earlier process of this node. If lost is not nil, the next
+// call of w returns it: writes were lost with that process. told is the value of Told in that process.
 func (w *Writer) Adopted(lost error, told bool) {
 	w.errs.Adopted(lost)
 	if !told {
@@ -127,7 +123,7 @@ func (w *Writer) Adopted(lost error, told bool) {
 	}
 }
 
-// Repeat makes the next call of w return err too, which a write of its descriptor returns now.
+// Repeat makes the next call of w return err again, after a write of its descriptor returned it.
 func (w *Writer) Repeat(err error) { w.errs.Repeat(err) }
 
 // Close flushes and closes the file.

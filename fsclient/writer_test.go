@@ -17,8 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// meteredStore counts the writes to a node, and can delay them, fail them, and have
-// little space.
+// meteredStore counts the writes to a node, and can delay or fail them, or run short of space.
 type meteredStore struct {
 	datapath.Store
 	writes atomic.Int64
@@ -27,7 +26,7 @@ type meteredStore struct {
 	mu   sync.Mutex
 	fail error                       // under mu
 	sync func(context.Context) error // under mu
-	gate chan struct{}               // under mu: writes wait until it is closed; nil is open
+	gate chan struct{}               // under mu: writes wait until it is closed; nil means open
 }
 
 func (s *meteredStore) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
@@ -75,7 +74,7 @@ func metered(t *testing.T, nodes int) (*job, []*meteredStore, []*fsclient.Client
 	return j, ms, cs
 }
 
-// must checks that a write is complete.
+// must returns a function that checks that a write of want bytes is complete.
 func must(t *testing.T, want int) func(n int, err error) {
 	t.Helper()
 	return func(n int, err error) {
@@ -86,8 +85,7 @@ func must(t *testing.T, want int) func(n int, err error) {
 	}
 }
 
-// buffered makes w write 1,000 bytes at the start of its file, the last 600 of which are
-// buffered, and returns them.
+// buffered lets w write 1,000 bytes at the start of its file, of which the last 600 are buffered, and returns them.
 func buffered(t *testing.T, w *fsclient.Writer) []byte {
 	t.Helper()
 	p := pattern(1000)
@@ -96,7 +94,7 @@ func buffered(t *testing.T, w *fsclient.Writer) []byte {
 	return p
 }
 
-// onNode creates a file whose data is on the node id.
+// onNode creates a file whose data is on node id.
 func onNode(t *testing.T, c *fsclient.Client, name string, id metadata.NodeID) *fsclient.File {
 	t.Helper()
 	f, _, err := c.CreateOpen(ctx, metadata.RootIno, name, metadata.New{
@@ -108,7 +106,7 @@ func onNode(t *testing.T, c *fsclient.Client, name string, id metadata.NodeID) *
 	return f
 }
 
-// object is what node id has of a file.
+// object returns the bytes of a file on node id.
 func (j *job) object(t *testing.T, id metadata.NodeID, ino metadata.Ino, n int) []byte {
 	t.Helper()
 	p := make([]byte, n)
@@ -119,7 +117,7 @@ func (j *job) object(t *testing.T, id metadata.NodeID, ino metadata.Ino, n int) 
 	return p[:m]
 }
 
-// TestSmallWritesAreBuffered: 10,000 small sequential writes are few calls to the owners.
+// TestSmallWritesAreBuffered: 10,000 small sequential writes cause few calls to the owners.
 func TestSmallWritesAreBuffered(t *testing.T) {
 	_, ms, cs := metered(t, 3)
 	a := create(t, cs[0], metadata.RootIno, "f", 0)
@@ -137,7 +135,7 @@ func TestSmallWritesAreBuffered(t *testing.T) {
 	for _, m := range ms {
 		writes += m.writes.Load()
 	}
-	// One for each buffer; on a slow machine some are sent early for their age.
+	// One write for each buffer; on a slow machine some buffers are sent early because of their age.
 	if least := int64(n*size) / (512 << 10); writes < least || writes > n/10 {
 		t.Errorf("%d calls for %d writes, want about %d", writes, n, least)
 	}
@@ -149,8 +147,7 @@ func TestSmallWritesAreBuffered(t *testing.T) {
 	}
 }
 
-// TestAppendsAreBuffered: appends of one node alone are few calls to the owners and to the
-// home.
+// TestAppendsAreBuffered: appends of a single node cause few calls to the owners and to the home.
 func TestAppendsAreBuffered(t *testing.T) {
 	j, ms, cs := metered(t, 2)
 	f := onNode(t, cs[1], "log", 1)
@@ -178,8 +175,7 @@ func TestAppendsAreBuffered(t *testing.T) {
 	}
 }
 
-// TestAppendsOfTwoNodes: if another node has the file open, each append has arrived when
-// it returns, and none is torn.
+// TestAppendsOfTwoNodes: if another node has the file open, each append has arrived when it returns, and none is torn.
 func TestAppendsOfTwoNodes(t *testing.T) {
 	_, _, cs := metered(t, 2)
 	f := onNode(t, cs[0], "log", 1)
@@ -274,8 +270,7 @@ func TestWhatDrainsBuffers(t *testing.T) {
 	}
 }
 
-// TestOldBuffersAreFlushed: buffered writes are sent, and the home learns of them, when
-// no process writes any more.
+// TestOldBuffersAreFlushed: buffered writes are sent and published to the home even if no process writes any more.
 func TestOldBuffersAreFlushed(t *testing.T) {
 	_, _, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 0)
@@ -306,7 +301,7 @@ func TestOldBuffersAreIndependent(t *testing.T) {
 	}
 }
 
-// TestBufferOfUnlinkedFile: an unlinked file is written as any other, and leaves nothing.
+// TestBufferOfUnlinkedFile: an unlinked file can be written like any other, and leaves no objects.
 func TestBufferOfUnlinkedFile(t *testing.T) {
 	j, _, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -328,8 +323,8 @@ func TestBufferOfUnlinkedFile(t *testing.T) {
 	j.noObjects(t)
 }
 
-// TestWritesOverlap: a sequential writer, of small or large writes, does not wait for a
-// node until the limit of batches in flight is reached.
+// TestWritesOverlap: a sequential writer, of small or large writes, waits for a node only at the limit of batches in
+// flight.
 func TestWritesOverlap(t *testing.T) {
 	for _, size := range []int{64 << 10, 512 << 10, 1 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -371,8 +366,7 @@ func TestWritesOverlap(t *testing.T) {
 	}
 }
 
-// TestLaterWriteWins: a write over bytes in flight waits for them, also if it continues a
-// write in between.
+// TestLaterWriteWins: a write over bytes in flight waits for them, also if it continues a write made in between.
 func TestLaterWriteWins(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -381,7 +375,7 @@ func TestLaterWriteWins(t *testing.T) {
 	must(t, size)(a.WriteAt(ctx, make([]byte, size), 0))
 	gate := make(chan struct{})
 	ms[1].set(nil, gate)
-	for off := size; off < 512<<10; off += size { // one batch is in flight, and nothing else
+	for off := size; off < 512<<10; off += size { // only one batch is in flight
 		must(t, size)(a.WriteAt(ctx, make([]byte, size), int64(off)))
 	}
 	canceled, cancel := context.WithCancel(ctx)
@@ -402,8 +396,8 @@ func TestLaterWriteWins(t *testing.T) {
 	}
 }
 
-// TestWritersAgainstBytes: random operations of several writers of a node match those on a
-// slice of bytes, also as another node reads the file.
+// TestWritersAgainstBytes: random operations of several writers on a node match those on a slice of bytes, also when
+// another node reads the file.
 func TestWritersAgainstBytes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient"
 )
 
-// TestBufferedWriteFails: each descriptor that wrote to a failed batch gets the error
-// once, from its next call; no other one does.
+// TestBufferedWriteFails: each descriptor that wrote to a failed batch gets the error once, from its next call; other
+// descriptors do not.
 func TestBufferedWriteFails(t *testing.T) {
 	for name, next := range map[string]func(w *fsclient.Writer) error{
 		"write":   func(w *fsclient.Writer) error { _, err := w.WriteAt(ctx, []byte("x"), 2000); return err },
@@ -50,9 +50,9 @@ func TestBufferedWriteFails(t *testing.T) {
 	}
 }
 
-// TestErrorIsRepeated: the kernel cuts a large write into parts. If a part other than the
-// first returns the error of an earlier write, the kernel returns the length of the parts
-// before and drops the error. So it is returned again to a writer that continues.
+// TestErrorIsRepeated: the kernel splits a large write into parts. If a part other than the first returns the error of
+// an earlier write, the kernel returns the length of the earlier parts and drops the error. So a writer that continues
+// gets the error again.
 func TestErrorIsRepeated(t *testing.T) {
 	const part = 512 << 10
 	at := func(w *fsclient.Writer, off int64) error { _, err := w.WriteAt(ctx, pattern(part), off); return err }
@@ -80,7 +80,7 @@ func TestErrorIsRepeated(t *testing.T) {
 			if err := c.write(w, part); err != nil {
 				t.Fatalf("the buffered write = %v", err)
 			}
-			if _, err := f.Read(ctx, make([]byte, 1), 0, fsclient.ReadOpts{}); err != nil { // it has not arrived
+			if _, err := f.Read(ctx, make([]byte, 1), 0, fsclient.ReadOpts{}); err != nil { // the data has not arrived
 				t.Fatal(err)
 			}
 			ms[1].set(nil, nil)
@@ -96,8 +96,7 @@ func TestErrorIsRepeated(t *testing.T) {
 	}
 }
 
-// TestNoBufferOnFullNode: writes to a node with little space go through, so that the write
-// itself returns ENOSPC.
+// TestNoBufferOnFullNode: writes to a node with little space are not buffered, so that the write itself returns ENOSPC.
 func TestNoBufferOnFullNode(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -118,15 +117,14 @@ func TestNoBufferOnFullNode(t *testing.T) {
 	closed(t, f)
 }
 
-// TestInterruptedAppend: an append that is interrupted while it waits for batches in
-// flight is not written.
+// TestInterruptedAppend: an append that is interrupted while it waits for batches in flight is not written.
 func TestInterruptedAppend(t *testing.T) {
 	j, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "log", 1)
 	w := f.Writer()
 	const size = 64 << 10
 	p := pattern(size)
-	must(t, size)(w.Append(ctx, p)) // from now on this node knows that it is alone
+	must(t, size)(w.Append(ctx, p)) // from now on this node knows that no other node has the file open
 	gate := make(chan struct{})
 	ms[1].set(nil, gate)
 	n := 1
@@ -147,7 +145,7 @@ func TestInterruptedAppend(t *testing.T) {
 	}
 }
 
-// TestDrainWaitsForOldBuffers: Drain waits for batches that were sent for their age.
+// TestDrainWaitsForOldBuffers: Drain waits for batches that were sent because of their age.
 func TestDrainWaitsForOldBuffers(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -169,7 +167,7 @@ func TestDrainWaitsForOldBuffers(t *testing.T) {
 	}
 }
 
-// TestWriteAfterClose: writes of the kernel after the client was closed go through.
+// TestWriteAfterClose: writes from the kernel after the client was closed are sent unbuffered.
 func TestWriteAfterClose(t *testing.T) {
 	j, _, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -182,8 +180,7 @@ func TestWriteAfterClose(t *testing.T) {
 	}
 }
 
-// TestBuffersAreBounded: many files that are written in sequence use at most all buffers;
-// other writes go through.
+// TestBuffersAreBounded: sequential writes to many files use at most all buffers; other writes are unbuffered.
 func TestBuffersAreBounded(t *testing.T) {
 	_, _, cs := metered(t, 1)
 	const files = 200

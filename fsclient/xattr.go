@@ -11,7 +11,7 @@ import (
 
 var _ metadata.Xattrs = (*Client)(nil)
 
-// Getxattr is metadata.Xattrs. Attributes with ReservedXattr are made here.
+// Getxattr implements metadata.Xattrs. Attributes with the prefix ReservedXattr are made here.
 func (c *Client) Getxattr(ctx context.Context, ino metadata.Ino, name string) ([]byte, error) {
 	if strings.HasPrefix(name, ReservedXattr) {
 		return layouts{c}.get(ctx, ino, name)
@@ -26,7 +26,7 @@ func (c *Client) Getxattr(ctx context.Context, ino metadata.Ino, name string) ([
 	return s.Getxattr(ctx, ino, name)
 }
 
-// Setxattr is metadata.Xattrs.
+// Setxattr implements metadata.Xattrs.
 func (c *Client) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
 	if ino.Sealed() {
 		return readOnly(ino)
@@ -43,8 +43,8 @@ func (c *Client) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xatt
 	return err
 }
 
-// Listxattr is metadata.Xattrs. Attributes with ReservedXattr are not listed, so that
-// programs do not copy them.
+// Listxattr implements metadata.Xattrs. Attributes with the prefix ReservedXattr are not listed, so that programs do
+// not copy them.
 func (c *Client) Listxattr(ctx context.Context, ino metadata.Ino) ([]string, error) {
 	if ino.Sealed() {
 		return nil, nil
@@ -56,7 +56,7 @@ func (c *Client) Listxattr(ctx context.Context, ino metadata.Ino) ([]string, err
 	return s.Listxattr(ctx, ino)
 }
 
-// Removexattr is metadata.Xattrs. Removing a layout sets the default.
+// Removexattr implements metadata.Xattrs. Removing a layout sets the default.
 func (c *Client) Removexattr(ctx context.Context, ino metadata.Ino, name string) error {
 	if ino.Sealed() {
 		return readOnly(ino)

@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestAttrs: inodes of one slot evict each other, and none is taken for another.
+// TestAttrs: inodes of the same slot evict each other, and none is mistaken for another.
 func TestAttrs(t *testing.T) {
 	var c Attrs
 	a, b := &metadata.Attr{Ino: 7, Size: 1}, &metadata.Attr{Ino: metadata.Ino(7 + len(c)), Size: 2}
@@ -60,8 +60,7 @@ func (f *fakeNodes) Space(_ context.Context, id metadata.NodeID) (datapath.Space
 	return datapath.Space{Capacity: 100, Used: 40, Free: 60, Objects: 4}, nil
 }
 
-// TestSpace: the sum is kept for a while, and a node that does not answer counts with
-// its last answer, as full.
+// TestSpace: the sum is cached for a while, and a node that does not answer counts with its last answer, as full.
 func TestSpace(t *testing.T) {
 	nodes, now := &fakeNodes{}, time.Unix(1e9, 0)
 	s := NewSpace(nodes, func() time.Time { return now })

@@ -1,9 +1,8 @@
-// Package cache has what a client remembers: attributes of files of datasets (Attrs),
-// the space of the job (Space), and the stubs of the other nodes (Stubs). Its one
-// idea is that nothing in it needs to be invalidated: files of datasets never change,
-// the space is a second old at most, and a stub is the same for as long as a node.
+// Package cache holds the caches of a client: the attributes of dataset files (Attrs), the space of the job (Space),
+// and the stubs of the other nodes (Stubs). Its one idea is that none of these needs to be invalidated: dataset files
+// never change, the space is at most a second old, and a stub stays the same for as long as its node.
 //
-// What the client keeps of the live realm needs leases: see package leases.
+// State of the live realm that the client caches needs leases: see package leases.
 //
 // Lock order:
 //

@@ -11,28 +11,28 @@ import (
 )
 
 const (
-	spaceFresh = time.Second     // how long a sum is good
-	spaceWait  = 2 * time.Second // how long the nodes are waited for
+	spaceFresh = time.Second     // how long a sum is valid
+	spaceWait  = 2 * time.Second // how long Total waits for the nodes
 )
 
-// Nodes is what a Space asks.
+// Nodes is the interface through which a Space asks the nodes.
 type Nodes interface {
-	// Up is the nodes that have space.
+	// Up returns the nodes that have space.
 	Up() []metadata.NodeID
-	// Space is that of one node.
+	// Space returns the space of one node.
 	Space(ctx context.Context, id metadata.NodeID) (datapath.Space, error)
 }
 
-// Space is the space of the job: the sum over its nodes. It remembers what each node
-// said last, so that df does not hang on a node that does not answer.
+// Space is the space of the job: the sum over its nodes. It keeps each node's last answer, so that df does not hang on
+// a node that does not answer.
 type Space struct {
 	nodes  Nodes
 	now    func() time.Time
-	asking wait.Mutex // of the call that asks the nodes
+	asking wait.Mutex // held by the call that asks the nodes
 
 	mu    sync.Mutex
 	total datapath.Space                     // under mu
-	at    time.Time                          // under mu: when total was made
+	at    time.Time                          // under mu: when total was computed
 	last  map[metadata.NodeID]datapath.Space // under mu
 }
 
@@ -41,8 +41,8 @@ func NewSpace(nodes Nodes, now func() time.Time) *Space {
 	return &Space{nodes: nodes, now: now, asking: wait.NewMutex(), last: make(map[metadata.NodeID]datapath.Space)}
 }
 
-// Total is the sum over the nodes that are up. A node that does not answer in time
-// counts with its last answer, as full.
+// Total returns the sum over the nodes that are up. A node that does not answer in time counts with its last answer, as
+// full.
 func (s *Space) Total(ctx context.Context) (datapath.Space, error) {
 	if t, ok := s.fresh(); ok {
 		return t, nil
@@ -63,7 +63,7 @@ func (s *Space) fresh() (datapath.Space, bool) {
 	return s.total, !s.at.IsZero() && s.now().Sub(s.at) < spaceFresh
 }
 
-// ask goes on when the caller is interrupted, as others wait for the answer.
+// ask continues when its caller is interrupted, because other callers wait for the answer.
 func (s *Space) ask(ctx context.Context) datapath.Space {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spaceWait)
 	defer cancel()

@@ -14,7 +14,7 @@ type Stubs[S any] struct {
 	all map[metadata.NodeID]S // under mu
 }
 
-// NewStubs returns Stubs that dial makes at their first use.
+// NewStubs returns Stubs, each of which dial makes at its first use.
 func NewStubs[S any](dial func(metadata.NodeID) S) *Stubs[S] {
 	return &Stubs[S]{dial: dial, all: make(map[metadata.NodeID]S)}
 }

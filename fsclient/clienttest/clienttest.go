@@ -1,6 +1,5 @@
-// Package clienttest has the home of a node for tests of clients, without its daemon,
-// network and control plane. Its one idea is that it consists of the same parts as that of
-// a daemon.
+// Package clienttest provides the home of a node for tests of clients, without its daemon, network and control plane.
+// Its one idea is that this home consists of the same parts as the home of a daemon.
 package clienttest
 
 import (
@@ -34,7 +33,7 @@ type Home struct {
 // unguarded is a Home whose changes do not wait for each other in opens.Files.Set.
 type unguarded struct{ *Home }
 
-// Setattr is metadata.Inodes.
+// Setattr implements metadata.Inodes.
 func (u unguarded) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
 	return u.Store.Setattr(ctx, ino, c)
 }
@@ -122,12 +121,12 @@ func New(t testing.TB, cfg Config) *Home {
 	return h
 }
 
-// OpenAhead is metadata.AheadOpener.
+// OpenAhead implements metadata.AheadOpener.
 func (h *Home) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, metadata.Run, error) {
 	return h.Files.OpenAhead(ctx, by, files)
 }
 
-// Data is the data of a node, on disk, until the test ends.
+// Data returns the data store of a node, on disk, which exists until the test ends.
 func Data(t testing.TB) *chunkstore.Store {
 	t.Helper()
 	d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
@@ -142,7 +141,7 @@ func Data(t testing.TB) *chunkstore.Store {
 	return d
 }
 
-// Setattr is metadata.Inodes, as a daemon's home has it.
+// Setattr implements metadata.Inodes in the same way as a daemon's home.
 func (h *Home) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
 	return h.Files.Set(ctx, ino, c, func() (metadata.Attr, error) { return h.Store.Setattr(ctx, ino, c) })
 }

@@ -1,11 +1,11 @@
-// Package handover is what a daemon leaves to the next one on its node: memory, shared with the
-// keeper, in which a mount records its open files. Its one idea is that every record is valid
-// at every moment, so that it does not matter when the daemon is killed.
+// Package handover keeps the state that a daemon leaves to the next one on its node: memory, shared with the keeper, in
+// which a mount records its open files. Its one idea is that every record is valid at every moment, so that it does not
+// matter when the daemon is killed.
 //
-// Node ids of the kernel are inode numbers, and directories are opened again by theirs, so
-// neither needs a record. The memory (a memfd) is the daemon's alone: the keeper only holds it.
+// The kernel's node ids are inode numbers, and a directory is opened again by its inode number, so neither needs a
+// record. Only the daemon uses the memory (a memfd): the keeper merely holds it.
 //
-//	[0, 8)      magic, once the settings are there
+//	[0, 8)      magic, once the settings are recorded
 //	[8, 16)     generation: how many daemons have used the memory
 //	[16, 24)    length of the settings
 //	[24, 4096)  settings: the kernel's INIT request, which the next daemon answers for itself
@@ -32,7 +32,7 @@ const (
 	header  = 4096
 	records = 1 << 18
 	size    = header + records*int(unsafe.Sizeof(record{}))
-	// generationShift: the handles of a generation begin at its number, shifted.
+	// generationShift: the handles of a generation begin at the generation number, shifted left by this.
 	generationShift = 40
 	// registered is the handle in the record of a file that is registered for passthrough.
 	registered = 1<<64 - 1
@@ -49,7 +49,7 @@ type record struct {
 	_       [12]byte
 }
 
-// State is what the next daemon has to know of an open file.
+// State is the state of an open file that the next daemon needs.
 type State uint32
 
 const (
@@ -65,27 +65,27 @@ type Open struct {
 	Ino     metadata.Ino
 	Request uint64 // the request that opened it
 	Flags   uint32 // of open(2)
-	Backing int32  // its id for passthrough; 0 is none
+	Backing int32  // its id for passthrough; 0: none
 	State   State
 }
 
-// Table is the memory. A nil *Table records nothing.
+// Table is the handover memory. A nil *Table records nothing.
 type Table struct {
 	mem  []byte
 	all  []record
 	mu   sync.Mutex
-	used int   // under mu: no record from here on was used
+	used int   // under mu: no record from this index on was used
 	free []int // under mu: unused records before that
 }
 
-// Slot is a record. A nil *Slot is of a file that is not recorded.
+// Slot is a record in the Table. A nil *Slot belongs to a file that is not recorded.
 type Slot struct {
 	t *Table
 	i int
 	r *record
 }
 
-// Map maps f, which is empty, or with earlier what an earlier daemon has left.
+// Map maps f, which is empty or, with earlier, holds the records of an earlier daemon.
 func Map(f *os.File, earlier bool) (*Table, error) {
 	if !earlier {
 		if err := f.Truncate(int64(size)); err != nil {
@@ -120,7 +120,7 @@ func Map(f *os.File, earlier bool) (*Table, error) {
 func (t *Table) word(off int) uint64       { return binary.LittleEndian.Uint64(t.mem[off:]) }
 func (t *Table) setWord(off int, v uint64) { binary.LittleEndian.PutUint64(t.mem[off:], v) }
 
-// FirstHandle is the first handle of this daemon: no earlier one has used it.
+// FirstHandle returns the first handle of this daemon: no earlier daemon has used it.
 func (t *Table) FirstHandle() uint64 {
 	if t == nil {
 		return 1
@@ -128,7 +128,7 @@ func (t *Table) FirstHandle() uint64 {
 	return t.word(8)<<generationShift | 1
 }
 
-// SetSettings records the settings of the connection; the memory is of use from now on.
+// SetSettings records the settings of the connection; the memory is usable from then on.
 func (t *Table) SetSettings(b []byte) error {
 	if len(b) > header-24 {
 		return fmt.Errorf("settings of %d bytes: %w", len(b), syscall.EMSGSIZE)
@@ -139,10 +139,10 @@ func (t *Table) SetSettings(b []byte) error {
 	return nil
 }
 
-// Settings is what SetSettings has recorded.
+// Settings returns the settings recorded by SetSettings.
 func (t *Table) Settings() []byte { return t.mem[24 : 24+min(t.word(16), header-24)] }
 
-// Add records an open file; nil if there is no room.
+// Add records an open file; it returns nil if there is no room.
 func (t *Table) Add(o Open) *Slot {
 	if t == nil {
 		return nil
@@ -170,7 +170,7 @@ func (t *Table) Register(ino metadata.Ino, id int32) *Slot {
 	return t.Add(Open{FH: registered, Ino: ino, Backing: id})
 }
 
-// Slots returns the open files that are recorded, and those registered for passthrough.
+// Slots returns the records of open files, and those of files registered for passthrough.
 func (t *Table) Slots() (open, passthrough []*Slot) {
 	if t == nil {
 		return nil, nil
@@ -189,7 +189,7 @@ func (t *Table) Slots() (open, passthrough []*Slot) {
 	return open, passthrough
 }
 
-// Open returns what is recorded.
+// Open returns the recorded open file.
 func (s *Slot) Open() Open {
 	r := s.r
 	return Open{
@@ -197,7 +197,7 @@ func (s *Slot) Open() Open {
 	}
 }
 
-// Set sets bits of the state, and Clear clears them.
+// Set sets bits of the state.
 func (s *Slot) Set(b State) {
 	if s != nil && State(s.r.state.Load())&b != b {
 		s.r.state.Or(uint32(b))
@@ -211,7 +211,7 @@ func (s *Slot) Clear(b State) {
 	}
 }
 
-// Free ends a record.
+// Free frees a record.
 func (s *Slot) Free() {
 	if s == nil {
 		return

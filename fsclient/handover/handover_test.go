@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// memory is a file in place of a memfd.
+// memory returns a file that stands for a memfd.
 func memory(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "memory"))
@@ -33,8 +33,8 @@ func mapped(t *testing.T, f *os.File, earlier bool) *Table {
 	return tab
 }
 
-// TestGenerations: whenever a daemon ends, the next one finds the open files of all before it, and
-// uses other handles.
+// TestGenerations: whenever a daemon ends, the next one finds the open files of all its predecessors and uses other
+// handles.
 func TestGenerations(t *testing.T) {
 	f := memory(t)
 	seed := rand.Uint64()
@@ -97,7 +97,7 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// TestFull: what has no room is not recorded, and room is used again.
+// TestFull: a file for which there is no room is not recorded, and freed room is reused.
 func TestFull(t *testing.T) {
 	tab := mapped(t, memory(t), false)
 	var all []*Slot
@@ -120,7 +120,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestNotInitialised: memory of a daemon that ended before it had settings is refused.
+// TestNotInitialised: the memory of a daemon that ended before it stored its settings is refused.
 func TestNotInitialised(t *testing.T) {
 	f := memory(t)
 	if _, err := Map(f, true); !errors.Is(err, syscall.EINVAL) {

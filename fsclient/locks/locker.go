@@ -18,36 +18,34 @@ import (
 )
 
 const (
-	// askAgain is about how long a waiter waits to be woken before it asks
-	// anyway: its home may have restarted.
+	// askAgain is about how long a waiter waits for a wake-up before it asks again: its home may have restarted.
 	askAgain = 2 * time.Second
-	// cancelTime bounds the call that takes a waiter out of the home's queue.
+	// cancelTime bounds the call that removes a waiter from the home's queue.
 	cancelTime = 2 * time.Second
 )
 
-// Files is what a Locker needs of the client that has the files open.
+// Files gives a Locker access to the client that has the files open.
 type Files interface {
 	// Locks returns the locks of the home of a live file.
 	Locks(ino metadata.Ino) (metadata.Locks, error)
-	// HomeAlive is nil unless the cluster map has given the home up.
+	// HomeAlive returns nil unless the cluster map has given the home up.
 	HomeAlive(home metadata.NodeID) error
-	// Hold keeps a live file open for its home until release is called; nil if it
-	// is not open here.
+	// Hold keeps a live file open for its home until release is called; release is nil if the file is not open here.
 	Hold(ino metadata.Ino) (release func())
-	// Flush sends what was written to the file here and tells its home the size.
+	// Flush sends this node's writes to the file and publishes the size to its home.
 	Flush(ctx context.Context, ino metadata.Ino) error
 	// Drain waits until all buffered writes of this node have arrived.
 	Drain(ctx context.Context) error
 }
 
-// Config says for whom a Locker locks. All of it is required.
+// Config says for whom a Locker locks. All fields are required.
 type Config struct {
 	Holder metadata.Holder // this node and the run of its client
 	Files  Files
 	Log    *logrus.Entry
 }
 
-// Locker gets and ends the locks of one node.
+// Locker acquires and releases the locks of one node.
 type Locker struct {
 	cfg    Config
 	table  table
@@ -73,17 +71,15 @@ func New(cfg Config) *Locker {
 	return l
 }
 
-// Close ends the retries. The homes end the locks when they learn that the run of
-// this client has ended.
+// Close ends the retries. The homes release the locks when they learn that the run of this client has ended.
 func (l *Locker) Close() {
 	l.table.close()
 	l.cancel()
 	l.wg.Wait()
 }
 
-// Lock gets lk on a file that is open here, and waits for it if wait is set; ctx
-// ends the wait with EINTR. The type Unlocked ends the lock. An unlock that cannot
-// reach the home is retried in the background and is no error.
+// Lock acquires lk on a file that is open here, and waits for it if wait is set; ctx ends the wait with EINTR. The type
+// Unlocked releases the lock. An unlock that cannot reach the home is retried in the background and is no error.
 func (l *Locker) Lock(ctx context.Context, ino metadata.Ino, lk metadata.Lock, wait bool) error {
 	q := metadata.LockReq{Ino: ino, Lock: lk}
 	if lk.Type == metadata.Unlocked {
@@ -106,8 +102,7 @@ func (l *Locker) Lock(ctx context.Context, ino metadata.Ino, lk metadata.Lock, w
 	return err
 }
 
-// Test returns a lock that conflicts with lk, and the node of its owner; a lock of
-// type Unlocked if there is none.
+// Test returns a lock that conflicts with lk, and the node of its owner; if there is none, a lock of type Unlocked.
 func (l *Locker) Test(ctx context.Context, ino metadata.Ino, lk metadata.Lock) (node metadata.NodeID, held metadata.Lock, err error) {
 	s, err := l.locksOf(ino)
 	if err != nil {
@@ -116,17 +111,16 @@ func (l *Locker) Test(ctx context.Context, ino metadata.Ino, lk metadata.Lock) (
 	return s.TestLock(ctx, l.cfg.Holder, ino, lk)
 }
 
-// Wake is metadata.Woken.
+// Wake implements metadata.Woken.
 func (l *Locker) Wake(waiters []uint64) { l.table.wake(waiters) }
 
 // Held returns the locks of this node on a file, for a home that has restarted.
 func (l *Locker) Held(ino metadata.Ino) []metadata.Lock { return l.table.held(ino) }
 
-// FileClosed forgets the locks of a file that is not open here any more.
+// FileClosed forgets the locks of a file that is no longer open here.
 func (l *Locker) FileClosed(ino metadata.Ino) { l.table.fileClosed(ino) }
 
-// try requests q once. With an error, unknown reports that the home may have
-// granted q, or may still do so.
+// try requests q once. With an error, unknown reports that the home may have granted q, or may still grant it.
 func (l *Locker) try(ctx context.Context, q *metadata.LockReq) (unknown bool, err error) {
 	l.table.begin(*q)
 	defer l.table.end(*q)
@@ -136,8 +130,7 @@ func (l *Locker) try(ctx context.Context, q *metadata.LockReq) (unknown bool, er
 	return err != nil && (ctx.Err() != nil || l.retriable(q.Ino.Home(), err)), err
 }
 
-// beforeDowngrade sends what was written here, if q is to read and replaces a lock to write: other readers may come
-// next.
+// beforeDowngrade sends this node's writes if q is a read lock that replaces a write lock: other readers may follow.
 func (l *Locker) beforeDowngrade(ctx context.Context, q metadata.LockReq) error {
 	if q.Type != metadata.ReadLock || !l.table.holds(q, metadata.WriteLock) {
 		return nil
@@ -148,15 +141,15 @@ func (l *Locker) beforeDowngrade(ctx context.Context, q metadata.LockReq) error 
 	return l.cfg.Files.Drain(ctx)
 }
 
-// yield ends the lock of a flock whose conversion was refused or is queued, as flock(2) does: two readers that both
-// want to write would wait for each other. It returns false if there is none.
+// yield releases the old lock of a flock whose conversion was refused or is queued, as flock(2) does: otherwise two
+// readers that both want to write would wait for each other. It returns false if there is no old lock.
 func (l *Locker) yield(ctx context.Context, q metadata.LockReq) bool {
 	if q.Kind != metadata.FlockLock || !l.table.holds(q, metadata.ReadLock, metadata.WriteLock) {
 		return false
 	}
 	q.Type, q.Waiter = metadata.Unlocked, 0
 	if err := l.unlock(ctx, q); err != nil {
-		l.cfg.Log.WithError(err).WithField("inode", q.Ino.String()).Debug("a lock that is converted has not ended at the file's home")
+		l.cfg.Log.WithError(err).WithField("inode", q.Ino.String()).Debug("old lock of a converted flock not released at the file's home")
 	}
 	return true
 }
@@ -191,9 +184,9 @@ func (l *Locker) wait(ctx context.Context, q *metadata.LockReq) (unknown bool, e
 	}
 }
 
-// abandon takes an interrupted waiter out of the home's queue. If the lock was
-// granted meanwhile, the caller has it. A converted flock is released instead while the unlock of its old lock is
-// still retried, because that would end the new lock. unknown reports that the home has not answered.
+// abandon removes an interrupted waiter from the home's queue. If the lock was granted meanwhile, the caller has it. A
+// converted flock is released instead while the unlock of its old lock is still retried, because that retry would end
+// the new lock. unknown reports that the home has not answered.
 func (l *Locker) abandon(ctx context.Context, q metadata.LockReq) (unknown bool, err error) {
 	errno := wait.Errno(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
@@ -206,7 +199,7 @@ func (l *Locker) abandon(ctx context.Context, q metadata.LockReq) (unknown bool,
 			return false, nil
 		}
 		q.Type, q.Waiter, q.Cancel = metadata.Unlocked, 0, false
-		_ = l.unlock(ctx, q) // it is repeated if it is not answered
+		_ = l.unlock(ctx, q) // retried if it is not answered
 	}
 	return err != nil, fmt.Errorf("lock on %v: %w", q.Ino, errno)
 }
@@ -216,7 +209,7 @@ func (l *Locker) retriable(home metadata.NodeID, err error) bool {
 	return rpc.Unanswered(err) && l.cfg.Files.HomeAlive(home) == nil
 }
 
-// ask makes one call, and mirrors what was granted.
+// ask makes one call, and mirrors a granted lock.
 func (l *Locker) ask(ctx context.Context, q metadata.LockReq) (granted bool, err error) {
 	a, err := l.call(ctx, q)
 	if err != nil {

@@ -25,11 +25,11 @@ var (
 // fakeHome is the home of all live files, and the files themselves.
 type fakeHome struct {
 	*metalocks.Locks
-	away  atomic.Bool // it does not answer
+	away  atomic.Bool // does not answer
 	dead  atomic.Bool // the cluster map has given it up
 	calls atomic.Int64
-	held  atomic.Int64 // uses that keep the file open
-	// unlocking is called with each unlock of a node; an error is the answer. It may be nil.
+	held  atomic.Int64 // operations that keep the file open
+	// unlocking, unless nil, is called with each unlock by a node; its error is the reply.
 	unlocking func(by metadata.Holder, q metadata.LockReq) error
 
 	mu    sync.Mutex
@@ -77,7 +77,7 @@ func (f fakeFiles) HomeAlive(metadata.NodeID) error {
 	return nil
 }
 
-// newLockers returns Lockers of two nodes with one home.
+// newLockers returns the Lockers of two nodes with one home.
 func newLockers(t *testing.T) (*fakeHome, [2]*Locker) {
 	t.Helper()
 	l := logrus.New()
@@ -109,7 +109,7 @@ func newLockers(t *testing.T) (*fakeHome, [2]*Locker) {
 	return h, ls
 }
 
-// TestLateAnswers: answers of the home may come in any order, also around the report of the locks to a restarted home.
+// TestLateAnswers: replies of the home may arrive in any order, also around the report of locks to a restarted home.
 func TestLateAnswers(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -146,8 +146,8 @@ func TestLateAnswers(t *testing.T) {
 	}
 }
 
-// TestInterruptedConversion: a flock that is converted is granted after its caller was interrupted, and while the unlock of
-// the lock before is still retried, which then ends the new lock: the caller must not take it for his.
+// TestInterruptedConversion: a flock conversion is granted after its caller was interrupted, while the unlock of the
+// previous lock is still retried, which then ends the new lock: the caller must not believe that it holds the new lock.
 func TestInterruptedConversion(t *testing.T) {
 	h, ls := newLockers(t)
 	flock := func(typ metadata.LockType) metadata.Lock {
@@ -164,7 +164,7 @@ func TestInterruptedConversion(t *testing.T) {
 		if by.Node != 0 || unlocks.Add(1) > 1 {
 			return nil
 		}
-		if _, err := h.Locks.Lock(ctx, by, q); err != nil { // it is done, and the answer is lost
+		if _, err := h.Locks.Lock(ctx, by, q); err != nil { // it is granted, and the reply is lost
 			t.Error(err)
 		}
 		if err := ls[1].Lock(ctx, live, flock(metadata.Unlocked), false); err != nil {
@@ -185,7 +185,7 @@ func lockOf(typ metadata.LockType, owner uint64) metadata.Lock {
 	return metadata.Lock{Kind: metadata.PosixLock, Type: typ, Owner: owner, End: metadata.MaxLockEnd}
 }
 
-// TestWait: a waiter gets the lock after the unlock, which follows the writes.
+// TestWait: a waiter gets the lock after the unlock, which is sent after the writes.
 func TestWait(t *testing.T) {
 	h, ls := newLockers(t)
 	if err := ls[0].Lock(ctx, live, lockOf(metadata.WriteLock, 7), false); err != nil {
@@ -237,7 +237,7 @@ func TestUnlockIsRetried(t *testing.T) {
 	}
 }
 
-// TestHomeIsGivenUp: retries end, and a home that comes back does not get the lock.
+// TestHomeIsGivenUp: retries end, and a home that returns does not get the lock.
 func TestHomeIsGivenUp(t *testing.T) {
 	h, ls := newLockers(t)
 	if err := ls[0].Lock(ctx, live, lockOf(metadata.WriteLock, 7), false); err != nil {
@@ -256,7 +256,7 @@ func TestHomeIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestInterruptedWait: a signal ends the wait with EINTR, and the home forgets it.
+// TestInterruptedWait: a signal ends the wait with EINTR, and the home drops the request.
 func TestInterruptedWait(t *testing.T) {
 	h, ls := newLockers(t)
 	if err := ls[0].Lock(ctx, live, lockOf(metadata.WriteLock, 7), false); err != nil {
@@ -280,7 +280,7 @@ func TestUnlockWithoutLocks(t *testing.T) {
 	}
 }
 
-// TestSealedFiles: files of datasets are locked on this node, without a home.
+// TestSealedFiles: files of datasets are locked locally, without a home.
 func TestSealedFiles(t *testing.T) {
 	h, ls := newLockers(t)
 	ino := metadata.SealedIno(1, 0, 9)
@@ -298,8 +298,8 @@ func TestSealedFiles(t *testing.T) {
 	}
 }
 
-// TestConversion: two nodes that read under flock and both want to write do not wait for each other, because a
-// conversion that has to wait gives up the old lock; without a wait it fails, and the old lock is lost, too.
+// TestConversion: two nodes that hold shared flocks and both want to write do not deadlock, because a conversion that
+// has to wait releases the old lock; a non-blocking conversion fails, and also loses the old lock.
 func TestConversion(t *testing.T) {
 	for _, waits := range []bool{true, false} {
 		h, ls := newLockers(t)

@@ -9,17 +9,16 @@ import (
 	metalocks "github.com/bivouacfs/bivouac/metadata/locks"
 )
 
-// table is the locks that homes have granted to this node, the requests that wait,
-// and the retries.
+// table holds the locks that homes have granted to this node, the waiting requests, and the retries.
 type table struct {
 	mu       sync.Mutex
-	waiter   uint64                       // under mu: the last number of a waiter
+	waiter   uint64                       // under mu: the last number given to a waiter
 	waiting  map[uint64]chan struct{}     // under mu: closed by wake
 	files    map[metadata.Ino]*mirror     // under mu
 	holders  map[fileKind]map[uint64]bool // under mu: owners that may have locks
 	requests map[owner]int                // under mu: requests in flight
 	retrying map[owner]*retries           // under mu
-	closed   bool                         // under mu: no retry begins
+	closed   bool                         // under mu: no more retries begin
 }
 
 type fileKind struct {
@@ -37,12 +36,11 @@ func ownerOf(q metadata.LockReq) owner { return owner{fileKind{q.Ino, q.Kind}, q
 // retries counts the retries of one owner.
 type retries struct {
 	n    int
-	done chan struct{} // closed with the last one
+	done chan struct{} // closed when the last one has ended
 }
 
-// mirror is the locks of this node on a file. Answers of the home can overtake
-// each other: they are applied in the order of their versions when no request is
-// in flight.
+// mirror holds this node's locks on a file. Answers of the home can overtake each other: they are applied in the order
+// of their versions when no request is in flight.
 type mirror struct {
 	set      metalocks.Set
 	newest   uint64   // version of the last answer in set
@@ -55,7 +53,7 @@ type answer struct {
 	lock    metadata.Lock
 }
 
-// init numbers waiters from first on, so that those of an earlier run differ.
+// init numbers waiters from first on, so that their numbers differ from those of an earlier run.
 func (t *table) init(first uint64) {
 	t.waiter = first
 	t.waiting = make(map[uint64]chan struct{})
@@ -79,7 +77,7 @@ func (t *table) wake(waiters []uint64) {
 	}
 }
 
-// enqueue gives q a number to wait under.
+// enqueue assigns q a waiter number.
 func (t *table) enqueue(q *metadata.LockReq) <-chan struct{} {
 	t.mu.Lock()
 	t.waiter++
@@ -102,7 +100,7 @@ func (t *table) dequeue(waiter uint64) {
 	delete(t.waiting, waiter)
 }
 
-// begin notes that a request is in flight.
+// begin records that a request is in flight.
 func (t *table) begin(q metadata.LockReq) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,7 +114,7 @@ func (t *table) begin(q metadata.LockReq) {
 	t.addHolder(q)
 }
 
-// addHolder notes that the owner of q may have a lock; t.mu is held.
+// addHolder records that the owner of q may have a lock; t.mu is held.
 func (t *table) addHolder(q metadata.LockReq) {
 	if q.Type == metadata.Unlocked {
 		return
@@ -138,7 +136,7 @@ func (t *table) granted(q metadata.LockReq, version uint64) {
 	t.addHolder(q) // an UnlockAll may have removed the owner meanwhile
 }
 
-// end is the end of a request that begin began.
+// end ends a request that begin began.
 func (t *table) end(q metadata.LockReq) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,8 +158,8 @@ func (t *table) end(q metadata.LockReq) {
 	}
 }
 
-// now is the locks after all answers so far, in the order of their versions, and the last version. An earlier answer may
-// still come while a request is in flight.
+// now returns the locks after all answers so far, in the order of their versions, and the last version. While a request
+// is in flight, an earlier answer may still arrive.
 func (m *mirror) now() (set metalocks.Set, newest uint64) {
 	slices.SortStableFunc(m.answers, func(a, b answer) int { return cmp.Compare(a.version, b.version) })
 	set, newest = m.set, m.newest
@@ -189,8 +187,8 @@ func (t *table) mayHold(ino metadata.Ino, kind metadata.LockKind, owner uint64) 
 	return t.holders[fileKind{ino, kind}][owner]
 }
 
-// holdsNothingElse reports whether the owner of q has no lock on any of q's bytes,
-// as far as is known, and no other request in flight.
+// holdsNothingElse reports whether the owner of q has no known lock on any of q's bytes, and no other request in
+// flight.
 func (t *table) holdsNothingElse(q metadata.LockReq) bool {
 	t.mu.Lock()
 	others := t.requests[ownerOf(q)] > 1
@@ -198,7 +196,7 @@ func (t *table) holdsNothingElse(q metadata.LockReq) bool {
 	return !others && !t.holds(q, metadata.ReadLock, metadata.WriteLock)
 }
 
-// holds reports whether the owner of q has a lock of one of the types on any of q's bytes, as far as is known.
+// holds reports whether the owner of q has a known lock of one of the types on any of q's bytes.
 func (t *table) holds(q metadata.LockReq, types ...metadata.LockType) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,8 +210,8 @@ func (t *table) holds(q metadata.LockReq, types ...metadata.LockType) bool {
 	})
 }
 
-// unlocked notes that a lock has ended, or that its home will never learn of it because
-// of err: a home that comes back must not get the lock back.
+// unlocked records that a lock was released, or, with err, that its home will never learn of the release: a home that
+// returns must not get the lock back.
 func (t *table) unlocked(q metadata.LockReq, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -241,8 +239,7 @@ func (t *table) fileClosed(ino metadata.Ino) {
 	}
 }
 
-// beginRetry notes a retry for q's owner and calls start; false if the table is
-// closed.
+// beginRetry records a retry for q's owner and calls start; it returns false if the table is closed.
 func (t *table) beginRetry(q metadata.LockReq, start func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -259,7 +256,7 @@ func (t *table) beginRetry(q metadata.LockReq, start func()) bool {
 	return true
 }
 
-// endRetry is the end of a retry that beginRetry began.
+// endRetry ends a retry that beginRetry began.
 func (t *table) endRetry(q metadata.LockReq) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -270,7 +267,7 @@ func (t *table) endRetry(q metadata.LockReq) {
 	}
 }
 
-// retries is closed when the retries of q's owner have ended; nil if there are none.
+// retries returns a channel that is closed when the retries of q's owner have ended, or nil if there are none.
 func (t *table) retries(q metadata.LockReq) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,7 +277,7 @@ func (t *table) retries(q metadata.LockReq) <-chan struct{} {
 	return nil
 }
 
-// close lets no more retries begin.
+// close prevents further retries.
 func (t *table) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

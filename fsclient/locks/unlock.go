@@ -13,15 +13,14 @@ import (
 )
 
 const (
-	// retryPause is the pause before an unlock or a cancel is tried again.
+	// retryPause is the pause before an unlock or a cancel is retried.
 	retryPause = 200 * time.Millisecond
-	// retryWait bounds how long a request that does not wait for other owners
-	// waits for retries of its own owner.
+	// retryWait bounds how long a request that does not wait for other owners waits for retries of its own owner.
 	retryWait = 5 * time.Second
 )
 
-// UnlockAll ends all locks of an owner on a file. It makes no call for an owner
-// that never had a lock, as nearly all that close a file.
+// UnlockAll releases all locks of an owner on a file. It makes no call for an owner that never had a lock, such as
+// nearly every process that closes a file.
 func (l *Locker) UnlockAll(ctx context.Context, ino metadata.Ino, kind metadata.LockKind, owner uint64) error {
 	if !l.table.mayHold(ino, kind, owner) {
 		return nil
@@ -33,9 +32,8 @@ func (l *Locker) UnlockAll(ctx context.Context, ino metadata.Ino, kind metadata.
 	return err
 }
 
-// unlock ends locks once all buffered writes of this node have arrived. If it is
-// interrupted or the home does not answer, it is retried in the background, which
-// is no error.
+// unlock releases locks once all buffered writes of this node have arrived. If it is interrupted or the home does not
+// answer, it is retried in the background, which is no error.
 func (l *Locker) unlock(ctx context.Context, q metadata.LockReq) error {
 	err := l.tryUnlock(ctx, q)
 	if ctx.Err() == nil && !l.retriable(q.Ino.Home(), err) || err == nil {
@@ -48,8 +46,7 @@ func (l *Locker) unlock(ctx context.Context, q metadata.LockReq) error {
 	return err
 }
 
-// tryUnlock unlocks once. The next holder sees what was written here, and how long
-// the file is.
+// tryUnlock tries once to unlock. The next holder sees this node's writes and the size of the file.
 func (l *Locker) tryUnlock(ctx context.Context, q metadata.LockReq) error {
 	l.table.begin(q)
 	defer l.table.end(q)
@@ -77,16 +74,16 @@ func (l *Locker) unlockLater(q metadata.LockReq) bool {
 	})
 }
 
-// cancelLater cancels q in the background. The home has not answered whether q was
-// granted, or q may still wait in the home's queue.
+// cancelLater cancels q in the background. The home has not answered whether q was granted, or q may still wait in the
+// home's queue.
 func (l *Locker) cancelLater(q metadata.LockReq) {
 	q.Cancel = true
 	l.later(q, func(ctx context.Context) error { return l.tryCancel(ctx, &q) })
 }
 
-// tryCancel cancels once, and unlocks what was granted unseen. It keeps that lock
-// if the owner has another lock on the same bytes, or may be getting one: an unlock
-// would end both, and ending the other one ends this one too.
+// tryCancel tries once to cancel, and unlocks a lock that was granted unseen. It keeps that lock if the owner has
+// another lock on the same bytes, or may be getting one: an unlock would release both, and releasing the other lock
+// also releases this one.
 func (l *Locker) tryCancel(ctx context.Context, q *metadata.LockReq) error {
 	l.table.begin(*q)
 	defer l.table.end(*q)
@@ -105,10 +102,9 @@ func (l *Locker) tryCancel(ctx context.Context, q *metadata.LockReq) error {
 	return err
 }
 
-// later calls once in the background until the file's home has answered or is given
-// up. Meanwhile the file stays open for its home, and the owner of q gets no new
-// locks on it. It returns false if the Locker is closed, or the file is: its home
-// then ends all its locks.
+// later calls once in the background until the file's home has answered or is given up. Meanwhile the file stays open
+// for its home, and the owner of q gets no new locks on it. It returns false if the Locker or the file is closed: the
+// file's home then releases all its locks.
 func (l *Locker) later(q metadata.LockReq, once func(ctx context.Context) error) bool {
 	release := func() {}
 	if !q.Ino.Sealed() {
@@ -133,7 +129,7 @@ func (l *Locker) retry(q metadata.LockReq, once func(ctx context.Context) error)
 	for {
 		err := once(l.ctx)
 		if l.ctx.Err() != nil {
-			return // the homes end the locks with this client's run
+			return // the homes release the locks with this client's run
 		}
 		if err == nil || !l.retriable(q.Ino.Home(), err) {
 			if err != nil {
@@ -145,8 +141,8 @@ func (l *Locker) retry(q metadata.LockReq, once func(ctx context.Context) error)
 	}
 }
 
-// awaitRetries waits until no unlock or cancel of q's owner is retried on the file,
-// so that none ends the lock that the owner gets now.
+// awaitRetries waits until no unlock or cancel of q's owner is being retried on the file, so that no retry releases the
+// lock that the owner acquires now.
 func (l *Locker) awaitRetries(ctx context.Context, q metadata.LockReq, long bool) error {
 	done := l.table.retries(q)
 	if done == nil {

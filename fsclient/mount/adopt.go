@@ -24,54 +24,54 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// A connection to the kernel can outlive its daemon (Config.Handover, Config.Adopt): the keeper
-// keeps its descriptor, and the next daemon serves it. Processes then keep their open files,
-// working directories and mappings, and calls wait.
+// A connection to the kernel can outlive its daemon (Config.Handover, Config.Adopt): the keeper keeps its descriptor,
+// and the next daemon serves it. Processes then keep their open files, working directories and mappings, and their
+// calls wait.
 //
-//	what the kernel names        what the next daemon does
-//	inode, directory handle      nothing: the number is our inode number
+//	named by the kernel          action of the next daemon
+//	inode, directory handle      none: the number is our inode number
 //	file handle                  opens the inode again, at the first use or soon
-//	request that was read and    the keeper has the kernel send it again (resent); a change
-//	not answered                 that is not repeatable is EIO: done or not done
-//	INIT                         answers what was recorded, over a socket in the place of the device
+//	request that was read and    the keeper makes the kernel send it again (resent); a change
+//	not answered                 that is not repeatable fails with EIO: done or not done
+//	INIT                         answered from the recorded settings, over a socket in place of the device
 //
-// What was lost with the daemon is EIO on its handle only. Where writes may not have arrived, the next
-// write, fsync or close returns it; if that is a write, the one after it does too, as the kernel drops
-// the error of the rest of a larger write. Where locks were held, the inode is gone, or another node
-// has got the right to map the file, all calls return it.
+// State lost with the daemon causes EIO on the affected handle only. Where writes may not have arrived, the next write,
+// fsync or close returns EIO; if that is a write, the one after it does too, because the kernel drops the error of the
+// rest of a larger write. If locks were held, the inode was removed, or another node has got the right to map the file,
+// all calls return EIO.
 
 // resent marks the number of a request that the kernel sends again (Linux 6.9).
 const resent = 1 << 63
 
-// settleAfter is how long after a write its handle is looked at, whether the write has arrived.
+// settleAfter is the delay after a write at which settle checks whether the write has arrived.
 const settleAfter = 500 * time.Millisecond
 
-// takeover is what this daemon takes over of earlier ones, and leaves to the next one.
+// takeover is the state that this daemon takes over from earlier daemons and leaves to the next one.
 type takeover struct {
 	s       *fsys
 	table   *handover.Table // nil: the connection ends with this process
 	written writtenHandles
 
 	mu       sync.Mutex
-	files    map[uint64]*earlierFile // under mu: those of earlier daemons that are not open again yet, by handle
-	requests map[uint64]uint64       // under mu: handles by the request that has opened them
+	files    map[uint64]*earlierFile // under mu: files of earlier daemons that are not open again yet, by handle
+	requests map[uint64]uint64       // under mu: the handle that each request opened
 }
 
 type earlierFile struct {
 	slot    *handover.Slot
 	backing *backing   // of a dataset, without passthrough
-	turn    wait.Mutex // of the call that opens or releases it
+	turn    wait.Mutex // held by the call that opens or releases the file
 }
 
-// writtenHandles is the handles with writes that may not have arrived.
+// writtenHandles is the set of handles with writes that may not have arrived.
 type writtenHandles struct {
 	changed wait.Signal
 	mu      sync.Mutex
 	all     map[*handle]struct{} // under mu
 }
 
-// newServer makes a server, and records its settings for the next daemon, or makes it of those of an
-// earlier one.
+// newServer makes a server. It records the connection's settings for the next daemon or, with Adopt, makes the server
+// from those an earlier daemon recorded.
 func (m *Mount) newServer() (*fuse.Server, error) {
 	if m.cfg.Adopt {
 		return m.newAdopted()
@@ -84,8 +84,8 @@ func (m *Mount) newServer() (*fuse.Server, error) {
 	return server, m.fs.takeover.table.SetSettings(unsafe.Slice((*byte)(unsafe.Pointer(k)), unsafe.Sizeof(*k)))
 }
 
-// newAdopted makes a server for a connection that is initialised. The library wants to answer an
-// INIT request first: it gets the recorded one from a socket, in whose place the device comes then.
+// newAdopted makes a server for a connection that is already initialised. The FUSE library expects to answer an INIT
+// request first: it reads the recorded one from a socket, which the device then replaces.
 func (m *Mount) newAdopted() (*fuse.Server, error) {
 	fd, err := strconv.Atoi(strings.TrimPrefix(m.cfg.Dir, fdPrefix))
 	if err != nil {
@@ -120,7 +120,7 @@ func (t *takeover) init(s *fsys) {
 	t.written.changed, t.written.all = wait.NewSignal(), make(map[*handle]struct{})
 }
 
-// openTable maps the memory that is handed over, and takes over what it has.
+// openTable maps the handover memory, and takes over its contents.
 func (t *takeover) openTable(f *os.File, adopt bool) (err error) {
 	if f == nil {
 		return nil
@@ -152,7 +152,7 @@ func (t *takeover) add(h *handle, in *fuse.InHeader, ino metadata.Ino, flags uin
 	return fh
 }
 
-// handle is the open file or directory of a request.
+// handle returns the open file or directory of a request.
 func (t *takeover) handle(ctx context.Context, fh uint64) (*handle, error) {
 	h, err := t.s.handles.get(fh)
 	if err != nil && t.s.cfg.Adopt {
@@ -164,7 +164,7 @@ func (t *takeover) handle(ctx context.Context, fh uint64) (*handle, error) {
 	return h, err
 }
 
-// errEarlier is the error of a handle that the daemon before this one had, and that is lost.
+// errEarlier is the error of a handle that the previous daemon had open and that cannot be opened again.
 var errEarlier = fmt.Errorf("open file of the previous daemon: %w", syscall.EIO)
 
 // reopen opens a file of an earlier daemon again.
@@ -199,8 +199,8 @@ func (t *takeover) earlier(fh uint64) *earlierFile {
 	return t.files[fh]
 }
 
-// waits reports whether fh is to be opened again in the background: files of datasets wait for
-// their next use.
+// waits reports whether fh must be opened again in the background. Files of datasets are opened again at their next use
+// instead.
 func (t *takeover) waits(fh uint64) bool {
 	e := t.earlier(fh)
 	return e != nil && !e.slot.Open().Ino.Sealed()
@@ -212,7 +212,7 @@ func (t *takeover) drop(fh uint64) {
 	delete(t.files, fh)
 }
 
-// openAgain makes a handle. An error is one that may pass.
+// openAgain makes a handle. Its errors are transient: the caller may retry.
 func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle, error) {
 	o := slot.Open()
 	broken := func(why string, err error) *handle {
@@ -225,7 +225,7 @@ func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle,
 		return &handle{content: b}, err
 	case o.State&handover.Locked != 0:
 		return broken("it held locks", nil), nil
-	case o.Backing != 0: // without passthrough here; the kernel reads it by itself
+	case o.Backing != 0: // no passthrough in this daemon; the kernel reads the file by itself
 		return &handle{}, nil
 	}
 	f, err := t.s.client.Reopen(ctx, o.Ino, mappable(o.Flags))
@@ -259,12 +259,12 @@ func (t *takeover) openAgain(ctx context.Context, slot *handover.Slot) (*handle,
 	return h, nil
 }
 
-// remove removes a handle; nil if it is not open here.
+// remove removes a handle and returns it, or nil if it is not open here.
 func (t *takeover) remove(fh uint64) *handle {
 	h := t.s.handles.remove(fh)
 	if h == nil {
 		if e := t.earlier(fh); e != nil {
-			_ = e.turn.Lock(context.Background()) // it ends with a call
+			_ = e.turn.Lock(context.Background()) // waits no longer than one call
 			defer e.turn.Unlock()
 			t.drop(fh)
 			if h = t.s.handles.remove(fh); h == nil {
@@ -280,7 +280,7 @@ func (t *takeover) remove(fh uint64) *handle {
 	return h
 }
 
-// forgetRequest releases what a request has opened whose answer the kernel never got: it asks again.
+// forgetRequest releases the handle that a request opened if the kernel never got the answer: the kernel asks again.
 func (t *takeover) forgetRequest(unique uint64) {
 	t.mu.Lock()
 	fh, ok := t.requests[unique&^resent]
@@ -299,8 +299,8 @@ func (t *takeover) forgetRequest(unique uint64) {
 	release(t.s, ino, fh)
 }
 
-// repeatable reports whether a request may be done twice. Others that were in flight when the daemon
-// died are EIO.
+// repeatable reports whether a request may be executed twice. Others that were in flight when the daemon died fail with
+// EIO.
 func (o op) repeatable() bool {
 	switch o {
 	case opSymlink, opMknod, opMkdir, opUnlink, opRmdir, opRename, opLink, opSetxattr, opRemovexattr:
@@ -309,7 +309,7 @@ func (o op) repeatable() bool {
 	return true
 }
 
-// errResent is the error of a request that the daemon before this one may have done.
+// errResent is the error of a resent request that the previous daemon may already have executed.
 var errResent = fmt.Errorf("in flight when the previous daemon ended, so it may or may not have taken effect: %w", syscall.EIO)
 
 // again prepares for a request that the kernel sends again.
@@ -349,19 +349,19 @@ func (t *takeover) restoreFiles(ctx context.Context) {
 		}
 	}
 	t.s.log.WithFields(logrus.Fields{"files": n, "lost": broken, "took": time.Since(began).Round(time.Millisecond)}).
-		Info("connection of the previous daemon taken over: its open files go on")
+		Info("took over the kernel connection of the previous daemon: open files stay usable")
 }
 
-// settle records whether writes by h may not have arrived, and whether the file's home does not know of
-// changes; the next daemon must know. It is called before each write is acknowledged, and later until
-// both are settled.
+// settle records in the handover table whether writes by h may not have arrived (Dirty), and whether the file's home
+// does not know of all changes (Untold); the next daemon needs both. It is called before each write is acknowledged,
+// and again later until neither holds.
 func (h *handle) settle() (settled bool) {
 	if h.slot == nil || h.writer == nil {
 		return true
 	}
 	h.settling.Lock()
 	defer h.settling.Unlock()
-	told := h.writer.Told() // asked first: what arrives meanwhile is not told
+	told := h.writer.Told() // asked first, because changes may arrive meanwhile
 	var state handover.State
 	if !told {
 		state |= handover.Untold
@@ -417,7 +417,7 @@ func (w *writtenHandles) settle() time.Duration {
 	return settleAfter
 }
 
-// background runs what a connection that can be handed over needs, until ctx ends.
+// background runs the tasks of a connection that can be handed over, until ctx ends.
 func (t *takeover) background(ctx context.Context, wg *sync.WaitGroup) {
 	if t.table == nil {
 		return

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// forever is how long the kernel may cache what cannot change.
+	// forever is how long the kernel may cache immutable names and attributes.
 	forever = 365 * 24 * time.Hour
 	// dirFresh is how long the kernel may cache the attributes of a live directory
 	// without a lease: long enough for the permission check after a lookup. The
@@ -24,18 +24,18 @@ const (
 	dirFresh = time.Millisecond
 	// tickSlack is how much the kernel may round up a time.
 	tickSlack = 25 * time.Millisecond
-	// datasetFresh is how long the kernel may cache the name of a dataset, which can
-	// fail after it was seen.
+	// datasetFresh is how long the kernel may cache the name of a dataset, because a dataset can fail after it was
+	// seen.
 	datasetFresh = time.Second
-	// lostFresh is how long it may cache the attributes of a lost directory.
+	// lostFresh is how long the kernel may cache the attributes of a lost directory.
 	lostFresh = time.Second
 	// blockSize is the I/O size that programs are advised to use.
 	blockSize = 64 << 10
 )
 
-// freshness is how long the kernel may cache a name and the attributes of a, which are
-// leased for left. Names that can change are never cached: to invalidate one takes the
-// kernel's lock of its directory, whose holder may be waiting for that change.
+// freshness returns how long the kernel may cache a name and the attributes a, which are leased for the time left.
+// Names that can change are never cached: invalidating one takes the kernel's lock of its directory, whose holder may
+// be waiting for that change.
 func freshness(a *metadata.Attr, left time.Duration) (entry, attr time.Duration) {
 	switch {
 	case a.Ino == inoData:
@@ -54,9 +54,9 @@ func freshness(a *metadata.Attr, left time.Duration) (entry, attr time.Duration)
 	return 0, max(0, left-tickSlack)
 }
 
-// lease is for how long the kernel may rely on the attributes a, which are leased for left: not at
-// all on those of a file that is open here and may change by a mapping, or has changed since it was
-// opened. Of the latter the kernel must ask before each read: see markChanged.
+// lease returns how long the kernel may rely on the attributes a, which are leased for the time left. It is 0 for a
+// file that is open here and may change through a mapping, or that has changed since it was opened: the kernel must ask
+// before each read of a changed file (see markChanged).
 func (s *fsys) lease(a *metadata.Attr, left time.Duration) time.Duration {
 	if left > 0 && a.Mode&syscall.S_IFMT == syscall.S_IFREG && !s.handles.steady(a) {
 		return 0
@@ -64,8 +64,8 @@ func (s *fsys) lease(a *metadata.Attr, left time.Duration) time.Duration {
 	return left
 }
 
-// lookupLease is lease for an answer to a lookup. The kernel may not have the inode yet, and then a
-// recall does not reach an answer that is on its way: it gets as much time as a stat takes.
+// lookupLease is lease for the answer to a lookup. The kernel may not have the inode yet, so a recall does not reach an
+// answer in flight: such a lease is cut to the time that a stat takes.
 func (s *fsys) lookupLease(a *metadata.Attr, left time.Duration) time.Duration {
 	left = s.lease(a, left)
 	return min(left, dirFresh+tickSlack)
@@ -86,7 +86,7 @@ func fillAttr(out *fuse.Attr, a *metadata.Attr) {
 	out.Blksize = blockSize
 }
 
-// split is t in seconds and nanoseconds; before 1970 only the seconds are negative.
+// split converts t to seconds and nanoseconds; before 1970 only the seconds are negative.
 func split(t metadata.Time) (sec uint64, nsec uint32) {
 	s, n := int64(t)/1e9, int64(t)%1e9
 	if n < 0 {
@@ -104,7 +104,7 @@ func joined(sec uint64, nsec uint32) metadata.Time {
 
 func fillEntry(out *fuse.EntryOut, a *metadata.Attr) { fillLeased(out, a, 0) }
 
-// fillLeased is fillEntry for attributes that are leased for left.
+// fillLeased is fillEntry for attributes that are leased for the time left.
 func fillLeased(out *fuse.EntryOut, a *metadata.Attr, left time.Duration) {
 	out.NodeId = uint64(a.Ino)
 	entry, attr := freshness(a, left)
@@ -151,9 +151,9 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 	})
 }
 
-// fillLost answers for a name whose inode was lost with its home: the kernel needs an
-// entry to remove the name. Any use of a file, even stat, returns EIO. A directory has
-// attributes: programs that cannot stat it would not try rmdir.
+// fillLost answers for a name whose inode was lost with its home: the kernel needs an entry to remove the name. Any use
+// of a file, even stat, returns EIO. A directory has attributes, because programs that cannot stat it would not try
+// rmdir.
 func (s *fsys) fillLost(out *fuse.EntryOut, e *metadata.Entry) {
 	s.warn(s.log.WithField("inode", e.Ino.String()), "a file in scratch was lost with its node: only its name can be removed")
 	a := metadata.Attr{Ino: e.Ino, Mode: e.Mode&syscall.S_IFMT | 0o600, Nlink: 1, UID: s.cfg.UID, GID: s.cfg.GID}
@@ -188,7 +188,7 @@ func (s *fsys) lookupVirtual(ctx context.Context, h *fuse.InHeader, name string,
 	return syscall.ENOENT
 }
 
-// attr is the attributes of any inode, and for how long they are leased.
+// attr returns the attributes of any inode, and how long they are leased.
 func (s *fsys) attr(ctx context.Context, ino metadata.Ino) (metadata.Attr, time.Duration, error) {
 	if virtual(ino) {
 		return s.virtualAttr(ino), 0, nil
@@ -208,15 +208,15 @@ func (s *fsys) forget(inos []metadata.Ino) {
 	}
 }
 
-// givenDirs is the directories whose leased attributes the kernel has been given lately. Such an answer may reach it after that
-// to a later change by this node.
+// givenDirs records the directories whose leased attributes the kernel was given lately. Such an answer may reach the
+// kernel after the answer to a later change by this node.
 type givenDirs struct {
 	mu   sync.Mutex
 	dirs [2]map[metadata.Ino]struct{} // under mu: newer ones first
-	at   time.Time                    // under mu: since when they are noted in the first
+	at   time.Time                    // under mu: when dirs[0] was started
 }
 
-// add notes a directory, before its attributes are read.
+// add records a directory, before its attributes are read.
 func (g *givenDirs) add(dir metadata.Ino, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,8 +226,8 @@ func (g *givenDirs) add(dir metadata.Ino, now time.Time) {
 	g.dirs[0][dir] = struct{}{}
 }
 
-// among returns those of inos, which this node has changed, that were noted in the last term. The kernel must forget them:
-// then it refuses answers to what it has asked before.
+// among returns the inodes of inos, which this node has changed, that were added within the last lease term. The kernel
+// must forget them: it then discards the answers to requests that it sent before.
 func (g *givenDirs) among(inos []metadata.Ino) (given []metadata.Ino) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -254,17 +254,17 @@ func (s *fsys) dropPages(files []metadata.Ino) {
 	}
 }
 
-// dropTail makes the kernel drop cached pages of a file from off on.
+// dropTail makes the kernel drop the cached pages of a file from off to the end.
 func (s *fsys) dropTail(ino metadata.Ino, off int64) {
 	if server := s.server.Load(); server != nil {
 		_ = server.InodeNotify(uint64(ino), off, 0) // an unknown inode is no error
 	}
 }
 
-// Forget has nothing to do: the kernel's node ids are inode numbers.
+// Forget does nothing: the kernel's node ids are inode numbers.
 func (s *fsys) Forget(_, _ uint64) { s.stats.calls[opForget].Add(1) }
 
-// GetAttr serves stat, and the check before a read whether cached pages are valid.
+// GetAttr serves stat, and the kernel's check before a read whether its cached pages are valid.
 func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	return s.call(opGetattr, cancel, &in.InHeader, func(ctx context.Context) error {
 		ino := metadata.Ino(in.NodeId)
@@ -275,7 +275,7 @@ func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 		a, left, err := s.attr(ctx, ino)
 		if err == nil && left > 0 && a.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 			s.given.add(ino, time.Now())
-			a, left, err = s.attr(ctx, ino) // a change since then makes the kernel forget
+			a, left, err = s.attr(ctx, ino) // if it changes after this, the kernel is made to forget it
 		}
 		if errors.Is(err, syscall.ENOENT) {
 			if was, ok := s.client.Removed(ino); ok { // it is still open, or a working directory
@@ -296,11 +296,11 @@ func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 	})
 }
 
-// markChanged makes the kernel drop its pages if another node has changed the file since it was
-// opened here. The kernel drops them when st_mtime changes, but writers can set that back (cp -p,
-// rsync --inplace -t, touch -r), and own writes change it: so the answer to a reader has another time in its
-// place (pagecache.Shown). No process sees these times: stat asks without a handle and gets the true ones; if they
-// differ, the kernel drops the pages once more.
+// markChanged makes the kernel drop its pages if another node has changed the file since it was opened here. The kernel
+// drops pages when st_mtime changes, but writers can set st_mtime back (cp -p, rsync --inplace -t, touch -r), and this
+// node's own writes change it. So the answer before a read carries another time instead (pagecache.Shown). No process
+// sees these times: stat asks without a handle and gets the true ones. If they differ, the kernel drops the pages once
+// more.
 func (s *fsys) markChanged(fh uint64, a *metadata.Attr, out *fuse.Attr) {
 	h, err := s.handles.get(fh)
 	t := a.Ctime
@@ -343,17 +343,17 @@ func (s *fsys) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 	})
 }
 
-// perturbMtime puts a wrong st_mtime into an answer to SETATTR. The kernel drops cached
-// pages when an answer has a new size or time, except for this one: it takes the time and
-// keeps the pages, although another node may have written meanwhile. It may not cache the
-// answer, so it asks again before any read or stat, and the true time is new to it.
+// perturbMtime puts a wrong st_mtime into an answer to SETATTR. The kernel drops cached pages when an answer has a new
+// size or time, but not for SETATTR: there it takes the time and keeps the pages, although another node may have
+// written meanwhile. The kernel may not cache this answer, so it asks again before any read or stat, and then sees the
+// true time as a change.
 func perturbMtime(out *fuse.Attr) {
 	if out.Mode&syscall.S_IFMT == syscall.S_IFREG {
 		out.Mtimensec ^= 1
 	}
 }
 
-// change translates a request.
+// change translates a SETATTR request.
 func change(in *fuse.SetAttrIn) (metadata.Change, error) {
 	var c metadata.Change
 	has := func(bit uint32) bool { return in.Valid&bit != 0 }
@@ -396,7 +396,7 @@ func change(in *fuse.SetAttrIn) (metadata.Change, error) {
 	return c, nil
 }
 
-// dropSetIDsOf is dropSetIDs that asks the home for the mode first.
+// dropSetIDsOf is dropSetIDs, but asks the home for the mode first.
 func (s *fsys) dropSetIDsOf(ctx context.Context, f *fsclient.File) error {
 	if err := f.Refresh(ctx); err != nil {
 		return err
@@ -404,7 +404,7 @@ func (s *fsys) dropSetIDsOf(ctx context.Context, f *fsclient.File) error {
 	return s.dropSetIDs(ctx, f)
 }
 
-// dropSetIDs drops setuid and setgid of a file that an unprivileged process changes.
+// dropSetIDs clears setuid and setgid of a file that an unprivileged process changes.
 func (s *fsys) dropSetIDs(ctx context.Context, f *fsclient.File) error {
 	if metadata.SetIDs(f.Attr().Mode) == 0 {
 		return nil

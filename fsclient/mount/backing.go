@@ -19,15 +19,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Passthrough: where kernel (6.9 and later) and privileges allow, the kernel reads a file
-// of a dataset that is whole on this node without the mount. The first open registers the
-// node's object (Backer), later ones use the same id. At most Config.MaxBackings files are
-// registered, those opened last. Reads, mappings and O_DIRECT then use the page cache of
-// the disk, and no second one. A file that could not be registered is read through the
-// mount until its last close.
+// Passthrough: where kernel (6.9 and later) and privileges allow, the kernel reads a dataset file that is whole on this
+// node without the mount. The first open registers the node's object (Backer), later opens use the same id. At most
+// Config.MaxBackings files are registered, the most recently opened ones. Reads, mappings and O_DIRECT then use the
+// page cache of the disk, and no second one. A file that could not be registered is read through the mount until its
+// last close.
 
-// Backer registers files for FUSE passthrough, which needs a privilege that a daemon may
-// lack.
+// Backer registers files for FUSE passthrough, which needs a privilege that a daemon may lack.
 type Backer interface {
 	// Back registers f with the connection of the mount and returns its id. f may be
 	// closed afterwards. The error is ENOENT or ESTALE if f no longer has its name.
@@ -63,27 +61,27 @@ func (b serverBacker) Drop(id int32) error {
 	return nil
 }
 
-// backing is a file of a dataset that is open, or was lately. All opens of one inode must
-// be passed through, or none, so the first decides.
+// backing is a dataset file that is open, or was open lately. All opens of one inode must use passthrough, or none, so
+// the first open decides.
 type backing struct {
 	ino  metadata.Ino
 	refs int  // under backings.mu: opens
 	gone bool // under backings.mu: its object was removed
 
 	once sync.Once
-	id   atomic.Int32   // set by once; 0 is no passthrough
+	id   atomic.Int32   // set by once; 0: no passthrough
 	slot *handover.Slot // set by once
 }
 
-// backings is the files with passthrough.
+// backings is the set of files with passthrough.
 type backings struct {
-	backer Backer // nil is no passthrough; set before the first open
+	backer Backer // nil: no passthrough; set before the first open
 	limit  int
 	table  *handover.Table // may be nil
 
 	mu     sync.Mutex
 	byIno  map[metadata.Ino]*backing              // under mu
-	idle   *simplelru.LRU[metadata.Ino, *backing] // under mu: those of byIno without refs
+	idle   *simplelru.LRU[metadata.Ino, *backing] // under mu: entries of byIno without refs
 	failed error                                  // under mu: why no more files are registered
 }
 
@@ -93,8 +91,7 @@ func (t *backings) init(backer Backer, limit int) {
 	t.idle, _ = simplelru.NewLRU[metadata.Ino, *backing](math.MaxInt, nil) // ref evicts
 }
 
-// startPassthrough enables passthrough if it is possible, and returns a line for the
-// log.
+// startPassthrough enables passthrough if it is possible, and returns a line for the log.
 func (s *fsys) startPassthrough(server *fuse.Server, kernelHasIt bool) string {
 	backer := s.cfg.Backer
 	switch {
@@ -112,8 +109,7 @@ func (s *fsys) startPassthrough(server *fuse.Server, kernelHasIt bool) string {
 	return "yes"
 }
 
-// restore takes over the files that an earlier daemon has registered, and its open files with
-// passthrough.
+// restore takes over the files that an earlier daemon registered, and its open files with passthrough.
 func (t *backings) restore(from *takeover) {
 	t.table = from.table
 	open, registered := t.table.Slots()
@@ -132,13 +128,13 @@ func (t *backings) restore(from *takeover) {
 			from.s.handles.restore(o.FH, &handle{backing: t.reopen(o.Ino), slot: slot})
 		case o.Ino.Sealed():
 			b, _ := t.ref(o.Ino)
-			b.once.Do(func() {}) // as it is open without passthrough
+			b.once.Do(func() {}) // because it is open without passthrough
 			from.earlier(o.FH).backing = b
 		}
 	}
 }
 
-// openRegistered opens a file that is registered already; false if it is not.
+// openRegistered opens a file that is already registered; it returns false if the file is not.
 func (s *fsys) openRegistered(in *fuse.InHeader, out *fuse.OpenOut) bool {
 	ino := metadata.Ino(in.NodeId)
 	if !ino.Sealed() {
@@ -154,8 +150,8 @@ func (s *fsys) openRegistered(in *fuse.InHeader, out *fuse.OpenOut) bool {
 	return true
 }
 
-// openSealed passes a file through if it is whole on this node. Otherwise the kernel
-// caches its pages for ever.
+// openSealed uses passthrough for a file that is whole on this node. The kernel caches the pages of other files
+// forever.
 func (s *fsys) openSealed(h *handle, out *fuse.OpenOut) {
 	h.backing = s.backings.open(h.file)
 	if h.backing == nil || h.backing.id.Load() == 0 {
@@ -181,8 +177,7 @@ func canRegister() bool {
 	return data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// open registers f; nil if there is no passthrough for it. A backing that is not nil
-// needs a close.
+// open registers f and returns its backing, or nil without passthrough. A non-nil backing needs a close.
 func (t *backings) open(f *fsclient.File) *backing {
 	if t.backer == nil || !f.Ino().Sealed() {
 		return nil
@@ -200,8 +195,7 @@ func (t *backings) open(f *fsclient.File) *backing {
 	return b
 }
 
-// reopen is open for a file that is registered already; nil if it is not. It makes no
-// call.
+// reopen is open for a file that is already registered; it returns nil if the file is not. It makes no call.
 func (t *backings) reopen(ino metadata.Ino) *backing {
 	if t.backer == nil {
 		return nil
@@ -237,8 +231,8 @@ func (t *backings) ref(ino metadata.Ino) (b, evicted *backing) {
 	return b, evicted
 }
 
-// register returns the id of f's object; 0 if there is none. After an error that holds
-// for all files it registers no more.
+// register returns the id of f's object, or 0 if there is none. After an error that applies to all files it registers
+// no more.
 func (t *backings) register(f *fsclient.File) int32 {
 	if t.disabled() != nil {
 		return 0
@@ -303,12 +297,11 @@ func (t *backings) released(b *backing) bool {
 
 // drop unregisters a file.
 func (t *backings) drop(b *backing) {
-	b.slot.Free()                  // first: a daemon that takes over must not use an id that is gone
+	b.slot.Free()                  // first: a daemon that takes over must not use a dropped id
 	_ = t.backer.Drop(b.id.Load()) // after an error the kernel keeps one file open
 }
 
-// forget unregisters files whose objects were removed, so that their space is free: at once,
-// or when they are closed.
+// forget unregisters files whose objects were removed, at once or when they are closed, so that their space is freed.
 func (t *backings) forget(inos []metadata.Ino) {
 	if t.backer == nil {
 		return

@@ -32,16 +32,16 @@ func needPassthrough(t *testing.T) {
 	}
 }
 
-// file is the file i of the dataset on mount m.
+// file returns the path of file i of the dataset on mount m.
 func (j *job) file(m, i int) string {
 	return filepath.Join(j.dirs[m], "data", "set", "train", fmt.Sprintf("%03d", i))
 }
 
-// localTo reports whether the file i of the dataset is whole on node id.
+// localTo reports whether file i of the dataset is whole on node id.
 func localTo(j *job, id metadata.NodeID, i int) bool { return i%len(j.data) == int(id) }
 
-// TestPassthrough: the kernel reads files that are whole on this node without a request;
-// all others go through the mount.
+// TestPassthrough: the kernel reads files that are whole on this node without a request; all others are read through
+// the mount.
 func TestPassthrough(t *testing.T) {
 	needPassthrough(t)
 	j := startJob(t, &job{})
@@ -57,7 +57,7 @@ func TestPassthrough(t *testing.T) {
 		t.Errorf("stats = %+v, want %d opens by passthrough and reads of the %d others only", s, local, want)
 	}
 	wantFile(t, filepath.Join(j.dirs[0], "data", "set", "big"), pattern(sealedBig))
-	for range 2 { // again, by the ids that are kept
+	for range 2 { // again, with the cached backing ids
 		wantFile(t, j.file(0, 0), sealedContent(0))
 	}
 	if got := j.mounts[0].Stats().Passthrough; got != local+2 {
@@ -65,7 +65,7 @@ func TestPassthrough(t *testing.T) {
 	}
 }
 
-// TestPassthroughMap: mappings, direct reads and two opens at once.
+// TestPassthroughMap: mappings, direct reads and concurrent opens.
 func TestPassthroughMap(t *testing.T) {
 	needPassthrough(t)
 	j := startJob(t, &job{})
@@ -91,14 +91,14 @@ func TestPassthroughMap(t *testing.T) {
 	}
 }
 
-// aligned is n bytes that begin at a page.
+// aligned returns n page-aligned bytes.
 func aligned(n int) []byte {
 	b := make([]byte, 2*n)
 	off := int(-uintptr(unsafe.Pointer(&b[0])) & uintptr(n-1))
 	return b[off : off+n]
 }
 
-// TestPassthroughFew: with few ids, many concurrent readers get the right bytes.
+// TestPassthroughFew: with few backing ids, many concurrent readers get the right bytes.
 func TestPassthroughFew(t *testing.T) {
 	needPassthrough(t)
 	j := startJob(t, &job{backings: 3})
@@ -135,8 +135,8 @@ func (r *refusing) Back(*os.File) (int32, error) {
 
 func (r *refusing) Drop(int32) error { return errors.New("no id was given") }
 
-// TestPassthroughRefused: refused files are read through the mount. After a permanent
-// error no more files are registered; after ENOMEM they are.
+// TestPassthroughRefused: refused files are read through the mount. No more files are registered after a permanent
+// error; after ENOMEM they are.
 func TestPassthroughRefused(t *testing.T) {
 	needPassthrough(t)
 	for _, tt := range []struct {
@@ -159,8 +159,7 @@ func TestPassthroughRefused(t *testing.T) {
 	}
 }
 
-// TestForget: objects that were removed are unregistered, an open one when it is closed, and
-// open files can be read to the end.
+// TestForget: removed objects are unregistered, open ones when they are closed, and open files can be read to the end.
 func TestForget(t *testing.T) {
 	needPassthrough(t)
 	j := startJob(t, &job{})
@@ -179,7 +178,7 @@ func TestForget(t *testing.T) {
 	check(t, open[0].Close())
 	j.mounts[0].Forget(inos)
 	before := j.mounts[0].Stats().Passthrough
-	wantFile(t, open[1].Name(), sealedContent(len(j.data))) // still open: by the same id
+	wantFile(t, open[1].Name(), sealedContent(len(j.data))) // still open: with the same id
 	wantFile(t, open[0].Name(), sealedContent(0))           // registered anew
 	if got := j.mounts[0].Stats().Passthrough - before; got != 2 {
 		t.Errorf("%d opens by passthrough, want 2", got)

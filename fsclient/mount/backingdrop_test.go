@@ -9,11 +9,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// recordedAt notes what the table has when an id is unregistered: that is what the next daemon would take over if this one
-// were killed just then.
+// recordedAt records the contents of the table when an id is unregistered: the next daemon would take over that state
+// if this one were killed at that moment.
 type recordedAt struct {
 	table   *handover.Table
-	dropped map[int32]int // ids, and how many records were left
+	dropped map[int32]int // the number of records left for each id
 }
 
 func (r *recordedAt) Back(*os.File) (int32, error) { return 0, nil }
@@ -24,7 +24,7 @@ func (r *recordedAt) Drop(id int32) error {
 	return nil
 }
 
-// TestDropForgetsFirst: when an id is unregistered, whichever way, there is no record of it any more.
+// TestDropForgetsFirst: whenever an id is unregistered, its record has been removed before.
 func TestDropForgetsFirst(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "memory"))
 	if err != nil {

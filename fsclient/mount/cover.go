@@ -15,32 +15,30 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// A dataset of small files can have a connection of its own, mounted read-only over its
-// directory (Mount.Cover). On it the kernel opens and closes files and directories without
-// a request, which it learns for a whole connection at once: cached files cost no request,
-// and a small file that is not cached one lookup and one read. Large files are better off
-// below, as passthrough needs an open that is answered. A cover only makes reads faster:
-// the mount below has the same files under the same inode numbers, and serves them where there is none. What differs:
+// A dataset of small files can have a connection of its own, mounted read-only over its directory (Mount.Cover). On it
+// the kernel opens and closes files and directories without a request, a mode that it learns once for a whole
+// connection: cached files cost no request, and a small file that is not cached costs one lookup and one read. Large
+// files are better served by the mount below, because passthrough needs an open request. A cover only makes reads
+// faster: the mount below has the same files under the same inode numbers, and serves them where there is no cover.
+// Differences:
 //
 //	st_dev          is not that of the mount below
 //	rename, link    out of a cover are EXDEV, as between any two mounts
 //	rmdir, rename   of its directory are EBUSY for users who may write data/
 //	locks           are the kernel's, on this node only
 //
-// When the dataset's name goes, or comes to mean another dataset, the kernel finds that
-// out by the next lookup of the name in the mount below, and detaches the cover. So that
-// name must not be invalidated while the dataset exists.
+// When the dataset's name is removed, or names another dataset, the kernel finds out at the next lookup of the name in
+// the mount below, and detaches the cover. So that name must not be invalidated while the dataset exists.
 //
-// Pages of a covered file that is whole on this node can be cached twice, as the file's
-// and as its object's. The object's stay after a read: other nodes read the same object by
-// sendfile, and the kernel drops pages that were used once first.
+// Pages of a covered file that is whole on this node can be cached twice, as the file's and as its object's. The
+// object's pages stay after a read: other nodes read the same object by sendfile, and the kernel drops pages that were
+// used once first.
 
 // coverBackground is how many background requests a cover has in flight: its files are
 // small, and each is one request.
 const coverBackground = 16
 
-// CoverMemory is the most that the requests of one cover take, as Memory is for
-// the mount below it.
+// CoverMemory bounds the memory that the requests of one cover take, as Memory does for the mount below it.
 const CoverMemory = (coverBackground + idleReaders) * maxWrite
 
 // Cover is a dataset's own connection to the kernel.
@@ -51,7 +49,7 @@ type Cover struct {
 	all    *covers
 }
 
-// covers is the covers that are served.
+// covers is the set of covers that are served.
 type covers struct {
 	mu  sync.Mutex
 	all map[*Cover]struct{} // guarded by mu
@@ -72,7 +70,7 @@ func (c *covers) remove(x *Cover) {
 	delete(c.all, x)
 }
 
-// servers is the connections of the covers.
+// servers returns the connections of the covers.
 func (c *covers) servers() (all []*fuse.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,16 +80,15 @@ func (c *covers) servers() (all []*fuse.Server) {
 	return all
 }
 
-// Cover returns a server for the dataset whose root directory is root. dev is a descriptor
-// of /dev/fuse that is mounted read-only over that directory; the caller closes it. Uses of
-// the mount wait until Serve runs. Unmount detaches covers, too. next prefetches the files that
-// are read through the cover; it may be nil.
+// Cover returns a server for the dataset whose root directory is root. dev is a descriptor of /dev/fuse that is mounted
+// read-only over that directory; the caller closes it. Uses of the mount wait until Serve runs. Unmount detaches
+// covers, too. next prefetches the files that are read through the cover; it may be nil.
 func (m *Mount) Cover(dev *os.File, root metadata.Ino, next Prefetch) (*Cover, error) {
 	fs := &coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root, next: next, pages: pages{s: m.fs}}
 	return m.adopt(dev, fs, fs)
 }
 
-// adopt makes a server for fs, which is or embeds of, on dev.
+// adopt makes a server on dev for fs, which is or embeds of.
 func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, of *coverFS) (*Cover, error) {
 	root := of.root
 	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -101,7 +98,7 @@ func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, of *coverFS) (*Cover,
 	server, err := fuse.NewServer(fs, fmt.Sprint(fdPrefix, fd), &fuse.MountOptions{
 		Options:       []string{"default_permissions"},
 		MaxBackground: coverBackground,
-		MaxWrite:      maxWrite, // also of reads
+		MaxWrite:      maxWrite, // also bounds reads
 		FsName:        fsName,
 		Name:          fsName,
 		Logger:        log.New(&logWriter{m.cfg.Log}, "", 0),
@@ -115,8 +112,7 @@ func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, of *coverFS) (*Cover,
 	return &Cover{server: server, fs: of, served: make(chan struct{}), all: &m.fs.covers}, nil
 }
 
-// Serve answers the kernel until the cover is detached and not used any more. It is
-// called once.
+// Serve answers the kernel until the cover is detached and no longer in use. It is called once.
 func (c *Cover) Serve() {
 	defer close(c.served)
 	c.all.add(c)
@@ -127,9 +123,9 @@ func (c *Cover) Serve() {
 // Served is closed when Serve has returned.
 func (c *Cover) Served() <-chan struct{} { return c.served }
 
-// coverFS is one dataset as the root of a connection. Other requests are ENOSYS, after
-// which the kernel does without and never asks again: open, release, opendir, releasedir,
-// flush, locks, lseek. Changes do not get here, because the mount is read-only.
+// coverFS serves one dataset as the root of a connection. All other requests get ENOSYS, after which the kernel does
+// without them and never asks again: open, release, opendir, releasedir, flush, locks, lseek. No changes arrive here,
+// because the mount is read-only.
 type coverFS struct {
 	fuse.RawFileSystem
 
@@ -140,7 +136,7 @@ type coverFS struct {
 	cursors cursors
 }
 
-// String is the name of the file system.
+// String returns the name of the file system.
 func (c *coverFS) String() string { return fsName }
 
 // at translates the root of the connection to its inode.
@@ -156,7 +152,7 @@ func (c *coverFS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, 
 	return c.s.Lookup(cancel, h, name, out)
 }
 
-// Forget has nothing to do.
+// Forget does nothing.
 func (c *coverFS) Forget(node, n uint64) { c.s.Forget(node, n) }
 
 // GetAttr serves stat.
@@ -165,7 +161,7 @@ func (c *coverFS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.
 	return c.s.GetAttr(cancel, in, out)
 }
 
-// Readlink is the target of a symbolic link.
+// Readlink returns the target of a symbolic link.
 func (c *coverFS) Readlink(cancel <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {
 	return c.s.Readlink(cancel, h)
 }
@@ -182,7 +178,7 @@ func (c *coverFS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byt
 	return c.s.ListXAttr(cancel, h, dest)
 }
 
-// StatFs is the size of the dataset.
+// StatFs returns the size of the dataset.
 func (c *coverFS) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	c.at(h)
 	return c.s.StatFs(cancel, h, out)
@@ -200,7 +196,7 @@ func (c *coverFS) OpenDir(_ <-chan struct{}, _ *fuse.OpenIn, _ *fuse.OpenOut) fu
 	return fuse.ENOSYS
 }
 
-// Flush has nothing to do: no file is written here.
+// Flush does nothing: no file is written here.
 func (c *coverFS) Flush(_ <-chan struct{}, _ *fuse.FlushIn) fuse.Status {
 	c.s.stats.calls[opFlush].Add(1)
 	return fuse.ENOSYS

@@ -46,14 +46,14 @@ func (j *job) cover(t *testing.T, i int) {
 		check(t, unix.Unmount(set, 0))
 		<-c.Served()
 	})
-	// This process uses the cover that it serves: see Mount.Ready.
+	// This process uses the cover that it serves; see Mount.Ready.
 	fd, err := unix.Open(filepath.Join(set, ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	check(t, err)
-	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) // asking is all
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) // the request itself is enough
 	check(t, unix.Close(fd))
 }
 
-// calls is the requests of mount i since was.
+// calls returns the requests of mount i since was.
 func (j *job) calls(i int, was map[string]int64) map[string]int64 {
 	now := j.mounts[i].Stats().Calls
 	for op, n := range was {
@@ -64,8 +64,8 @@ func (j *job) calls(i int, was map[string]int64) map[string]int64 {
 	return now
 }
 
-// TestCoverCounts: the first open, read and close of a file of a cover cost one lookup and
-// one read; later ones, and listings of its directory, cost no request.
+// TestCoverCounts: the first open, read and close of a file of a cover cost one lookup and one read; later ones, and
+// listings of its directory, cost no request.
 func TestCoverCounts(t *testing.T) {
 	j := startJob(t, &job{backings: -1, covered: true})
 	pass := func() {
@@ -89,14 +89,14 @@ func TestCoverCounts(t *testing.T) {
 	was = j.mounts[0].Stats().Calls
 	pass()
 	second := j.calls(0, was)
-	delete(second, "lookup")  // of the dataset's name, which can go
+	delete(second, "lookup")  // of the dataset's name, which can vanish
 	delete(second, "getattr") // of data/, which changes
 	if len(second) != 0 {
 		t.Errorf("the second pass costs %v", second)
 	}
 }
 
-// TestStatDataset: df in a dataset shows its size, and that it is full.
+// TestStatDataset: df in a dataset shows its size and no free space.
 func TestStatDataset(t *testing.T) {
 	bothWays(t, func(t *testing.T, j *job) {
 		for _, path := range []string{filepath.Join(j.dirs[0], "data", "set"), j.file(0, 0)} {
@@ -128,8 +128,7 @@ func TestDropPages(t *testing.T) {
 	})
 }
 
-// TestCoverRoot: the root of a cover has the inode of its directory, on a device of its
-// own.
+// TestCoverRoot: the root of a cover has the inode number of its directory, on a separate device.
 func TestCoverRoot(t *testing.T) {
 	j := startJob(t, &job{backings: -1, covered: true})
 	set := filepath.Join(j.dirs[0], "data", "set")
@@ -158,7 +157,7 @@ func TestCoverRoot(t *testing.T) {
 	}
 }
 
-// TestCoverSeek: SEEK_DATA and SEEK_HOLE, which the kernel answers here.
+// TestCoverSeek: SEEK_DATA and SEEK_HOLE, which the kernel implements here.
 func TestCoverSeek(t *testing.T) {
 	j := startJob(t, &job{backings: -1, covered: true})
 	f, err := os.Open(j.file(0, 1))
@@ -176,7 +175,7 @@ func TestCoverSeek(t *testing.T) {
 	check(t, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 }
 
-// TestCoverDirect: reads past the page cache, and many at once.
+// TestCoverDirect: concurrent reads that bypass the page cache.
 func TestCoverDirect(t *testing.T) {
 	j := startJob(t, &job{backings: -1, covered: true})
 	want := pattern(sealedBig)

@@ -6,11 +6,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// creations is the files whose creating open has not returned yet. After CREATE the kernel
-// asks for the attributes to check permissions, as it may not cache those of CREATE's
-// answer. It asks within the same open, in the same thread, before anything else about the
-// file. CREATE's answer is still right, unless another process of this node has opened or
-// changed the file: the kernel must not see an older size again. Later requests go to the
+// creations is the set of files whose creating open has not returned yet. After CREATE the kernel asks for the
+// attributes to check permissions, because it may not cache those in CREATE's answer. It asks within the same open, in
+// the same thread, before any other request about the file. CREATE's answer is still right, unless another process of
+// this node has opened or changed the file: the kernel must not see an older size again. Later requests go to the
 // file's home.
 type creations struct {
 	mu    sync.Mutex
@@ -22,7 +21,7 @@ type creation struct {
 	attr metadata.Attr
 }
 
-// add notes a creation by the thread pid; 0 is a thread of another pid namespace.
+// add records a creation by the thread pid; 0 means a thread of another pid namespace.
 func (n *creations) add(pid uint32, a metadata.Attr) {
 	if pid == 0 {
 		return
@@ -35,7 +34,7 @@ func (n *creations) add(pid uint32, a metadata.Attr) {
 	n.files[a.Ino] = creation{pid, a}
 }
 
-// take returns the answer of CREATE, once, to the thread that created the file.
+// take returns CREATE's answer, once, to the thread that created the file.
 func (n *creations) take(pid uint32, ino metadata.Ino) (metadata.Attr, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestCreationIsOpenedByAnother: the creator of a file sees what other processes have
-// written to it before its open has returned.
+// TestCreationIsOpenedByAnother: the creator of a file sees what other processes wrote to it before the creating open
+// returned.
 func TestCreationIsOpenedByAnother(t *testing.T) {
 	const maker, other = 4711, 4712
 	by := func(pid uint32, ino uint64) fuse.InHeader {
@@ -72,7 +72,7 @@ func writeFour(t *testing.T, c *fsclient.Client, ino metadata.Ino) {
 	}
 }
 
-// openHome calls before, before the next open.
+// openHome calls before once, ahead of the next open.
 type openHome struct {
 	*clienttest.Home
 	before func()
@@ -86,8 +86,7 @@ func (h *openHome) Open(ctx context.Context, by metadata.Holder, ino metadata.In
 	return h.Home.Open(ctx, by, ino, o)
 }
 
-// TestCreateOfExisting: a create that finds a new file of another node returns the size at
-// its open, not at its lookup.
+// TestCreateOfExisting: a create that finds a new file of another node returns the size at its open, not at its lookup.
 func TestCreateOfExisting(t *testing.T) {
 	var home *openHome
 	nodes, _ := nodesOf(t, func(h *clienttest.Home) metadata.NodeStore {
@@ -107,8 +106,8 @@ func TestCreateOfExisting(t *testing.T) {
 	}
 }
 
-// TestFallocateDropsSetIDs: a user's fallocate drops setuid and setgid that another node has
-// set since the file was opened here.
+// TestFallocateDropsSetIDs: a user's fallocate drops setuid and setgid bits that another node set after the file was
+// opened here.
 func TestFallocateDropsSetIDs(t *testing.T) {
 	for what, mode := range map[string]uint32{"longer": 0, "as long": unix.FALLOC_FL_KEEP_SIZE} {
 		t.Run(what, func(t *testing.T) {

@@ -14,20 +14,19 @@ import (
 // pageSize is how many entries are read at once.
 const pageSize = 1024
 
-// cursor is the state of one open directory. A position in it is the number of entries
-// listed before. The two pages that were read last are kept, so that positions in them
-// stay valid whatever happens to the directory; of earlier pages only the name before the
-// first entry is.
+// cursor is the state of one open directory. A position is the number of entries listed before it. The two pages read
+// last are kept, so that positions in them stay valid whatever happens to the directory; of earlier pages only the name
+// before the first entry is kept.
 type cursor struct {
 	read readFunc
 
-	turn  wait.Mutex // of the call that moves the cursor
+	turn  wait.Mutex // held by the call that moves the cursor
 	pages [2]page    // under turn: the last read first
 	marks []mark     // under turn: where each page begins, in order
 }
 
-// readFunc reads at most limit entries behind the entry after; "" begins again. end
-// reports that there are no more.
+// readFunc reads at most limit entries that follow the entry after; "" starts from the beginning. end reports that
+// there are no more.
 type readFunc func(ctx context.Context, after string, limit int) (es []metadata.Entry, end bool, err error)
 
 type page struct {
@@ -36,7 +35,7 @@ type page struct {
 	end     bool // there are no more
 }
 
-// mark: the entries from position first on follow the name after.
+// mark records that the entries from position first on follow the name after.
 type mark struct {
 	first int
 	after string
@@ -46,8 +45,7 @@ func newCursor(read readFunc) *cursor {
 	return &cursor{read: read, turn: wait.NewMutex()}
 }
 
-// at returns entries from position i on; none at the end. With fresh the directory is
-// read again.
+// at returns entries from position i on; none at the end. With fresh the directory is read again.
 func (c *cursor) at(ctx context.Context, i int, fresh bool) ([]metadata.Entry, error) {
 	if err := c.turn.Lock(ctx); err != nil {
 		return nil, err
@@ -76,7 +74,7 @@ func (c *cursor) at(ctx context.Context, i int, fresh bool) ([]metadata.Entry, e
 	}
 }
 
-// nearest is the last mark at or before position i.
+// nearest returns the last mark at or before position i.
 func (c *cursor) nearest(i int) mark {
 	k := sort.Search(len(c.marks), func(k int) bool { return c.marks[k].first > i })
 	if k == 0 {
@@ -101,15 +99,14 @@ func (c *cursor) load(ctx context.Context, m mark) error {
 	return nil
 }
 
-// maxCursors is how many cursors a cover keeps, of two pages each.
+// maxCursors is how many cursors a cover keeps, with two pages each.
 const maxCursors = 16
 
-// cursors is the cursors of directories that the kernel has opened without asking: one
-// for all processes that list it. A directory whose cursor was evicted is read again from
-// its beginning.
+// cursors holds the cursors of directories that the kernel has opened without asking: one cursor for all processes that
+// list the directory. A directory whose cursor was evicted is read again from its beginning.
 type cursors struct {
 	mu sync.Mutex
-	of *simplelru.LRU[metadata.Ino, *cursor] // under mu; nil until the first
+	of *simplelru.LRU[metadata.Ino, *cursor] // under mu; nil until the first one
 }
 
 func (t *cursors) get(dir metadata.Ino, begin func() *cursor) *cursor {

@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// listing is a directory of n entries that counts its reads.
+// listing is a directory of n entries that counts how often it is read.
 type listing struct{ n, reads int }
 
 func (l *listing) read(_ context.Context, after string, limit int) ([]metadata.Entry, bool, error) {

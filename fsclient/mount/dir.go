@@ -41,18 +41,17 @@ func (s *fsys) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 	})
 }
 
-// ReadDirPlus lists names with attributes where the kernel may cache them, that is, in
-// the sealed realm. In the live realm the kernel may not cache names: measured, ls -l
-// and find -size then ask for each entry as often as without; the client answers from its leases. The kernel does not choose
-// (READDIRPLUS_AUTO): find reads names before it looks at any, so it would get names
-// only, and then ask for each entry of a dataset.
+// ReadDirPlus lists names with attributes where the kernel may cache them, that is, in the sealed realm. In the live
+// realm the kernel may not cache names: in measurements, ls -l and find -size asked for each entry as often as without
+// READDIRPLUS; the client answers from its leases. READDIRPLUS_AUTO, with which the kernel chooses, is not used: find
+// reads names before it looks at any, so it would get names only, and then ask for each entry of a dataset.
 func (s *fsys) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return s.call(opReaddirplus, cancel, &in.InHeader, func(ctx context.Context) error {
 		return s.list(ctx, in, func(e *metadata.Entry, off uint64) bool { return addPlus(out, e, off) })
 	})
 }
 
-// addPlus is false if there is no room for the entry.
+// addPlus adds an entry with its attributes; it returns false if there is no room.
 func addPlus(out *fuse.DirEntryList, e *metadata.Entry, off uint64) bool {
 	eo := out.AddDirLookupEntry(dirEntry(e, off))
 	if eo == nil {
@@ -83,9 +82,8 @@ func (s *fsys) list(ctx context.Context, in *fuse.ReadIn, add func(e *metadata.E
 	return listFrom(ctx, h.dir, in, in.Offset == 0, add)
 }
 
-// listFrom adds entries from position in.Offset on until the buffer of add is full. The kernel
-// continues there; only an empty answer is the end. With fresh the directory is read
-// again.
+// listFrom adds entries from position in.Offset on until the buffer of add is full. The kernel continues there; only an
+// empty answer marks the end. With fresh the directory is read again.
 func listFrom(ctx context.Context, dir *cursor, in *fuse.ReadIn, fresh bool, add func(e *metadata.Entry, off uint64) bool) error {
 	off := in.Offset
 	dots := []metadata.Entry{
@@ -116,8 +114,7 @@ func (s *fsys) ReleaseDir(in *fuse.ReleaseIn) {
 	s.handles.remove(in.Fh)
 }
 
-// FsyncDir has nothing to do: a change of a directory is acknowledged when its home has
-// it.
+// FsyncDir does nothing: a directory change is acknowledged only after its home has stored it.
 func (s *fsys) FsyncDir(<-chan struct{}, *fuse.FsyncIn) fuse.Status {
 	s.stats.calls[opFsyncdir].Add(1)
 	return fuse.OK

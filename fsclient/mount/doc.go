@@ -1,14 +1,14 @@
 // Package mount serves a fsclient.Client to the kernel over FUSE. Its one idea is that
-// the kernel's node id is our inode number: there is no table of inodes to keep, to lock
-// or to forget, and what the kernel may cache depends only on the realm of the inode.
+// the kernel's node id is our inode number: there is no table of inodes to keep, lock or
+// forget, and only the realm of an inode decides what the kernel may cache.
 //
 //	/            inode 1, 0700, owned by the job's user, cannot be changed
 //	  data/      the datasets by name; below them the sealed realm
 //	  scratch/   the live realm
 //	  .bivouac/  files made at every open: status, stats, map, control
 //
-// What is not possible for the whole job is refused with EOPNOTSUPP: POSIX ACLs, immutable files,
-// the modes of fallocate that move bytes. ENOSYS, which the kernel remembers, is returned only
+// Operations that cannot work for the whole job are refused with EOPNOTSUPP: POSIX ACLs, immutable
+// files, the modes of fallocate that move bytes. ENOSYS, which the kernel remembers, is returned only
 // where the kernel then does the right thing by itself: copy_file_range, poll. All other errors: errno.go.
 //
 // # Semantics
@@ -116,21 +116,21 @@
 //	                                                                          lost directory, whatever it held
 //
 // If the daemon here is killed and the next one takes the connection over (adopt.go), open files,
-// directories, mappings and calls go on. EIO is the answer once where writes may be lost; always
-// where locks were held, or the file has no name; and to a change of names or an append in flight.
+// directories, mappings and calls continue. EIO is returned once where writes may be lost, always where
+// locks were held or the file has no name, and to a change of names or an append in flight.
 //
-// The kernel has no request for syncfs(2) of such a mount: it returns when mappings are
+// The kernel sends no request for syncfs(2) of such a mount: syncfs returns when mappings are
 // written back. fsync makes a file durable.
 //
 // # Lock order
 //
-// Only cursor.turn is held across a call to the client; a context can interrupt it.
+// Only the turns are held across a call to the client; a context can interrupt the wait for one.
 //
-//	cursor.turn
+//	cursor.turn, earlierFile.turn
 //	cursors.mu
 //	handles.mu
-//	ends.mu
-//	newborns.mu
+//	kernelSize.mu
+//	creations.mu
 //	backings.mu
 //	pagecache.Table.mu
 //	request.mu

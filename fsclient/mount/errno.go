@@ -16,13 +16,12 @@ import (
 // maxErrno is the greatest errno that the kernel accepts.
 const maxErrno = 511
 
-// notSupported answers what the mount does not support. It bypasses errnoOf, which turns
-// ENOTSUP into EIO.
+// notSupported is the answer to requests that the mount does not support. It bypasses errnoOf, which turns ENOTSUP into
+// EIO.
 const notSupported = fuse.Status(syscall.EOPNOTSUPP)
 
-// errnoOf is the errno of an error, as the application gets it. An error without one, or
-// with one of a failed connection, is EIO. So are ENOSYS and ENOTSUP: after these the
-// kernel would never ask again.
+// errnoOf returns the errno of an error, as the application gets it. An error without an errno, or with that of a
+// failed connection, is EIO. So are ENOSYS and ENOTSUP: after these the kernel would never ask again.
 func errnoOf(err error) syscall.Errno {
 	var e syscall.Errno
 	switch {
@@ -48,8 +47,7 @@ func errnoOf(err error) syscall.Errno {
 	return e
 }
 
-// fail is the status of an error. EIO, ETIMEDOUT and ENOSPC are logged, one a second as a
-// warning.
+// fail returns the status of an error. EIO, ETIMEDOUT and ENOSPC are logged, at most one a second as a warning.
 func (s *fsys) fail(o op, node uint64, err error) fuse.Status {
 	e := errnoOf(err)
 	if e == syscall.EAGAIN && !o.mayTryAgain() {
@@ -68,11 +66,11 @@ func (s *fsys) fail(o op, node uint64, err error) fuse.Status {
 	return fuse.Status(e)
 }
 
-// mayTryAgain reports whether EAGAIN is an answer. Of a read or a write it is none: programs, and the runtime of Go, would
-// wait for the file to become ready.
+// mayTryAgain reports whether o may be answered with EAGAIN. Reads and writes may not: programs, and the Go runtime,
+// would wait for the file to become ready.
 func (o op) mayTryAgain() bool { return o == opSetlk || o == opSetlkw || o == opSetxattr }
 
-// warn logs one line a second as a warning, the others at debug level.
+// warn logs at most one line a second as a warning, the others at debug level.
 func (s *fsys) warn(l *logrus.Entry, what string) {
 	now := time.Now().Unix()
 	if was := s.warned.Load(); was != now && s.warned.CompareAndSwap(was, now) {
@@ -82,8 +80,8 @@ func (s *fsys) warn(l *logrus.Entry, what string) {
 	}
 }
 
-// stale turns ENOENT for an inode that the kernel has into ESTALE: the kernel then looks
-// the name up again, and a process with only a descriptor learns that the file is gone.
+// stale turns ENOENT for an inode that the kernel has into ESTALE: the kernel then looks the name up again, and a
+// process with only a descriptor learns that the file was removed.
 func stale(err error) error {
 	if errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ESTALE) {
 		return fmt.Errorf("%w: %w", syscall.ESTALE, err)

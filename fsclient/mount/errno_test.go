@@ -42,7 +42,7 @@ func TestErrnoOf(t *testing.T) {
 	}
 }
 
-// TestAgain: no read or write answers EAGAIN: the program would wait for the file to become ready, for ever.
+// TestAgain: no read or write returns EAGAIN: the program would wait for ever for the file to become ready.
 func TestAgain(t *testing.T) {
 	s := &fsys{log: logrus.NewEntry(&logrus.Logger{Out: io.Discard})}
 	for o, want := range map[op]syscall.Errno{opWrite: syscall.EIO, opRead: syscall.EIO, opFsync: syscall.EIO, opOpen: syscall.EIO, opSetlk: syscall.EAGAIN} {

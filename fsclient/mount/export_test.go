@@ -4,9 +4,9 @@ package mount
 const (
 	MaxReads  = maxReads
 	MaxWrites = maxWrites
-	// DirectWrites is how many threads may be stuck in a write.
+	// DirectWrites is the number of threads that may be stuck in a write.
 	DirectWrites = directWrites
 )
 
-// ReadsUnderWay is how many reads have memory.
+// ReadsUnderWay returns the number of reads that hold memory.
 func (m *Mount) ReadsUnderWay() int { return len(m.fs.reads.slots) }

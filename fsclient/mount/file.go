@@ -50,13 +50,13 @@ func (s *fsys) openFile(ctx context.Context, ino metadata.Ino, flags uint32) (*f
 	return s.client.Open(ctx, ino)
 }
 
-// mappable reports whether the kernel could map a file that is opened with flags shared and
-// writable. Descriptors with O_APPEND are not cached.
+// mappable reports whether the kernel could map a file opened with flags as shared and writable. Descriptors with
+// O_APPEND are not cached.
 func mappable(flags uint32) bool {
 	return flags&syscall.O_ACCMODE == syscall.O_RDWR && flags&syscall.O_APPEND == 0
 }
 
-// openVirtual takes the content once, for all reads of this open.
+// openVirtual reads the content once, for all reads of this open.
 func (s *fsys) openVirtual(in *fuse.InHeader, out *fuse.OpenOut) error {
 	b, err := s.virtualContent(metadata.Ino(in.NodeId))
 	if err != nil {
@@ -78,24 +78,20 @@ func (s *fsys) opened(in *fuse.InHeader, f *fsclient.File, flags uint32, out *fu
 	case f.Ino().Sealed():
 		s.openSealed(h, out)
 	case mappable(flags) && !f.Maps():
-		// Another node may map the file shared and writable. Mappings of two nodes are
-		// not coherent, and the kernel does not announce them; it refuses them (ENODEV)
-		// for descriptors past the page cache.
+		// Another node may map the file shared and writable. Mappings of two nodes are not coherent, and the kernel
+		// does not announce them; it refuses them (ENODEV) for descriptors that bypass the page cache.
 		h.direct = true
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	case h.appends || h.writer == nil && s.dropsDirect && s.handles.growing(f.Ino(), f.Alone()):
-		// The kernel does not know where appended bytes go, and extends the file at
-		// once. It would show the zeros behind the end in a reader's cached pages as
-		// data until it drops them, and likewise when one thread learns of a larger
-		// size while another reads: the kernel takes the size first and drops the
-		// pages afterwards. So such files are not cached. If only this node appends,
-		// Write drops the pages in time.
+		// The kernel does not know where appended bytes go, and extends the file at once. Until it drops a reader's
+		// cached pages, it would show the zeros behind the end in them as data. The same happens when one thread learns
+		// of a larger size while another reads: the kernel takes the size first and drops the pages afterwards. So such
+		// files are not cached. If only this node appends, Write drops the pages in time.
 		h.direct = true
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	case flags&syscall.O_ACCMODE == syscall.O_WRONLY && s.dropsDirect:
-		// No read or mapping uses this descriptor. Writing past the page cache saves
-		// a copy and, before Linux 5.11, a request for security.capability before each
-		// write. The kernel drops the pages of readers before the write.
+		// No read or mapping uses this descriptor. Bypassing the page cache saves a copy and, before Linux 5.11, a
+		// request for security.capability before each write. The kernel drops the pages of readers before the write.
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	}
 	if !f.Ino().Sealed() {
@@ -120,7 +116,7 @@ func (s *fsys) keepPages(h *handle, out *fuse.OpenOut) {
 	h.drops.Store(&v)
 }
 
-// confirmDrop notes that the kernel uses h: the open that has dropped pages is over.
+// confirmDrop records that the kernel uses h: the open that dropped the pages has finished.
 func (h *handle) confirmDrop(cached *pagecache.Table) {
 	if h.drops.Load() == nil {
 		return
@@ -130,8 +126,7 @@ func (h *handle) confirmDrop(cached *pagecache.Table) {
 	}
 }
 
-// Create creates a file and opens it. The kernel has found no such name, but another
-// node may have been faster.
+// Create creates a file and opens it. The kernel has found no such name, but another node may have created it since.
 func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	return s.change(opCreate, cancel, &in.InHeader, name, func(ctx context.Context, dir metadata.Ino) error {
 		n := metadata.New{Mode: syscall.S_IFREG | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
@@ -156,9 +151,8 @@ func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, ou
 	})
 }
 
-// openExisting opens the file that Create has found, if the caller owns it. Otherwise
-// ESTALE makes the kernel look the name up again and check the permissions, which it
-// does not do for a new file.
+// openExisting opens the file that Create found, if the caller owns it. Otherwise it returns ESTALE, which makes the
+// kernel look the name up again and check the permissions; the kernel does not check them for a new file.
 func (s *fsys) openExisting(ctx context.Context, in *fuse.CreateIn, ino metadata.Ino, out *fuse.CreateOut) error {
 	a, err := s.client.Getattr(ctx, ino)
 	if err != nil || a.Mode&syscall.S_IFMT != syscall.S_IFREG || !ownerMay(&in.InHeader, &a, in.Flags) {
@@ -227,7 +221,7 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 		case h.file != nil:
 			res, err = s.readFile(ctx, h, in, buf)
 		case h.backing != nil:
-			err = fmt.Errorf("inode %v has passthrough: %w", h.backing.ino, syscall.EIO)
+			err = fmt.Errorf("inode %v: read through the mount although it uses passthrough: %w", h.backing.ino, syscall.EIO)
 		default:
 			rest := h.content[min(in.Offset, uint64(len(h.content))):]
 			res = memoryOf(rest[:min(len(rest), len(buf))])
@@ -290,17 +284,17 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 	return written, code
 }
 
-// visiblePatience bounds how long an append waits for those of other nodes before it, for
-// the sake of readers here whose pages the kernel caches.
+// visiblePatience bounds how long an append waits for earlier appends of other nodes, for the sake of readers here
+// whose pages the kernel caches.
 const visiblePatience = time.Second
 
-// wrote prepares for what the kernel does after a write of n bytes at off: it takes off+n for
-// the size. After an append cached pages may have zeros below that.
+// wrote prepares for the kernel's reaction to a write of n bytes at off: it takes off+n for the size. After an append,
+// cached pages may contain zeros below that.
 func (s *fsys) wrote(ctx context.Context, h *handle, off int64, n int) {
 	tail := h.appends && s.handles.cached(h.file.Ino())
 	if tail && !h.file.Alone() {
 		ctx, cancel := context.WithTimeout(ctx, visiblePatience)
-		_ = h.file.AwaitVisible(ctx) // the bytes are written
+		_ = h.file.AwaitVisible(ctx) // an error is ignored: the bytes are written
 		cancel()
 	}
 	h.kernelSize.announce(off + int64(n))
@@ -309,14 +303,15 @@ func (s *fsys) wrote(ctx context.Context, h *handle, off int64, n int) {
 	}
 }
 
-// dropsSetIDs reports whether a write drops setuid and setgid. The kernel has a flag for
-// that; before Linux 5.2 not in writes past the page cache.
+// dropsSetIDs reports whether a write clears setuid and setgid. The kernel has a flag for that; before Linux 5.2 it
+// does not set it in writes that bypass the page cache.
 func dropsSetIDs(h *handle, in *fuse.WriteIn) bool {
 	return in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 || h.appends && in.WriteFlags&fuse.WRITE_CACHE == 0 && in.Uid != 0
 }
 
-// intoPages reports whether the kernel has locked the pages of a write, and has its bytes there. The pages that it drops before
-// a write past them can be read anew, with the old bytes, while that is under way; older kernels do not drop them again.
+// intoPages reports whether the kernel has locked the pages of a write and copied the bytes there. When a write
+// bypasses the page cache, the pages dropped before it can be read again, with the old bytes, while the write is in
+// flight; older kernels do not drop them again.
 func intoPages(h *handle, in *fuse.WriteIn) bool {
 	return in.WriteFlags&fuse.WRITE_CACHE != 0 || mappable(in.Flags) && !h.direct && in.Flags&syscall.O_DIRECT == 0
 }
@@ -324,8 +319,8 @@ func intoPages(h *handle, in *fuse.WriteIn) bool {
 // throughFlags are the flags of descriptors whose writes are not buffered.
 const throughFlags = syscall.O_SYNC | syscall.O_DSYNC | syscall.O_DIRECT
 
-// writeDurable is write that syncs for O_SYNC. The kernel asks for that itself only if
-// it has written to its pages.
+// writeDurable is write followed by a sync for O_SYNC. The kernel asks for that sync itself only if it wrote to its
+// pages.
 func (s *fsys) writeDurable(ctx context.Context, h *handle, in *fuse.WriteIn, data []byte) (int, error) {
 	n, err := s.write(ctx, h, in, data)
 	if n > 0 && in.Flags&syscall.O_DSYNC != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
@@ -336,9 +331,8 @@ func (s *fsys) writeDurable(ctx context.Context, h *handle, in *fuse.WriteIn, da
 	return n, err
 }
 
-// write writes at the kernel's offset or, with O_APPEND, at the end of the file. A
-// descriptor can get that flag later, so the request's counts. Write-back of a mapping has
-// its offset, and may be for another descriptor.
+// write writes at the kernel's offset or, with O_APPEND, at the end of the file. A descriptor can get that flag later,
+// so the request's flag decides. Write-back of a mapping uses its own offset, and may belong to another descriptor.
 func (s *fsys) write(ctx context.Context, h *handle, in *fuse.WriteIn, data []byte) (int, error) {
 	through := in.Flags&throughFlags != 0
 	switch {
@@ -346,7 +340,7 @@ func (s *fsys) write(ctx context.Context, h *handle, in *fuse.WriteIn, data []by
 		return h.file.WriteAt(ctx, data, int64(in.Offset))
 	case in.Flags&syscall.O_APPEND != 0:
 		n, err := appendTo(ctx, h.writer, data, through)
-		if n > 0 && h.appends && in.Uid != 0 { // as the answer to the append has the mode
+		if n > 0 && h.appends && in.Uid != 0 { // because the answer to the append has the mode
 			err = errors.Join(err, s.dropSetIDs(ctx, h.file))
 		}
 		return n, err
@@ -363,8 +357,7 @@ func appendTo(ctx context.Context, w *fsclient.Writer, data []byte, through bool
 	return w.Append(ctx, data)
 }
 
-// Flush serves every close: it tells the file's home what was written, so that the next
-// open on any node sees it.
+// Flush serves every close: it reports the writes to the file's home, so that the next open on any node sees them.
 func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	return s.call(opFlush, cancel, &in.InHeader, func(ctx context.Context) error {
 		h, err := s.takeover.handle(ctx, in.Fh)
@@ -372,7 +365,7 @@ func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 			return err
 		}
 		h.confirmDrop(&s.cached)
-		if h.writer != nil { // the next holder of a lock must see it
+		if h.writer != nil { // the next holder of a lock must see the writes
 			err = h.writer.Flush(ctx)
 			h.settle()
 		}
@@ -395,8 +388,8 @@ func (s *fsys) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	})
 }
 
-// Release is called after the last descriptor is closed. No process gets an error any
-// more, so it is logged.
+// Release is called after the last descriptor is closed. No process can receive an error any more, so errors are
+// logged.
 func (s *fsys) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	s.stats.calls[opRelease].Add(1)
 	release(s, metadata.Ino(in.NodeId), in.Fh)

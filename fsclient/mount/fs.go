@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// fsys answers the kernel.
+// fsys answers the requests of the kernel.
 type fsys struct {
 	fuse.RawFileSystem // other requests are ENOSYS
 
@@ -31,14 +31,14 @@ type fsys struct {
 	cached    pagecache.Table
 	stats     opCounters
 
-	server      atomic.Pointer[fuse.Server] // since Init
-	pages       atomic.Pointer[pages]       // since Init
-	dropsDirect bool                        // since Init: writes to files with FOPEN_DIRECT_IO drop cached pages
+	server      atomic.Pointer[fuse.Server] // set by Init
+	pages       atomic.Pointer[pages]       // set by Init
+	dropsDirect bool                        // set by Init: writes to files with FOPEN_DIRECT_IO drop cached pages
 	backings    backings
 	covers      covers
 	takeover    takeover
-	drops       atomic.Int64                  // how often pages were dropped
-	trace       atomic.Pointer[func(Request)] // nil is no trace
+	drops       atomic.Int64                  // counts the drops of pages
+	trace       atomic.Pointer[func(Request)] // nil: no trace
 	given       givenDirs
 	warned      atomic.Int64 // when the last error was logged as a warning, Unix seconds
 }
@@ -58,17 +58,17 @@ func newFS(cfg Config, now time.Time) *fsys {
 	return s
 }
 
-// String is the name of the file system.
+// String returns the name of the file system.
 func (s *fsys) String() string { return fsName }
 
 // Init logs the features of the kernel.
 func (s *fsys) Init(server *fuse.Server) {
 	s.server.Store(server)
-	s.pages.Store(&pages{s: s, server: server, direct: true}) // as by passthrough
+	s.pages.Store(&pages{s: s, server: server, direct: true}) // direct: as with passthrough
 	s.client.OnRevoke(s.forget, func(inos []metadata.Ino) { s.forget(s.given.among(inos)) })
 	k := server.KernelSettings()
 	has := func(c uint64) bool { return k.Flags64()&c != 0 }
-	s.dropsDirect = has(fuse.CAP_DIRECT_IO_ALLOW_MMAP) // the same kernels
+	s.dropsDirect = has(fuse.CAP_DIRECT_IO_ALLOW_MMAP) // the same kernels do
 	s.log.WithFields(logrus.Fields{
 		"protocol":        fmt.Sprintf("%d.%d", k.Major, k.Minor),
 		"max_write":       maxWrite,
@@ -81,8 +81,7 @@ func (s *fsys) Init(server *fuse.Server) {
 	}).Info("mounted")
 }
 
-// call runs a request: it counts and times it, makes its context, and turns the error
-// into a status.
+// call runs a request: it counts and times it, makes its context, and turns the error into a status.
 func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx context.Context) error) fuse.Status {
 	s.stats.calls[o].Add(1)
 	start := time.Now()
@@ -108,7 +107,7 @@ func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx 
 	return s.fail(o, h.NodeId, err)
 }
 
-// StatFs is the space of the whole job; in a dataset, that one's size.
+// StatFs returns the space of the whole job; within a dataset, the dataset's size.
 func (s *fsys) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	return s.call(opStatfs, cancel, h, func(ctx context.Context) error {
 		statfs := s.client.Statfs

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestGate: a hidden dataset is found only by the helper; after that lookups wait until it is shown.
+// TestGate: only the helper finds a hidden dataset; after that lookup, other lookups wait until it is shown.
 func TestGate(t *testing.T) {
 	const helper = 7
 	var shown atomic.Bool
@@ -52,7 +52,7 @@ func TestGate(t *testing.T) {
 			waits <- err
 		}()
 	}
-	g.reveal() // of another dataset
+	g.reveal() // for another dataset
 	shown.Store(true)
 	g.reveal()
 	for range cap(waits) {
@@ -65,7 +65,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestUnsettled: while the datasets of the job are not known, a name that is not found is EIO.
+// TestUnsettled: while the datasets of the job are unknown, looking up an unknown name returns EIO.
 func TestUnsettled(t *testing.T) {
 	ds, m := cluster.Dataset{ID: 1, Name: "a"}, &Mount{fs: new(fsys)}
 	g := &m.fs.gate

@@ -13,23 +13,23 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// handle is an open file or directory: one of file, content and dir is set.
+// handle is an open file or directory: at most one of file, content and dir is set.
 type handle struct {
 	file       *fsclient.File
 	writer     *fsclient.Writer                  // of file; nil if it is only read
 	syncer     *fsclient.Writer                  // of file: writer, or one for fsync of a reader
 	appends    bool                              // of file: opened with O_APPEND
-	direct     bool                              // of file: the kernel caches no pages, and checks no attributes before a read
+	direct     bool                              // of file: no pages in the kernel, no attribute check before reads
 	kernelSize *kernelSize                       // of file: nil in a dataset
 	backing    *backing                          // of file, if it has passthrough
-	drops      atomic.Pointer[pagecache.Version] // of file: pages are dropped while it is opened, which no request has confirmed
+	drops      atomic.Pointer[pagecache.Version] // of file: pages dropped by its open, not confirmed yet
 	locks      lockOwners
 	content    []byte
 	dir        *cursor
 	slot       *handover.Slot // for the next daemon
-	broken     error          // of a file that an earlier daemon had open: it could not be opened again
+	broken     error          // of a file that an earlier daemon had open: why it could not be opened again
 
-	settling sync.Mutex // of settle
+	settling sync.Mutex // held by settle
 }
 
 // close closes the file, and returns errors that were not reported yet.
@@ -40,9 +40,9 @@ func (h *handle) close(ctx context.Context) error {
 	return h.file.Close(ctx)
 }
 
-// handles is the open files and directories.
+// handles is the set of open files and directories.
 type handles struct {
-	now func() time.Time // time.Now, but in tests
+	now func() time.Time // time.Now, except in tests
 
 	mu    sync.RWMutex
 	next  uint64                       // under mu
@@ -51,16 +51,15 @@ type handles struct {
 	grown [64]grownFile                // under mu: files that have grown lately, direct-mapped
 }
 
-// stillGrowing is how long a file counts as growing after its last appending handle was
-// closed, or the kernel has learned of writes of other nodes: a script that appends line
-// by line (echo >>) has no handle in between.
+// stillGrowing is how long a file counts as growing after its last appending handle was closed, or after the kernel
+// learned of writes by other nodes: a script that appends line by line (echo >>) has no handle in between.
 const stillGrowing = time.Second
 
 // grownFile is a file that counts as growing.
 type grownFile struct {
 	ino   metadata.Ino
 	till  time.Time
-	there bool // by writes of other nodes
+	there bool // it grew by writes of other nodes
 }
 
 // openedFile is shared by the handles of a live file.
@@ -89,14 +88,14 @@ func (t *handles) add(h *handle) uint64 {
 	return fh
 }
 
-// restore adds a handle that an earlier daemon has made.
+// restore adds a handle that an earlier daemon made.
 func (t *handles) restore(fh uint64, h *handle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.put(fh, h)
 }
 
-// openedDir is the handle fh of a directory, with the cursor c if it has none yet.
+// openedDir returns the handle fh of a directory. It sets the cursor c if the handle has none yet.
 func (t *handles) openedDir(fh uint64, c *cursor) *handle {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,26 +153,26 @@ func (t *handles) leave(h *handle) {
 	}
 }
 
-// grownSlot is the slot of ino; t.mu is held.
+// grownSlot returns the slot of ino; t.mu is held.
 func (t *handles) grownSlot(ino metadata.Ino) *grownFile {
 	return &t.grown[uint64(ino)%uint64(len(t.grown))]
 }
 
-// noteGrown notes that ino has grown, there by writes of other nodes; t.mu is held.
+// noteGrown records that ino has grown, with there by writes of other nodes; t.mu is held.
 func (t *handles) noteGrown(ino metadata.Ino, there bool) {
 	l := t.grownSlot(ino)
 	there = there || l.ino == ino && l.there && t.now().Before(l.till)
 	*l = grownFile{ino, t.now().Add(stillGrowing), there}
 }
 
-// grew notes that ino has grown by writes of other nodes.
+// grew records that ino has grown by writes of other nodes.
 func (t *handles) grew(ino metadata.Ino) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.noteGrown(ino, true)
 }
 
-// kernelSizeOf is the size of ino as the kernel knows it; nil if it is not open here.
+// kernelSizeOf returns the size of ino as the kernel knows it, or nil if ino is not open here.
 func (t *handles) kernelSizeOf(ino metadata.Ino) *kernelSize {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -183,8 +182,8 @@ func (t *handles) kernelSizeOf(ino metadata.Ino) *kernelSize {
 	return nil
 }
 
-// steady reports whether the file with the attributes a is not open here, or only for reading and
-// unchanged since.
+// steady reports whether the file with the attributes a is not open here, or is open only for reading and unchanged
+// since.
 func (t *handles) steady(a *metadata.Attr) bool {
 	t.mu.RLock()
 	f := t.files[a.Ino]
@@ -193,9 +192,8 @@ func (t *handles) steady(a *metadata.Attr) bool {
 	return f == nil || !writing && !f.file.Changed(*a)
 }
 
-// growing reports whether ino has an appending handle, or had one a moment ago, or has
-// grown by writes of other nodes then. While no other node has the file open (alone), appends
-// do not count.
+// growing reports whether ino has or lately had an appending handle, or has lately grown by writes of other nodes.
+// While no other node has the file open (alone), appends do not count.
 func (t *handles) growing(ino metadata.Ino, alone bool) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// madeAt creates a file that is open on the first of two nodes, with the clock now.
+// madeAt creates a file that is open on the first of two nodes; now is their clock.
 func madeAt(t *testing.T, flags uint32) (s, there *fsys, made fuse.CreateOut, now *time.Time) {
 	t.Helper()
 	nodes, _ := lockNodes(t)
@@ -27,7 +27,7 @@ func madeAt(t *testing.T, flags uint32) (s, there *fsys, made fuse.CreateOut, no
 	return s, there, made, now
 }
 
-// Only writes of which the kernel keeps the bytes in locked pages leave it its pages.
+// The kernel keeps its pages only for writes whose bytes it keeps in locked pages.
 func TestIntoPages(t *testing.T) {
 	for _, c := range []struct {
 		flags, write uint32
@@ -39,7 +39,7 @@ func TestIntoPages(t *testing.T) {
 		{flags: syscall.O_RDWR | syscall.O_DIRECT},
 		{flags: syscall.O_RDWR | syscall.O_APPEND},
 		{flags: syscall.O_WRONLY},
-		{flags: syscall.O_WRONLY, write: fuse.WRITE_CACHE, want: true}, // of a mapping, by any descriptor
+		{flags: syscall.O_WRONLY, write: fuse.WRITE_CACHE, want: true}, // from a mapping, by any descriptor
 	} {
 		if got := intoPages(&handle{direct: c.direct}, &fuse.WriteIn{Flags: c.flags, WriteFlags: c.write}); got != c.want {
 			t.Errorf("%+v: intoPages = %v", c, got)
@@ -47,8 +47,8 @@ func TestIntoPages(t *testing.T) {
 	}
 }
 
-// TestReaderAfterAppends: a reader of a file to which lines are appended, each with an open
-// of its own, gets no cached pages, also between two appends, if another node has it open.
+// TestReaderAfterAppends: a reader of a file to which lines are appended, each with its own open, gets no cached pages,
+// also between two appends, if another node has the file open.
 func TestReaderAfterAppends(t *testing.T) {
 	s, there, made, now := madeAt(t, syscall.O_WRONLY|syscall.O_APPEND)
 	if s.opensDirect(t, made.NodeId) {
@@ -90,8 +90,8 @@ func (s *fsys) opensDirect(t *testing.T, ino uint64) bool {
 	return out.OpenFlags&fuse.FOPEN_DIRECT_IO != 0
 }
 
-// TestReaderOfGrowingFile: a reader of a file that other nodes extend, while it is open
-// here, gets no cached pages; of a file that keeps its length it does.
+// TestReaderOfGrowingFile: a reader of a file that other nodes extend, while it is open here, gets no cached pages; it
+// gets them for a file whose size does not change.
 func TestReaderOfGrowingFile(t *testing.T) {
 	s, there, made, now := madeAt(t, syscall.O_RDWR)
 	by := fuse.InHeader{NodeId: made.NodeId}
@@ -126,8 +126,8 @@ func TestReaderOfGrowingFile(t *testing.T) {
 	}
 }
 
-// TestLookupLease: an answer to a lookup may be on its way while its lease is recalled, and the kernel not know the inode
-// yet, so it counts only for the stat after it.
+// TestLookupLease: a lookup reply may be in flight while its lease is recalled and the kernel does not know the inode
+// yet, so the attributes stay valid only for the stat after it.
 func TestLookupLease(t *testing.T) {
 	s := &fsys{}
 	dir := metadata.Attr{Ino: 1000, Mode: syscall.S_IFDIR | 0o755}

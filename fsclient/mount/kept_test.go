@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// tempFile is a file without a name.
+// tempFile returns a file without a name.
 func tempFile() (*os.File, error) {
 	f, err := os.CreateTemp("", "kept")
 	if err == nil {
@@ -24,8 +24,8 @@ func tempFile() (*os.File, error) {
 	return f, err
 }
 
-// readers are the ways to read the size first bytes of a file that was just opened. All but the first
-// take pages of the kernel without asking whether they are valid.
+// readers returns the ways to read the first size bytes of a file that was just opened. All but the first use the
+// kernel's pages without asking whether they are valid.
 func readers() map[string]func(f *os.File, size int) ([]byte, error) {
 	return map[string]func(f *os.File, size int) ([]byte, error){
 		"read": func(f *os.File, size int) ([]byte, error) {
@@ -73,7 +73,7 @@ func readers() map[string]func(f *os.File, size int) ([]byte, error) {
 	}
 }
 
-// wantRead opens a file and reads it in one way.
+// wantRead opens a file and reads it in one of these ways.
 func wantRead(t *testing.T, how, path string, want []byte) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -84,7 +84,7 @@ func wantRead(t *testing.T, how, path string, want []byte) {
 	}
 }
 
-// TestPagesAreKept: the pages of a file that has not changed are read once, for all that open it.
+// TestPagesAreKept: the pages of an unchanged file are read once for all processes that open it.
 func TestPagesAreKept(t *testing.T) {
 	j := newJob(t)
 	want := bytes.Repeat([]byte{7}, 200_000)
@@ -99,22 +99,22 @@ func TestPagesAreKept(t *testing.T) {
 	}
 }
 
-// rewriting is a file with size bytes, open on mount 0 to read and write, whose pages the kernel has, and what it holds.
+// rewriting returns a file of size bytes, open on mount 0 to read and write, whose pages are cached, and its content.
 func (j *job) rewriting(t *testing.T, size int) (*os.File, []byte) {
 	t.Helper()
 	want := bytes.Repeat([]byte{7}, size)
 	check(t, os.WriteFile(j.scratch(0, "f"), want, 0o644))
 	f, err := os.OpenFile(j.scratch(0, "f"), os.O_RDWR, 0)
 	check(t, err)
-	t.Cleanup(func() { _ = f.Close() }) // the test is over
+	t.Cleanup(func() { _ = f.Close() }) // at the end of the test
 	p := make([]byte, size)
 	_, err = f.ReadAt(p, 0)
 	check(t, err)
 	return f, want
 }
 
-// TestPagesAreKeptOverOwnWrites: a process that reads and writes one file, as a database does, finds in the page cache what it has
-// read before, also after an fsync.
+// TestPagesAreKeptOverOwnWrites: a process that reads and writes one file, as a database does, finds earlier reads in
+// the page cache, also after an fsync.
 func TestPagesAreKeptOverOwnWrites(t *testing.T) {
 	j := newJob(t)
 	const size = 200_000
@@ -137,8 +137,8 @@ func TestPagesAreKeptOverOwnWrites(t *testing.T) {
 	}
 }
 
-// TestOtherWritesAreSeenBetweenOwn: what comes between two writes of a process and is not in its pages is seen by its next read:
-// writes of another node, with the time set back and just before an own one, and those past the page cache here.
+// TestOtherWritesAreSeenBetweenOwn: the next read of a process shows changes made between two of its writes: writes by
+// another node, also with the time set back or just before an own write, and local writes that bypass the page cache.
 func TestOtherWritesAreSeenBetweenOwn(t *testing.T) {
 	const at = 100_000
 	old := time.Unix(1e9, 123456789)
@@ -178,7 +178,7 @@ func TestOtherWritesAreSeenBetweenOwn(t *testing.T) {
 	}
 }
 
-// writeAt writes p to a file that it opens.
+// writeAt opens a file and writes p to it.
 func writeAt(path string, flags int, p []byte, off int64) error {
 	f, err := os.OpenFile(path, flags, 0)
 	if err != nil {
@@ -188,8 +188,8 @@ func writeAt(path string, flags int, p []byte, off int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// TestRestartedHome: bytes of which no home knows, because their writer was killed together with it, or before it has asked the
-// writer, are seen by the next open once the home has restarted, also if the file is still open.
+// TestRestartedHome: bytes unknown to every home, because their writer was killed along with the home, or before the
+// home asked the writer, are visible to the next open once the home has restarted, even if the file is still open.
 func TestRestartedHome(t *testing.T) {
 	for _, open := range []bool{false, true} {
 		t.Run(fmt.Sprint("open ", open), func(t *testing.T) { testRestartedHome(t, open) })
@@ -229,7 +229,7 @@ func testRestartedHome(t *testing.T, open bool) {
 		write()
 		home.Recover(0)
 		for range 2 {
-			if !open { // else it knows of the restart when it is asked
+			if !open { // else it learns of the restart when it is asked
 				wantRead(t, how, j.scratch(0, "f"), want)
 			}
 			write()
@@ -239,7 +239,7 @@ func testRestartedHome(t *testing.T, open bool) {
 	}
 }
 
-// awaitClosed waits until mount 0 has released ino: the kernel does not wait for that.
+// awaitClosed waits until mount 0 has released ino, since close(2) does not wait for that.
 func (j *job) awaitClosed(t *testing.T, ino metadata.Ino) {
 	t.Helper()
 	q := metadata.Recall{Home: ino.Home(), Only: []metadata.Ino{ino}}
@@ -252,8 +252,8 @@ func (j *job) awaitClosed(t *testing.T, ino metadata.Ino) {
 	}
 }
 
-// testChangedThere: every change of a file there is seen here by the next open, in every way of reading,
-// although the pages are kept while there is none.
+// testChangedThere: every change of a file on a is visible on b from the next open, in every way of reading, although
+// the pages are kept while nothing changes.
 func testChangedThere(t *testing.T, a, b string) {
 	const size = 20_000
 	old := time.Unix(1e9, 123456789)
@@ -316,12 +316,12 @@ func testChangedThere(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", want, 0o644))
 	for _, c := range changes {
 		for how := range readers() {
-			wantRead(t, how, b+"/f", want) // so that its pages are here
+			wantRead(t, how, b+"/f", want) // so that its pages are cached here
 			f, err := os.OpenFile(a+"/f", os.O_RDWR, 0)
 			check(t, err)
 			check(t, c.do(f))
 			check(t, f.Close())
-			switch c.what { // rests
+			switch c.what { // the truncate leaves only part of the old content
 			case "truncate and write":
 				want = append(append(want[:1:1], make([]byte, 4999)...), want[5000:15_000]...)
 			}

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReadOfGrowingFile: a read during which the kernel learns of a larger size returns old
-// or new data, and no zeros for bytes that it has not read.
+// TestReadOfGrowingFile: a read during which the kernel learns of a larger size returns old or new data, never zeros
+// for bytes that it has not read.
 func TestReadOfGrowingFile(t *testing.T) {
 	ways := []struct {
 		what string
@@ -36,17 +36,17 @@ func TestReadOfGrowingFile(t *testing.T) {
 	j := newJob(t)
 	for i, way := range ways {
 		t.Run(way.what, func(t *testing.T) {
-			for round := range 20 { // of some the kernel drops the pages in time
+			for round := range 20 { // in some rounds the kernel drops the pages in time
 				j.readGrowing(t, fmt.Sprint("f", i, "-", round), way.grow)
 			}
 		})
 	}
 }
 
-// grewFrom is the size of the file before.
+// grewFrom is the size of the file before it grows.
 const grewFrom = 100
 
-// readGrowing makes mount 1 read a file that grows while the answer is delayed.
+// readGrowing lets mount 1 read a file that grows while the reply is delayed.
 func (j *job) readGrowing(t *testing.T, name string, grow func(t *testing.T, path string, p []byte)) {
 	t.Helper()
 	had, added := bytes.Repeat([]byte("o"), grewFrom), bytes.Repeat([]byte("n"), grewFrom)
@@ -69,7 +69,7 @@ func (j *job) readGrowing(t *testing.T, name string, grow func(t *testing.T, pat
 	})
 	j.awaitHung(t, hung+1)
 	grow(t, j.scratch(0, name), added)
-	wg.Go(func() { _, _ = os.Stat(j.scratch(1, name)) }) // it waits for the read when the kernel has heard
+	wg.Go(func() { _, _ = os.Stat(j.scratch(1, name)) }) // waits for the read once the kernel knows the new size
 	awaitSize(t, f, 2*grewFrom)
 	goOn()
 	wg.Wait()
@@ -78,7 +78,7 @@ func (j *job) readGrowing(t *testing.T, name string, grow func(t *testing.T, pat
 	}
 }
 
-// awaitSize waits until the kernel believes that f has size bytes, without a request.
+// awaitSize waits until the kernel shows size bytes for f; it causes no request.
 func awaitSize(t *testing.T, f *os.File, size uint64) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)

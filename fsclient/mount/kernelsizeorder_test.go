@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestKernelSize: a larger size is announced after the shorter answers, and an answer that
-// is shorter than the announced size is not given.
+// TestKernelSize: a larger size is announced after the shorter replies, and a reply that is shorter than the announced
+// size is not sent.
 func TestKernelSize(t *testing.T) {
 	e := newKernelSize()
 	for _, end := range []int64{10, 20, 10} {
@@ -19,7 +19,7 @@ func TestKernelSize(t *testing.T) {
 		defer close(told)
 		e.announce(20)
 	}()
-	e.announce(10) // without waiting
+	e.announce(10) // does not block
 	e.endReply(10)
 	select {
 	case <-told:
@@ -32,7 +32,7 @@ func TestKernelSize(t *testing.T) {
 	if told, ok := e.beginReply(19); ok || told != 20 {
 		t.Errorf("an answer up to 19 after 20 were announced: %v, %d", ok, told)
 	}
-	e.cut(21, 5) // somebody has told more meanwhile
+	e.cut(21, 5) // a larger size was announced in between
 	if _, ok := e.beginReply(19); ok {
 		t.Error("an answer up to 19 after a truncate that was too early")
 	}

@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	// firstBound is the upper bound of the first bucket, in nanoseconds; each bound is
-	// twice the one before.
+	// firstBound is the upper bound of the first bucket, in nanoseconds; each later bound is twice the previous one.
 	firstBound = 8192
 	bounds     = 20 // the last is 4.3 s; longer times are in one more bucket
 )
@@ -25,8 +24,8 @@ func (l *latency) add(d time.Duration) {
 	l.sum.Add(int64(d))
 }
 
-// Latency is how long the requests of one kind took, from when the mount has
-// read one until it has its answer.
+// Latency is the distribution of the times that requests of one kind took, from when the mount has read a request until
+// it has the answer.
 type Latency struct {
 	Count  int64   `json:"count"`
 	Mean   float64 `json:"mean_seconds"`
@@ -50,8 +49,7 @@ func (l *latency) read() Latency {
 	return r
 }
 
-// quantile is the bound below which the fraction q of the requests lies; the last bound
-// for longer ones.
+// quantile returns the bound below which the fraction q of the requests lies, or the last bound for longer ones.
 func (l *Latency) quantile(q float64) float64 {
 	if l.Count == 0 {
 		return 0
@@ -65,11 +63,11 @@ func (l *Latency) quantile(q float64) float64 {
 	return bound(bounds - 1)
 }
 
-// bound is the upper bound of the bucket i, in seconds.
+// bound returns the upper bound of the bucket i, in seconds.
 func bound(i int) float64 { return float64(int64(firstBound)<<i) / 1e9 }
 
-// Buckets is how many requests took no longer than first*2^i and longer than the bound
-// before; the last one has all longer ones. sum is the time of all together.
+// Buckets returns how many requests took no longer than first*2^i and longer than the bound before; the last bucket
+// counts all longer ones. sum is the total time of all requests.
 func (l *Latency) Buckets() (n []int64, first, sum time.Duration) {
 	return slices.Clone(l.buckets[:]), firstBound, l.sum
 }

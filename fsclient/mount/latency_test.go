@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestLatency compares the buckets with a list of the times.
+// TestLatency compares the buckets with a list of the durations.
 func TestLatency(t *testing.T) {
 	var l latency
 	times := []time.Duration{0, 1, firstBound - 1, firstBound, firstBound + 1, 2 * firstBound, 2*firstBound + 1,
@@ -52,7 +52,7 @@ func TestLatencyQuantiles(t *testing.T) {
 	}
 }
 
-// TestReadsByDataset: reads of datasets, and no others, are counted by dataset.
+// TestReadsByDataset: reads of datasets, and only these, are counted per dataset.
 func TestReadsByDataset(t *testing.T) {
 	var c opCounters
 	c.answered(opRead, metadata.SealedIno(1, 0, 5), 3*time.Millisecond)

@@ -51,8 +51,8 @@ func stat(t *testing.T, path string) (st syscall.Stat_t) {
 	return st
 }
 
-// TestLive has one test for each row of the table of semantics about the live realm. a and
-// b are the same directory here and there.
+// TestLive has one test for each row of the table of semantics about scratch. Paths a and b are the same directory on
+// this node and on another.
 func TestLive(t *testing.T) {
 	j := newJob(t)
 	tests := []struct {
@@ -137,8 +137,7 @@ func testCloseToOpen(t *testing.T, a, b string) {
 	}
 }
 
-// testOpenFileSeesWrites: a descriptor that was open before also sees what was closed
-// there.
+// testOpenFileSeesWrites: a descriptor opened earlier also sees writes whose file was closed on the other node.
 func testOpenFileSeesWrites(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", []byte("old old"), 0o644))
 	f, err := os.Open(b + "/f")
@@ -156,8 +155,7 @@ func testOpenFileSeesWrites(t *testing.T, a, b string) {
 	}
 }
 
-// testAppend: with writers here and there, in this process and in others, a reader sees
-// only whole lines.
+// testAppend: with writers on both nodes, in this process and in others, a reader sees only whole lines.
 func testAppend(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/log", nil, 0o644))
 	var wg sync.WaitGroup
@@ -215,8 +213,8 @@ func testAppend(t *testing.T, a, b string) {
 	}
 }
 
-// testAppendHere: a descriptor reads what it has appended, also after appends of others;
-// O_APPEND may be set later; pwrite appends, as on Linux.
+// testAppendHere: a descriptor can read what it appended, also after appends by others; O_APPEND may be set later;
+// pwrite appends, as on Linux.
 func testAppendHere(t *testing.T, a, b string) {
 	f, err := os.OpenFile(a+"/f", os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
 	check(t, err)
@@ -299,7 +297,7 @@ func testExclusive(t *testing.T, a, b string) {
 	}
 }
 
-// testCreateOrOpen: without O_EXCL all callers open one file.
+// testCreateOrOpen: without O_EXCL all callers open the same file.
 func testCreateOrOpen(t *testing.T, a, b string) {
 	for round := range 20 {
 		var wg sync.WaitGroup
@@ -363,7 +361,7 @@ func testAttributes(t *testing.T, a, b string) {
 	}
 	check(t, os.Chmod(b+"/f", 0o4755))
 	check(t, os.Chown(b+"/f", 1234, 4321))
-	// chown by root clears setuid, as the kernel wants it.
+	// chown by root clears setuid, as the kernel requires.
 	when := time.Unix(1e9, 123456789)
 	check(t, os.Chtimes(b+"/f", time.Unix(-5, 7), when))
 	st := stat(t, a+"/f")
@@ -389,7 +387,7 @@ func testAttributes(t *testing.T, a, b string) {
 	check(t, os.Mkdir(a+"/d", 0o755))
 	check(t, syscall.Chmod(a+"/d", 0o2775))
 	check(t, os.Chown(a+"/d", 0, 77))
-	for i := range 4 { // some of them are homed elsewhere
+	for i := range 4 { // some of them have another home
 		check(t, os.Mkdir(fmt.Sprint(b, "/d/", i), 0o755))
 		if st := stat(t, fmt.Sprint(a, "/d/", i)); st.Gid != 77 || st.Mode&syscall.S_ISGID == 0 {
 			t.Errorf("directory in a setgid directory: gid %d, mode %o", st.Gid, st.Mode)
@@ -439,7 +437,7 @@ func testMapShared(t *testing.T, a, b string) {
 	wantFile(t, b+"/f", pattern(3<<20))
 }
 
-const mapHelper = "BIVOUAC_TEST_MAP" // the file that the helper writes to, from the offset in mapHelper_AT
+const mapHelper = "BIVOUAC_TEST_MAP" // the file for the helper to write to, from the offset in mapHelper_AT
 
 // writeMapped writes p at off through a shared mapping of another process. Neither a page fault nor munmap may wait
 // for this process, which serves the mount: Go's scheduler cannot see that a thread waits in a fault, and munmap holds
@@ -476,8 +474,7 @@ func TestMapHelper(t *testing.T) {
 	check(t, f.Close())
 }
 
-// testAppendMapped: a file that is appended to can be mapped by a reader. The mapping is
-// not touched: see testMapShared.
+// testAppendMapped: a reader can map a file that is being appended to. The mapping is not accessed; see testMapShared.
 func testAppendMapped(t *testing.T, a, b string) {
 	f, err := os.OpenFile(a+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	check(t, err)
@@ -494,7 +491,7 @@ func testAppendMapped(t *testing.T, a, b string) {
 	}
 }
 
-// testTmpfile: many links of a file that was made without a name, while it is written.
+// testTmpfile creates many links of a file that was created without a name, while it is written.
 func testTmpfile(t *testing.T, a, b string) {
 	fd, err := unix.Open(a, unix.O_TMPFILE|unix.O_WRONLY, 0o600)
 	check(t, err)

@@ -14,23 +14,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// flock and fcntl, with byte ranges and open file descriptions, hold between nodes: the
-// home of the file grants the locks (package locks of the client). They end when the
-// process closes the file or dies, when its node is given up, or when its daemon restarts;
-// then the descriptors that held them are EIO. They survive a restart of the home. The next
-// holder sees all that was written here before the unlock, also if a signal has interrupted the close or the unlock, or the home was
-// away: then the unlock is retried in the background. Waiters are served in order; a signal
-// ends a wait in less than a second. A flock that is converted and has to wait, or fails with
-// LOCK_NB, gives up the old lock, as flock(2) says. F_GETLK returns the pid of the process, or for one on
-// another node that of this mount. EDEADLK is found among the files of one home only. A
-// node that was given up and comes back has lost its locks if others took them meanwhile,
-// and its processes are not notified. Files of a dataset and directories are locked on this
-// node only.
+// flock and fcntl locks, with byte ranges and open file descriptions, hold between nodes: the home of the file grants
+// them (package locks of the client). A lock ends when the process closes the file or dies, or when its node is given
+// up. It also ends when its daemon restarts: then the descriptors that held locks return EIO. Locks survive a restart
+// of the home. The next holder sees all bytes written here before the unlock, even if a signal interrupted the close or
+// the unlock, or the home was away: then the unlock is retried in the background. Waiters are served in order; a signal
+// ends a wait in less than a second. A flock that is converted and must wait, or fails with LOCK_NB, gives up the old
+// lock, as flock(2) says. F_GETLK returns the pid of the process, or for a process on another node the pid of this
+// mount. EDEADLK is detected among the files of one home only. A node that was given up and returns has lost its locks
+// if others took them meanwhile, and its processes are not notified. Files of a dataset and directories are locked on
+// this node only.
 
-// lockOwners is the owners of locks that were made through a handle. When it is released
-// these end: locks of open file descriptions belong to the handle. Those of a process ended
-// when it closed the handle, and it may have locked again through another one: Flush has
-// removed it here.
+// lockOwners is the set of owners of locks made through a handle. When the handle is released, these locks end: locks
+// of open file descriptions belong to the handle. The locks of a process ended when it closed the handle, and it may
+// have locked again through another handle: Flush has removed that owner here.
 type lockOwners struct {
 	mu  sync.Mutex
 	all map[lockOwner]struct{} // under mu
@@ -50,9 +47,8 @@ func (o *lockOwners) take() map[lockOwner]struct{} {
 	return all
 }
 
-// lockOf translates a request. The owner of a flock is the handle: the kernel reuses its
-// own number for the next handle as soon as this one is closed, and the release may be
-// answered after the next one has locked.
+// lockOf translates a request. The owner of a flock is the handle: the kernel reuses its own number for the next handle
+// as soon as this one is closed, and the release may be answered after the next handle has locked.
 func lockOf(in *fuse.LkIn) (metadata.Lock, error) {
 	l := metadata.Lock{Owner: in.Owner, Start: in.Lk.Start, End: in.Lk.End, PID: in.Lk.Pid}
 	if in.LkFlags&fuse.FUSE_LK_FLOCK != 0 {
@@ -70,8 +66,8 @@ func lockOf(in *fuse.LkIn) (metadata.Lock, error) {
 	return l, nil
 }
 
-// GetLk is fcntl's F_GETLK. A process of another node has no pid here: the answer then
-// has that of this process.
+// GetLk serves F_GETLK of fcntl. A process of another node has no pid here: the answer then has the pid of this
+// process.
 func (s *fsys) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
 	return s.call(opGetlk, cancel, &in.InHeader, func(ctx context.Context) error {
 		ino := metadata.Ino(in.NodeId)
@@ -100,12 +96,12 @@ func (s *fsys) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fus
 	})
 }
 
-// SetLk is flock and fcntl's F_SETLK.
+// SetLk serves flock and F_SETLK of fcntl.
 func (s *fsys) SetLk(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	return s.lock(opSetlk, cancel, in, false)
 }
 
-// SetLkw is flock and fcntl's F_SETLKW. A signal ends it.
+// SetLkw serves flock and F_SETLKW of fcntl. A signal ends it.
 func (s *fsys) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	return s.lock(opSetlkw, cancel, in, true)
 }
@@ -136,10 +132,10 @@ func (s *fsys) lock(o op, cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 	})
 }
 
-// wholeFile is the end of a lock that has none.
+// wholeFile is the end of a lock without one.
 const wholeFile = 1<<63 - 1
 
-// locked notes that who may have locks through h; false if that was known.
+// locked adds who to the owners that may have locks through h; it returns false if who was one already.
 func (h *handle) locked(who lockOwner) bool {
 	h.locks.mu.Lock()
 	defer h.locks.mu.Unlock()
@@ -152,7 +148,7 @@ func (h *handle) locked(who lockOwner) bool {
 	return !had
 }
 
-// unlocked notes that who has no locks through h.
+// unlocked removes who from the owners that may have locks through h.
 func (h *handle) unlocked(who lockOwner) {
 	h.locks.mu.Lock()
 	defer h.locks.mu.Unlock()

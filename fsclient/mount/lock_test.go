@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// gated is a node's data whose writes wait while there is a gate.
+// gated is a node's data store whose writes wait while there is a gate.
 type gated struct {
 	datapath.Store
 	gate atomic.Pointer[chan struct{}]
@@ -36,14 +36,13 @@ func (g *gated) Space(context.Context) (datapath.Space, error) {
 	return datapath.Space{Capacity: 1 << 40, Free: 1 << 40}, nil
 }
 
-// lockNodes is the mounts of two nodes as the kernel calls them, without a kernel,
-// and the data of both.
+// lockNodes returns the mounts of two nodes as the kernel calls them, without a kernel, and the data of both.
 func lockNodes(t *testing.T) ([]*fsys, *gated) {
 	t.Helper()
 	return nodesOf(t, func(h *clienttest.Home) metadata.NodeStore { return h })
 }
 
-// nodesOf is lockNodes whose clients see what as makes of the home.
+// nodesOf is like lockNodes, but as wraps the home that the clients use.
 func nodesOf(t *testing.T, as func(*clienttest.Home) metadata.NodeStore) ([]*fsys, *gated) {
 	t.Helper()
 	m := cluster.NewMap(7, []string{"n0", "n1"}).WithState(0, cluster.Up, "n0:1").WithState(1, cluster.Up, "n1:1")
@@ -71,11 +70,11 @@ func nodesOf(t *testing.T, as func(*clienttest.Home) metadata.NodeStore) ([]*fsy
 	return nodes, data
 }
 
-// lockedFile is a file that a process has open, and of which it has a lock.
+// lockedFile is a file that a process has open and locked.
 type lockedFile struct {
 	*fsys
 	ino   uint64
-	fh    uint64 // opened to write
+	fh    uint64 // opened for writing
 	reads uint64 // another handle
 	kind  uint32 // fuse.FUSE_LK_FLOCK or 0
 }
@@ -108,7 +107,7 @@ func (l lockedFile) setLock(cancel <-chan struct{}, kind uint32) fuse.Status {
 	})
 }
 
-// gather makes the process write twice; the second write is still buffered.
+// gather lets the process write twice; the second write stays buffered.
 func (l lockedFile) gather(t *testing.T, data *gated) (arrive func()) {
 	t.Helper()
 	gate := make(chan struct{})
@@ -135,8 +134,8 @@ func (l lockedFile) other(c *fsclient.Client) error {
 	}, false)
 }
 
-// TestLocksOfInterruptedCalls: a lock whose unlock a signal has interrupted ends after the
-// writes have arrived, and not before.
+// TestLocksOfInterruptedCalls: a lock whose unlock was interrupted by a signal ends after the writes have arrived, not
+// earlier.
 func TestLocksOfInterruptedCalls(t *testing.T) {
 	interrupted := make(chan struct{})
 	close(interrupted)

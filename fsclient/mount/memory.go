@@ -13,25 +13,24 @@ import (
 )
 
 const (
-	maxReads  = maxBackground + directReads // that use their memory at once
-	maxWrites = directWrites + idleReaders  // requests in memory at once, with the readers of the next ones
-	// smallRead is a read whose memory is not counted.
+	maxReads  = maxBackground + directReads // reads that use their memory at the same time
+	maxWrites = directWrites + idleReaders  // requests in memory at the same time, with the readers of the next ones
+	// smallRead is the size below which a read's memory is not counted.
 	smallRead = 32 << 10
 )
 
-// Memory is the most that the requests of the kernel take: maxWrite bytes each. Requests
-// of the page cache are bounded by maxBackground, for any number of readers. Each thread
-// that writes, or reads with O_DIRECT, has one more; beyond the limit they wait.
+// Memory is the most memory that the requests of the kernel take: maxWrite bytes each. Requests of the page cache are
+// bounded by maxBackground, for any number of readers. Each thread that writes, or reads with O_DIRECT, has one more;
+// beyond the limit they wait.
 //
-// With too many writes the FUSE library reads no request at all until one is answered. It
-// reads more read requests, but their memory is not touched before they are admitted, and
-// is given back to the kernel afterwards.
+// With too many writes in flight the FUSE library reads no request at all until one is answered. It does read more read
+// requests, but their memory is not touched before they are admitted, and is given back to the kernel afterwards.
 const Memory = (maxReads + maxWrites) * maxWrite
 
-// reads is the admission of reads: it bounds their memory.
+// reads is the admission control of reads: it bounds their memory.
 type reads struct {
 	slots chan struct{} // one for each admitted read
-	begun atomic.Int64  // with those that wait
+	begun atomic.Int64  // includes waiting reads
 }
 
 func (r *reads) init() { r.slots = make(chan struct{}, maxReads) }
@@ -52,7 +51,7 @@ func (r *reads) enter(ctx context.Context, n int) error {
 		return nil
 	case <-ctx.Done():
 		r.begun.Add(-1)
-		return fmt.Errorf("read among %d others: %w", maxReads, syscall.EINTR)
+		return fmt.Errorf("interrupted while waiting behind %d reads: %w", maxReads, syscall.EINTR)
 	}
 }
 
@@ -67,7 +66,7 @@ func (r *reads) leave(buf []byte) {
 	<-r.slots
 }
 
-// forgetPages gives the pages of p back to the kernel. They are zeros afterwards.
+// forgetPages gives the pages of p back to the kernel. They read as zeros afterwards.
 func forgetPages(p []byte) {
 	page := os.Getpagesize()
 	first := -int(uintptr(unsafe.Pointer(unsafe.SliceData(p)))) & (page - 1)
@@ -79,26 +78,26 @@ func forgetPages(p []byte) {
 // memoryResult is an answer to a read from memory.
 type memoryResult struct {
 	bytes [1][]byte
-	buf   []byte // of an admitted read; nil if there is none
+	buf   []byte // of an admitted read, else nil
 	of    *reads
-	sized *sizedRead // notified when the answer is given; may be nil
+	sized *sizedRead // notified when the answer was given; may be nil
 }
 
 var _ fuse.ReadResult = (*memoryResult)(nil)
 
-// memoryOf is an answer of bytes that do not change.
+// memoryOf returns an answer whose bytes do not change.
 func memoryOf(p []byte) fuse.ReadResult { return &memoryResult{bytes: [1][]byte{p}} }
 
 // Slices lets the FUSE library write without a copy.
 func (r *memoryResult) Slices() ([][]byte, fuse.Status) { return r.bytes[:], fuse.OK }
 
-// Bytes is fuse.ReadResult.
+// Bytes implements fuse.ReadResult.
 func (r *memoryResult) Bytes([]byte) ([]byte, fuse.Status) { return r.bytes[0], fuse.OK }
 
-// Size is fuse.ReadResult.
+// Size implements fuse.ReadResult.
 func (r *memoryResult) Size() int { return len(r.bytes[0]) }
 
-// Done is fuse.ReadResult.
+// Done implements fuse.ReadResult.
 func (r *memoryResult) Done() {
 	if r.sized != nil {
 		r.sized.done()

@@ -13,14 +13,14 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 )
 
-// TestMemoryIsBounded: of many threads that read or write past the page cache a bounded
-// number is admitted at once; the others wait, and all succeed in the end.
+// TestMemoryIsBounded: of many threads that read or write past the page cache, a bounded number is admitted
+// concurrently; the others wait, and all succeed in the end.
 func TestMemoryIsBounded(t *testing.T) {
 	const threads, size = 350, 64 << 10
 	for _, c := range []struct {
 		what  string
-		most  int64 // have memory at a time
-		given int   // bytes that are not to be read
+		most  int64 // limit on concurrent requests that hold memory
+		given int   // bytes that the buffer has before the call
 		hang  func(*job) *atomic.Pointer[chan struct{}]
 		do    func(f *os.File, p []byte, off int64) (int, error)
 	}{
@@ -30,7 +30,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			j := newJob(t)
 			want := pattern(size)
-			var fs []*os.File // one each: the kernel lets only one write to a file at a time
+			var fs []*os.File // one file per thread: the kernel allows only one write per file at a time
 			for i := range threads {
 				name := j.scratch(0, fmt.Sprint("f", i))
 				check(t, os.WriteFile(name, want, 0o644))
@@ -52,8 +52,8 @@ func TestMemoryIsBounded(t *testing.T) {
 					}
 				})
 			}
-			j.awaitHung(t, c.most-1)             // one is the library's that waits
-			<-time.After(100 * time.Millisecond) // long enough for those that should not come
+			j.awaitHung(t, c.most-1)             // one is waiting inside the library
+			<-time.After(100 * time.Millisecond) // long enough for surplus requests to appear
 			if n := j.hung.Load(); n > c.most {
 				t.Errorf("%d requests are admitted, want at most %d", n, c.most)
 			}
@@ -69,15 +69,14 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestEmptyReads: reads behind the end, after which the FUSE library does not call Done,
-// release their admission.
+// TestEmptyReads: reads beyond the end, after which the FUSE library does not call Done, release their admission.
 func TestEmptyReads(t *testing.T) {
 	const size = 64 << 10
 	j := newJob(t)
 	w, err := os.OpenFile(j.scratch(0, "f"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	check(t, err)
 	defer w.Close()
-	f, err := os.Open(j.scratch(0, "f")) // beside who appends: every read is a request
+	f, err := os.Open(j.scratch(0, "f")) // opened beside an appender, so that every read is a request
 	check(t, err)
 	defer f.Close()
 	for range 3 {
@@ -90,8 +89,8 @@ func TestEmptyReads(t *testing.T) {
 	}
 }
 
-// TestStuckWrites: the greatest number of writes to a node that does not answer stops no
-// lookups, attributes and reads.
+// TestStuckWrites: the maximum number of writes to a node that does not answer does not block lookups, attributes and
+// reads.
 func TestStuckWrites(t *testing.T) {
 	const threads, size = mount.DirectWrites, 4096
 	j := newJob(t)

@@ -29,7 +29,7 @@ import (
 
 var ctx = context.Background()
 
-// job is three nodes in this process. Nodes 0 and 1 are mounted.
+// job is three nodes in this process. Nodes 0 and 1 have mounts.
 type job struct {
 	view    cluster.View
 	meta    []*clienttest.Home
@@ -42,25 +42,25 @@ type job struct {
 
 	backer   mount.Backer
 	backings int            // mount.Config.MaxBackings
-	covered  bool           // the dataset has a connection of its own
-	next     mount.Prefetch // of that on mount 0; may be nil
+	covered  bool           // the dataset has its own connection
+	next     mount.Prefetch // prefetch of mount 0; may be nil
 
 	hang atomic.Pointer[chan struct{}] // while set, reads of data wait until it is closed
-	hung atomic.Int64                  // reads that did
-	away atomic.Bool                   // no data is here yet
-	// hangWrites is hang for writes; both of them count as hung.
+	hung atomic.Int64                  // reads that waited
+	away atomic.Bool                   // this node has no data yet
+	// hangWrites does the same for writes; hung counts both.
 	hangWrites atomic.Pointer[chan struct{}]
 
-	onSync atomic.Pointer[func() error] // what the disks of all nodes say to a sync; nil is what they say
+	onSync atomic.Pointer[func() error] // replaces the result of a sync of any node's disk, unless nil
 }
 
-// slow is a node's data whose reads can hang.
+// slow is a node's data store whose reads can hang.
 type slow struct {
 	datapath.Store
 	j *job
 }
 
-// Open is datapath.Opener.
+// Open implements datapath.Opener.
 func (s slow) Open(ino metadata.Ino) (*os.File, error) {
 	return s.Store.(datapath.Opener).Open(ino)
 }
@@ -72,7 +72,7 @@ func (s slow) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64)
 	return s.Store.ReadAt(ctx, ino, p, off)
 }
 
-// ReadIfPresent is datapath.PresentReader.
+// ReadIfPresent implements datapath.PresentReader.
 func (s slow) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
 	if s.j.away.Load() {
 		return 0, syscall.EAGAIN
@@ -117,7 +117,7 @@ func needFUSE(t *testing.T) {
 	if err != nil {
 		t.Skipf("no FUSE here: %v", err)
 	}
-	_ = f.Close() // nothing was done with it
+	_ = f.Close() // the file was not used
 }
 
 func newJob(t *testing.T) *job {
@@ -198,12 +198,12 @@ func (j *job) mountNode(t *testing.T, id metadata.NodeID) {
 	j.dirs = append(j.dirs, m.Dir())
 }
 
-// scratch is a path in the live realm of mount i.
+// scratch returns a path below scratch/ on mount i.
 func (j *job) scratch(i int, elem ...string) string {
 	return filepath.Join(append([]string{j.dirs[i], "scratch"}, elem...)...)
 }
 
-// sealed is one dataset whose table is on every node.
+// sealed is a dataset whose table is on every node.
 type sealed struct {
 	set   cluster.Dataset
 	table *manifest.Table
@@ -217,13 +217,12 @@ func (s *sealed) Table(ds metadata.DatasetID) (metadata.Store, bool) {
 
 const (
 	sealedFiles = 40
-	sealedBig   = 3<<20 + 5 // bytes of the striped file
+	sealedBig   = 3<<20 + 5 // size of the striped file
 )
 
 func sealedContent(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, 1000+i) }
 
-// newSealed stages a small dataset by hand: files that are whole on one node,
-// a striped one, and a link.
+// newSealed stages a small dataset by hand: files that are whole on one node, a striped one, and a link.
 func newSealed(t *testing.T, j *job) *sealed {
 	t.Helper()
 	const ds = 1
@@ -271,7 +270,7 @@ func newSealed(t *testing.T, j *job) *sealed {
 	return &sealed{set: cluster.Dataset{ID: ds, Name: "set", Phase: cluster.Sealed, Files: sealedFiles + 1, Dirs: 2, Bytes: 100 << 20}, table: tab}
 }
 
-// pattern is n bytes without two equal pages.
+// pattern returns n bytes in which no two pages are equal.
 func pattern(n int) []byte {
 	p := make([]byte, n)
 	for i := range p {
@@ -280,8 +279,8 @@ func pattern(n int) []byte {
 	return p
 }
 
-// TestReadAhead: a sequential reader has several requests in flight before the first is
-// answered, and more the longer it goes on; a random reader reads only what it asks for.
+// TestReadAhead: a sequential reader has several requests in flight before the first is answered, and more the longer
+// it reads; a random reader reads only what it asks for.
 func TestReadAhead(t *testing.T) {
 	j := newJob(t)
 	var st unix.Stat_t
@@ -300,7 +299,7 @@ func TestReadAhead(t *testing.T) {
 	j.readAtRandom(t, want)
 }
 
-// readInSequence makes mount 1 read a file whose first pieces hang for a while.
+// readInSequence lets mount 1 read a file whose first pieces hang for a while.
 func (j *job) readInSequence(t *testing.T, want []byte, piece int) {
 	t.Helper()
 	f, err := os.Open(j.scratch(1, "sequence"))
@@ -332,7 +331,7 @@ func (j *job) readInSequence(t *testing.T, want []byte, piece int) {
 	<-read
 }
 
-// awaitHung waits until n requests have hung.
+// awaitHung waits until n requests hang.
 func (j *job) awaitHung(t *testing.T, n int64) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -344,7 +343,7 @@ func (j *job) awaitHung(t *testing.T, n int64) {
 	}
 }
 
-// readAtRandom makes mount 1 read pages of a file, no two of them adjacent.
+// readAtRandom lets mount 1 read non-adjacent pages of a file.
 func (j *job) readAtRandom(t *testing.T, want []byte) {
 	t.Helper()
 	f, err := os.Open(j.scratch(1, "random"))

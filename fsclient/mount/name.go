@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// checkNames checks a change of names: live directories, names that are not too long.
+// checkNames checks a change of names: directories must be live, and names not too long.
 func checkNames(names []string, dirs ...metadata.Ino) error {
 	if err := writable(dirs...); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (s *fsys) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target, name st
 	})
 }
 
-// entered answers with the new entry of an inode, unless it failed.
+// entered fills in the answer for the new entry of an inode, unless the call failed.
 func entered(out *fuse.EntryOut, a *metadata.Attr, err error) error {
 	if err == nil {
 		fillEntry(out, a)
@@ -66,7 +66,7 @@ func (s *fsys) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out 
 	})
 }
 
-// Unlink removes a name that is not of a directory.
+// Unlink removes a name that does not refer to a directory.
 func (s *fsys) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	return s.change(opUnlink, cancel, h, name, func(ctx context.Context, dir metadata.Ino) error {
 		_, err := s.client.Unlink(ctx, dir, name)
@@ -79,7 +79,7 @@ func (s *fsys) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse
 	return s.change(opRmdir, cancel, h, name, func(ctx context.Context, dir metadata.Ino) error { return s.client.Rmdir(ctx, dir, name) })
 }
 
-// Rename is renameat2.
+// Rename serves renameat2.
 func (s *fsys) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
 	return s.call(opRename, cancel, &in.InHeader, func(ctx context.Context) error {
 		note(ctx, oldName+" -> "+newName)
@@ -96,7 +96,7 @@ func (s *fsys) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newNam
 	})
 }
 
-// Link makes one more name of a file.
+// Link adds a name to a file.
 func (s *fsys) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
 	return s.change(opLink, cancel, &in.InHeader, name, func(ctx context.Context, dir metadata.Ino) error {
 		ino := metadata.Ino(in.Oldnodeid)
@@ -113,7 +113,7 @@ func (s *fsys) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *f
 	})
 }
 
-// Readlink is the target of a symbolic link.
+// Readlink returns the target of a symbolic link.
 func (s *fsys) Readlink(cancel <-chan struct{}, h *fuse.InHeader) (out []byte, code fuse.Status) {
 	code = s.call(opReadlink, cancel, h, func(ctx context.Context) error {
 		target, err := s.client.Readlink(ctx, metadata.Ino(h.NodeId))

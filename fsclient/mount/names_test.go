@@ -14,7 +14,7 @@ import (
 )
 
 func testRename(t *testing.T, a, b string) {
-	for i := range 6 { // the directories are homed on all nodes
+	for i := range 6 { // the directories have homes on all nodes
 		d := fmt.Sprint("/d", i)
 		check(t, os.Mkdir(a+d, 0o755))
 		check(t, os.WriteFile(a+"/f", []byte(d), 0o644))

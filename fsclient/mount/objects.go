@@ -12,30 +12,29 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Kernel views: over a dataset of small files the node can mount a kernel view instead of a
-// cover, also before programs see the dataset (package mounts). It is a read-only overlayfs of an image of
-// the tree, the whole objects of this node, and below those a connection of the mount
-// (Mount.Objects) with every file of the dataset under its number. An object is looked for at
-// the first open of its file. Files that are whole here by then are read by the kernel alone; all
-// others through the connection, as through a cover, until the kernel evicts their inodes. What differs from a cover:
+// Kernel views: over a dataset of small files the node can mount a kernel view instead of a cover, also before programs
+// see the dataset (package mounts). It is a read-only overlayfs: an image of the tree, the whole objects of this node,
+// and below those a connection of the mount (Mount.Objects) that has every file of the dataset under its number. The
+// overlay looks for an object at the first open of its file. The kernel alone reads files that are whole here by then;
+// it reads all others through the connection, as through a cover, until it evicts their inodes. Differences from a
+// cover:
 //
-//	st_dev, st_ino  are the view's own, and others after it is made again: a tree walk sees no
+//	st_dev, st_ino  are the view's own, and change when it is made again: a tree walk sees no
 //	                change, two lookups of one path may
 //	st_atime, ctime are the st_mtime
 //	st_blocks       as if the file had no holes
-//	xattr           a file has user.bivouac.node alone, as of when the view was made, and
+//	xattr           a file has only user.bivouac.node, as of when the view was made, and
 //	                lists it; directories have none
 //	requests        reads by the kernel alone are not counted
 //	node lost       files of this node are still read, also while its daemon is away
-//	verify          repairs an object in place, with bytes that it has compared; if it cannot, the view is detached at once,
-//	                also under processes that use it, and made again without the file
+//	verify          repairs an object in place, with bytes that it has compared; if it cannot, the view is
+//	                detached at once, also under processes that use it, and made again without the file
 //	                (Mount.Uncover)
 //	job's end       open objects of this node are read until they are closed
 
-// Objects returns a server for the data of the files of a dataset by inode number. dev is
-// a descriptor of /dev/fuse, mounted read-only as the lowest layer of the dataset's kernel
-// view. Its directories list nothing. next is as of Cover: the overlay above reads through the page
-// cache of this connection.
+// Objects returns a server for the data of the files of a dataset by inode number. dev is a descriptor of /dev/fuse,
+// mounted read-only as the lowest layer of the dataset's kernel view. Its directories list nothing. next is as for
+// Cover: the overlay above reads through the page cache of this connection.
 //
 //	/ab/<ino>   ab is the last byte of the number, in hex
 func (m *Mount) Objects(dev *os.File, ds metadata.DatasetID, next Prefetch) (*Cover, error) {
@@ -50,8 +49,8 @@ const (
 	objectsEnd = objectsDir + 256
 )
 
-// objectsFS is the files of a dataset by number. Only the job's user can read them here:
-// the view above checks permissions.
+// objectsFS serves the files of a dataset by number. Only the job's user can read them here: the view above checks
+// permissions.
 type objectsFS struct {
 	coverFS
 }
@@ -82,13 +81,13 @@ func (o *objectsFS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string
 	})
 }
 
-// objectsNode is the node id of a directory.
+// objectsNode returns the node id of a directory.
 func objectsNode(name string) (uint64, bool) {
 	b, err := strconv.ParseUint(name, 16, 8)
 	return objectsDir + b, err == nil && len(name) == 2
 }
 
-// attr is the attributes of a file here.
+// attr returns the attributes of a file of this dataset.
 func (o *objectsFS) attr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	if !ino.Sealed() || ino.Dataset() != o.root.Dataset() {
 		return metadata.Attr{}, fmt.Errorf("inode %v is not in dataset %d: %w", ino, o.root.Dataset(), syscall.ENOENT)

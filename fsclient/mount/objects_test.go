@@ -31,19 +31,19 @@ func (j *job) objects(t *testing.T, i int) string {
 		check(t, unix.Unmount(at, 0))
 		<-c.Served()
 	})
-	// This process uses the mount that it serves: see Mount.Ready.
+	// This process uses the mount that it serves; see Mount.Ready.
 	fd, err := unix.Open(filepath.Join(at, ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	check(t, err)
-	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) // asking is all
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) // the request itself is enough
 	check(t, unix.Close(fd))
 	return at
 }
 
-// object is the path of an object.
+// object returns the path of an object.
 func object(ino uint64) string { return fmt.Sprintf("%02x/%016x", uint8(ino), ino) }
 
-// TestObjects: every file of the dataset can be looked up by its number, wherever its
-// bytes are, and nothing else can.
+// TestObjects: every file of the dataset can be looked up by its number, whichever node has its bytes, and nothing else
+// can.
 func TestObjects(t *testing.T) {
 	j := newJob(t)
 	at := j.objects(t, 0)
@@ -70,8 +70,8 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// TestObjectsDropPages: the pages of files that are read through a view are dropped
-// with those of the mount.
+// TestObjectsDropPages: the pages of files that are read through a kernel view are dropped along with those of the
+// mount.
 func TestObjectsDropPages(t *testing.T) {
 	j := newJob(t)
 	at := j.objects(t, 0)
@@ -91,8 +91,7 @@ func TestObjectsDropPages(t *testing.T) {
 	}
 }
 
-// TestUncover: a dataset whose name is invalidated loses its cover, and is read through the
-// mount below.
+// TestUncover: a dataset whose name is invalidated loses its cover, and is read through the mount below.
 func TestUncover(t *testing.T) {
 	j := newJob(t)
 	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)

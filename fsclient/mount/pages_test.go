@@ -13,8 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// pagesOf is how many pages of an open file are cached. With passthrough these are the
-// object's, not the mount's.
+// pagesOf returns the number of cached pages of an open file. With passthrough these are the object's, not the mount's.
 func pagesOf(t *testing.T, f *os.File) uint64 {
 	t.Helper()
 	var st unix.Cachestat_t
@@ -26,7 +25,7 @@ func pagesOf(t *testing.T, f *os.File) uint64 {
 	return st.Cache
 }
 
-// object is the object of the file i on the node that has it whole.
+// object opens the object of file i on the node that has it whole.
 func (j *job) object(t *testing.T, i int) *os.File {
 	t.Helper()
 	o, err := j.data[i%len(j.data)].Open(metadata.Ino(stat(t, j.file(0, i)).Ino))
@@ -35,8 +34,7 @@ func (j *job) object(t *testing.T, i int) *os.File {
 	return o
 }
 
-// readPages reads the file i through mount 0, and returns the pages that are then
-// the mount's and the object's.
+// readPages reads file i through mount 0, and returns the pages then cached for the mount and for the object.
 func (j *job) readPages(t *testing.T, i int) (mine, objects uint64) {
 	t.Helper()
 	o := j.object(t, i)
@@ -49,10 +47,10 @@ func (j *job) readPages(t *testing.T, i int) (mine, objects uint64) {
 	return pagesOf(t, f), pagesOf(t, o)
 }
 
-// TestPages: a file with passthrough is cached once, as its object. Other files are cached
-// as the mount's, and their objects on their owner for other nodes.
+// TestPages: a file with passthrough is cached once, as its object. Other files are cached as the mount's, and their
+// objects on their owner for other nodes.
 func TestPages(t *testing.T) {
-	const here, there = 3, 4 // on node 0, and on another
+	const here, there = 3, 4 // on node 0, and on another node
 	size := uint64(os.Getpagesize())
 	want := (uint64(len(sealedContent(here))) + size - 1) / size
 	t.Run("passthrough", func(t *testing.T) {
@@ -74,8 +72,8 @@ func TestPages(t *testing.T) {
 	})
 }
 
-// testWritesBeforeAttributes: a change of attributes here, whose answer has the time of
-// writes there, leaves no stale pages.
+// testWritesBeforeAttributes: a change of attributes here, whose reply has the time of writes on the other node, leaves
+// no stale pages.
 func testWritesBeforeAttributes(t *testing.T, a, b string) {
 	const size = 5000
 	check(t, os.WriteFile(a+"/f", make([]byte, size), 0o644))
@@ -94,7 +92,7 @@ func testWritesBeforeAttributes(t *testing.T, a, b string) {
 	}
 	got := make([]byte, size)
 	for i, c := range changes {
-		_, err := f.ReadAt(got, 0) // so that its pages are here
+		_, err := f.ReadAt(got, 0) // so that its pages are cached here
 		check(t, err)
 		want := bytes.Repeat([]byte{byte(i + 1)}, size)
 		check(t, os.WriteFile(a+"/f", want, 0o644))
@@ -111,8 +109,8 @@ func testWritesBeforeAttributes(t *testing.T, a, b string) {
 	}
 }
 
-// testTimeSetBack: processes that have the file open here see writes of other nodes, also if
-// these have restored size and st_mtime; and stat returns that st_mtime.
+// testTimeSetBack: processes that have the file open here see writes by other nodes even if these restored size and
+// st_mtime; stat returns that st_mtime.
 func testTimeSetBack(t *testing.T, a, b string) {
 	const size = 5000
 	old := time.Unix(1e9, 123456789)
@@ -138,7 +136,7 @@ func testTimeSetBack(t *testing.T, a, b string) {
 		what  string
 		then  func(w *os.File) error
 		after func() error
-		look  bool // at the time, before the read
+		look  bool // stat the file before the read
 	}{
 		{"on the descriptor", exactly, nil, false},
 		{"after the close", func(*os.File) error { return nil }, func() error { return exactly(nil) }, false},
@@ -149,7 +147,7 @@ func testTimeSetBack(t *testing.T, a, b string) {
 	}
 	got := make([]byte, size)
 	for i, way := range ways {
-		_, err := f.ReadAt(got, 0) // so that its pages are here
+		_, err := f.ReadAt(got, 0) // so that its pages are cached here
 		check(t, err)
 		want := bytes.Repeat([]byte{byte(i + 1)}, size)
 		write(want, way.then)
@@ -175,7 +173,7 @@ func wantTime(t *testing.T, what string, f *os.File, want time.Time) {
 	}
 }
 
-// TestPagesAreCached: an unchanged file is read once while it is open, whatever its times.
+// TestPagesAreCached: an unchanged file is read once while it is open, whatever its timestamps.
 func TestPagesAreCached(t *testing.T) {
 	j := newJob(t)
 	old := time.Unix(1e9, 0)
@@ -198,7 +196,7 @@ func TestPagesAreCached(t *testing.T) {
 	if n := reads() - before; n != 0 {
 		t.Errorf("%d reads of cached pages, want none", n)
 	}
-	check(t, os.Chmod(j.scratch(1, "f"), 0o600)) // may be a sign of a write
+	check(t, os.Chmod(j.scratch(1, "f"), 0o600)) // may indicate a write
 	_, err = f.ReadAt(got, 0)
 	check(t, err)
 	before = reads()

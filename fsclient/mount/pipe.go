@@ -12,20 +12,19 @@ import (
 )
 
 const (
-	// maxPipes is how many reads have pipes at once, two each: ours, and the FUSE
-	// library's for the answer with its header. The kernel limits the large pipes of a
-	// user.
+	// maxPipes bounds the reads that have pipes at once. Each has two: ours, and the FUSE library's for the answer with
+	// its header. The kernel limits the large pipes of a user.
 	maxPipes = 16
-	// pipeSize is the largest that any user may have. It has a slot for each 4 KiB,
-	// which a piece of any length takes: twice as many as a read has pages.
+	// pipeSize is the largest size that any user may have. It has a slot for each 4 KiB, which a piece of any length
+	// takes: twice as many slots as a read has pages.
 	pipeSize = 2 * maxWrite
 	// pipedRead is the length of a read that goes through a pipe. For shorter ones the
 	// library may have a pipe with fewer slots than ours, and would cut the answer.
 	pipedRead = maxWrite
 )
 
-// pipes is the pipes of reads whose bytes go from a socket or an object to the kernel
-// without a copy in this process.
+// pipes is the pool of pipes for reads whose bytes go from a socket or an object to the kernel without a copy in this
+// process.
 type pipes struct {
 	mu   sync.Mutex
 	free []*pipe // under mu
@@ -35,7 +34,7 @@ type pipes struct {
 
 type pipe struct{ datapath.Pipe }
 
-// get is an empty pipe; nil if there is none.
+// get returns an empty pipe, or nil if there is none.
 func (t *pipes) get() *pipe {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,7 +54,7 @@ func (t *pipes) get() *pipe {
 	return p
 }
 
-// newPipe is nil if the kernel refuses this user another large pipe.
+// newPipe makes a pipe; it returns nil if the kernel refuses this user another large pipe.
 func newPipe() *pipe {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -69,7 +68,7 @@ func newPipe() *pipe {
 	return p
 }
 
-// put takes a pipe back. One that may not be empty is closed.
+// put takes a pipe back. A pipe that may not be empty is closed.
 func (t *pipes) put(p *pipe) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,7 +108,7 @@ type reader interface {
 	Read(ctx context.Context, p []byte, off int64, o fsclient.ReadOpts) (int, error)
 }
 
-// read fills buf or a pipe, and returns what has the bytes.
+// read reads into buf or a pipe, and returns an answer with the bytes.
 func (s *fsys) read(ctx context.Context, f reader, buf []byte, off int64, o fsclient.ReadOpts) (fuse.ReadResult, error) {
 	if err := s.reads.enter(ctx, len(buf)); err != nil {
 		return nil, err
@@ -129,7 +128,7 @@ func (s *fsys) read(ctx context.Context, f reader, buf []byte, off int64, o fscl
 	return &pipeResult{of: &s.pipes, pipe: p}, nil
 }
 
-// fill reads n bytes into buf, unless they are in the pipe that it returns.
+// fill reads n bytes into buf, or into the pipe that it returns.
 func (s *fsys) fill(ctx context.Context, f reader, buf []byte, off int64, o fsclient.ReadOpts) (p *pipe, n int, err error) {
 	if len(buf) == pipedRead {
 		p = s.pipes.get()
@@ -159,17 +158,17 @@ type pipeResult struct {
 
 var _ fuse.ReadResult = (*pipeResult)(nil)
 
-// Stateful is the pipe, for the FUSE library.
+// Stateful returns the pipe, for the FUSE library.
 func (r *pipeResult) Stateful() (fd uintptr, n int) {
 	r.taken = true
 	return uintptr(r.pipe.R), r.pipe.N
 }
 
-// Size is fuse.ReadResult.
+// Size implements fuse.ReadResult.
 func (r *pipeResult) Size() int { return r.pipe.N }
 
-// Bytes is fuse.ReadResult. It is called if the kernel did not take the pipe. Bytes that
-// were taken by then are lost.
+// Bytes implements fuse.ReadResult. It is called if the kernel did not take the pipe. Bytes that were already taken are
+// lost.
 func (r *pipeResult) Bytes(buf []byte) ([]byte, fuse.Status) {
 	n := r.pipe.N
 	if len(buf) < n || r.pipe.Take(buf) != nil {
@@ -178,7 +177,7 @@ func (r *pipeResult) Bytes(buf []byte) ([]byte, fuse.Status) {
 	return buf[:n], fuse.OK
 }
 
-// Done is fuse.ReadResult.
+// Done implements fuse.ReadResult.
 func (r *pipeResult) Done() {
 	if r.taken {
 		r.pipe.N = 0 // else the bytes are still in it

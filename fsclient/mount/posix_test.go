@@ -9,14 +9,13 @@ import (
 	"github.com/hanwen/go-fuse/v2/posixtest"
 )
 
-// notYet is the tests of the suite for what the mount does not support.
+// notYet lists the tests of the suite for features that the mount does not support.
 var notYet = map[string]string{
 	"FcntlFlockLocksFile": "it wants a process to be in conflict with itself, which POSIX forbids",
 	"OpenSymlinkRace":     "two replacements in a row between lookup and open are ESTALE",
 }
 
-// TestPosix runs the suite of go-fuse in the live realm, with half of the directories
-// homed on other nodes.
+// TestPosix runs the suite of go-fuse in scratch, where half of the directories have their home on other nodes.
 func TestPosix(t *testing.T) {
 	j := newJob(t)
 	for _, name := range slices.Sorted(maps.Keys(posixtest.All)) {

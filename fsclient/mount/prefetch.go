@@ -9,10 +9,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Prefetch knows which files of a dataset are read next, and fetches them. A prefetch.Engine is one.
+// Prefetch knows the order in which files of a dataset are read, and fetches them ahead. prefetch.Engine implements it.
 type Prefetch interface {
-	// Read records a read of n bytes of a file through a connection, and returns them if they are
-	// in memory or soon will be, else nil. They do not change.
+	// Read records a read of n bytes of a file through a connection. It returns the bytes if they are in memory or soon
+	// will be, else nil. The bytes do not change.
 	Read(ctx context.Context, from prefetch.Pages, ino metadata.Ino, off, n int64) []byte
 }
 
@@ -32,8 +32,7 @@ func (p *pages) Mark() uint64 { return uint64(p.s.drops.Load()) }
 // Direct implements prefetch.Pages.
 func (p *pages) Direct() bool { return p.direct }
 
-// Store implements prefetch.Pages by FUSE_NOTIFY_STORE. The kernel has inodes only of files that it
-// has looked up.
+// Store implements prefetch.Pages by FUSE_NOTIFY_STORE. The kernel has inodes only for files that it has looked up.
 func (p *pages) Store(ino metadata.Ino, off int64, b []byte, mark uint64) bool {
 	if p.server.InodeNotifyStoreCache(uint64(ino), off, b) != fuse.OK {
 		return false

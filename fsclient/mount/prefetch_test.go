@@ -9,10 +9,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// memo notes reads and has some files in memory.
+// memo records reads and keeps some files in memory.
 type memo struct {
 	mu    sync.Mutex
-	pages prefetch.Pages          // guarded by mu; of the last read
+	pages prefetch.Pages          // guarded by mu; those of the last read
 	reads []metadata.Ino          // guarded by mu
 	kept  map[metadata.Ino][]byte // guarded by mu
 }
@@ -28,7 +28,7 @@ func (m *memo) Read(_ context.Context, from prefetch.Pages, ino metadata.Ino, of
 	return b[off:min(off+n, int64(len(b)))]
 }
 
-// noted returns how many reads were noted since the last call.
+// noted returns the number of reads recorded since the last call.
 func (m *memo) noted() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,14 +37,14 @@ func (m *memo) noted() int {
 	return n
 }
 
-// keep has b in memory for a file.
+// keep keeps b in memory for a file.
 func (m *memo) keep(ino metadata.Ino, b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kept[ino] = b
 }
 
-// foretold is a job with a memo for mount 0, which has seen a read of file 0, and its page cache.
+// foretold returns a job with a memo for mount 0 that has recorded a read of file 0, and the page cache of mount 0.
 func foretold(t *testing.T) (*job, *memo, prefetch.Pages) {
 	t.Helper()
 	m := &memo{kept: make(map[metadata.Ino][]byte)}
@@ -58,14 +58,14 @@ func foretold(t *testing.T) (*job, *memo, prefetch.Pages) {
 	return j, m, m.pages
 }
 
-// known makes the kernel look a file up, and returns its inode.
+// known makes the kernel look up a file, and returns its inode.
 func (j *job) known(t *testing.T, i int) metadata.Ino {
 	t.Helper()
 	return metadata.Ino(stat(t, j.file(0, i)).Ino)
 }
 
-// TestPrefetch: reads of stored files cost no request and have the right bytes, in later epochs,
-// too, when their pages were dropped in between; reads of others are recorded.
+// TestPrefetch: reads of stored files cost no request and return the right bytes, also in later epochs if their pages
+// were dropped in between; reads of other files are recorded.
 func TestPrefetch(t *testing.T) {
 	j, m, p := foretold(t)
 	const planned = sealedFiles / 2
@@ -99,12 +99,12 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// TestPrefetchKept: a read gets the bytes that are in memory.
+// TestPrefetchKept: a read returns the bytes kept in memory.
 func TestPrefetchKept(t *testing.T) {
 	j, m, _ := foretold(t)
 	served := j.mounts[0].Stats().Prefetched
 	m.keep(j.known(t, 1), []byte(sealedContent(1)))
-	j.away.Store(true) // its node has nothing
+	j.away.Store(true) // its node has no data
 	wantFile(t, j.file(0, 1), sealedContent(1))
 	j.away.Store(false)
 	if n := j.mounts[0].Stats().Prefetched - served; n != 1 {
@@ -112,7 +112,7 @@ func TestPrefetchKept(t *testing.T) {
 	}
 }
 
-// TestPrefetchUnknown: files that the kernel has not looked up are not stored.
+// TestPrefetchUnknown: files that the kernel has not looked up are not stored in the page cache.
 func TestPrefetchUnknown(t *testing.T) {
 	j, _, p := foretold(t)
 	for _, ino := range []metadata.Ino{metadata.SealedIno(j.sealed.set.ID, 0, 1<<20), metadata.Ino(stat(t, j.file(1, 5)).Ino)} {
@@ -122,7 +122,7 @@ func TestPrefetchUnknown(t *testing.T) {
 	}
 }
 
-// TestPrefetchBesideDrop: bytes that were read before pages were dropped are not stored afterwards.
+// TestPrefetchBesideDrop: bytes read before pages were dropped are not stored afterwards.
 func TestPrefetchBesideDrop(t *testing.T) {
 	j, _, p := foretold(t)
 	ino, mark := j.known(t, 1), p.Mark()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const many = 1300 // entries, in several pages of a listing
+const many = 1300 // entries, enough for several listing requests
 
 func fill(t *testing.T, dir string, from, to int) {
 	t.Helper()
@@ -44,7 +44,7 @@ func testReadDir(t *testing.T, a, b string) {
 	check(t, os.Mkdir(b, 0o755))
 }
 
-// testReadDirWhileChanging: entries that exist all the time are listed once.
+// testReadDirWhileChanging: entries that exist throughout are listed exactly once.
 func testReadDirWhileChanging(t *testing.T, a, b string) {
 	fill(t, a, 0, many)
 	d, err := os.Open(b)
@@ -60,7 +60,7 @@ func testReadDirWhileChanging(t *testing.T, a, b string) {
 		for _, n := range names {
 			seen[n]++
 		}
-		// every third goes, before and behind the reader; new ones come
+		// every third entry is removed, before and behind the reader, and new ones are added
 		k := (i*97 + 1500) % many
 		k -= k % 3
 		if err := os.Remove(fmt.Sprintf("%s/entry-%05d", a, k)); err != nil && !errors.Is(err, syscall.ENOENT) {
@@ -136,7 +136,7 @@ func testRefusals(t *testing.T, a, b string) {
 			t.Errorf("%s = %v, want %v", tt.what, tt.err, tt.want)
 		}
 	}
-	// copy_file_range and locks are the kernel's.
+	// The kernel implements copy_file_range and locks.
 	g, err := os.Create(a + "/g")
 	check(t, err)
 	defer g.Close()
@@ -172,7 +172,7 @@ func testFsync(t *testing.T, a, b string) {
 	_, err = f.Write(pattern(3 << 20))
 	check(t, err)
 	check(t, f.Sync())
-	wantFile(t, b+"/f", pattern(3<<20)) // without a close
+	wantFile(t, b+"/f", pattern(3<<20)) // before the file is closed
 	d, err := os.Open(a)
 	check(t, err)
 	check(t, d.Sync())

@@ -9,20 +9,18 @@ import (
 	"time"
 )
 
-// grace is how long an interrupted request may continue, and the interval between checks of its
-// process. A process that handles a signal does not expect EINTR from a file, as it never gets
-// it from a disk: only a signal that kills it interrupts a request. Waits for locks are
-// interrupted by every signal.
+// grace is how long an interrupted request may continue, and the interval between checks of its process. A process that
+// handles a signal does not expect EINTR from a file, because a disk never returns it: only a signal that kills the
+// process interrupts a request. Waits for locks are interrupted by every signal.
 const grace = 300 * time.Millisecond
 
-// request is the context of one request of the kernel. It is done when the request was
-// interrupted, the grace has passed, and a fatal signal is pending. It costs nothing unless
-// Done is called.
+// request is the context of one kernel request. It is done when the request was interrupted, the grace has passed, and
+// a fatal signal is pending. It costs nothing unless Done is called.
 type request struct {
 	cancel <-chan struct{} // closed by the FUSE library when the request is interrupted
-	pid    uint32          // the thread that waits; 0 is unknown
+	pid    uint32          // the waiting thread; 0: unknown
 	waits  bool            // every signal ends it
-	traced bool            // what is wanted
+	traced bool            // what is recorded
 	what   string          // the name or the range, for the trace
 
 	mu    sync.Mutex
@@ -37,13 +35,13 @@ func newRequest(cancel <-chan struct{}, pid uint32) *request {
 	return &request{cancel: cancel, pid: pid}
 }
 
-// Deadline is context.Context. Calls have their own deadlines.
+// Deadline implements context.Context. Calls have their own deadlines.
 func (r *request) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Value is context.Context.
+// Value implements context.Context.
 func (r *request) Value(any) any { return nil }
 
-// Done is context.Context.
+// Done implements context.Context.
 func (r *request) Done() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +55,7 @@ func (r *request) Done() <-chan struct{} {
 	return r.done
 }
 
-// Err is context.Context.
+// Err implements context.Context.
 func (r *request) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +70,7 @@ func (r *request) Err() error {
 	}
 }
 
-// watch ends with the request.
+// watch closes done once an interrupted request may be abandoned. It returns when the request ends.
 func (r *request) watch(done, ended chan struct{}) {
 	select {
 	case <-ended:
@@ -94,19 +92,18 @@ func (r *request) watch(done, ended chan struct{}) {
 	}
 }
 
-// dying reports whether a signal that ends the process of a thread is pending there, or the
-// thread is gone.
+// dying reports whether the thread has a pending signal that ends its process, or no longer exists.
 func dying(tid uint32) bool {
 	b, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/status")
 	return err != nil || fatalIn(string(b))
 }
 
-// harmless is the signals that by default do not end a process: CHLD, CONT, STOP, TSTP, TTIN,
-// TTOU, URG and WINCH.
+// harmless is the set of signals that do not end a process by default: CHLD, CONT, STOP, TSTP, TTIN, TTOU, URG and
+// WINCH.
 const harmless = 1<<16 | 1<<17 | 1<<18 | 1<<19 | 1<<20 | 1<<21 | 1<<22 | 1<<27
 
-// fatalIn reports whether the status of a thread in /proc shows a pending signal that is
-// neither blocked nor ignored nor handled, and ends the process.
+// fatalIn reports whether the status of a thread in /proc shows a pending signal that ends the process and is not
+// blocked, ignored or handled.
 func fatalIn(status string) bool {
 	mask := make(map[string]uint64)
 	for line := range strings.Lines(status) {

@@ -28,7 +28,7 @@ func TestRequest(t *testing.T) {
 	r.end()
 }
 
-// TestRequestThatEnds: a request that ends within the grace is not interrupted.
+// TestRequestThatEnds: a request that ends within the grace period is not interrupted.
 func TestRequestThatEnds(t *testing.T) {
 	cancel := make(chan struct{})
 	r := newRequest(cancel, 0)
@@ -51,8 +51,8 @@ func TestRequestThatEnds(t *testing.T) {
 	}
 }
 
-// TestHandledSignal: a signal that does not kill the process does not interrupt its request, however long that takes; it
-// interrupts a wait for a lock. Every request of a thread that is gone is interrupted.
+// TestHandledSignal: a signal that does not kill the process does not interrupt its request, however long that takes;
+// it does interrupt a wait for a lock. Every request of a thread that no longer exists is interrupted.
 func TestHandledSignal(t *testing.T) {
 	cancel := make(chan struct{})
 	close(cancel)

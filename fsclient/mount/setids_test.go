@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestWriteDropsSetIDs: a user's write drops setuid and setgid that another node has set
-// since the file was opened here.
+// TestWriteDropsSetIDs: a user's write drops setuid and setgid bits that another node set after the file was opened
+// here.
 func TestWriteDropsSetIDs(t *testing.T) {
 	j := newJobOf(t, user)
 	for p := filepath.Dir(j.dirs[0]); p != os.TempDir() && p != "/"; p = filepath.Dir(p) {

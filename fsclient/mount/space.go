@@ -61,7 +61,7 @@ func fallocate(ctx context.Context, f *fsclient.File, mode uint32, off, n int64)
 	return fmt.Errorf("fallocate mode %#x: %w", mode, syscall.EOPNOTSUPP)
 }
 
-// liveFile is the handle of an open file.
+// liveFile returns the handle of an open live file.
 func (s *fsys) liveFile(ctx context.Context, fh uint64) (*handle, error) {
 	h, err := s.takeover.handle(ctx, fh)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *fsys) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOu
 	})
 }
 
-// seekWhole seeks in a virtual file, or one with passthrough: it has no holes.
+// seekWhole seeks in a file without holes: a virtual file, or a file with passthrough.
 func (s *fsys) seekWhole(ctx context.Context, in *fuse.LseekIn) (int64, error) {
 	a, _, err := s.attr(ctx, metadata.Ino(in.NodeId))
 	switch {

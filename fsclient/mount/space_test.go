@@ -61,7 +61,7 @@ func testFallocate(t *testing.T, a, b string) {
 	check(t, err)
 	defer r.Close()
 	wantErr(t, "fallocate of what is open for reading", unix.Fallocate(int(r.Fd()), 0, 0, 1), syscall.EBADF)
-	// Space behind the end is freed by a truncate.
+	// A truncate frees space beyond the end.
 	check(t, f.Truncate(10))
 	check(t, f.Truncate(10<<20))
 	wantFile(t, b+"/f", append(bytes.Clone(want[:10]), make([]byte, 10<<20-10)...))
@@ -105,7 +105,7 @@ func testSeek(t *testing.T, a, b string) {
 	check(t, f.Close())
 }
 
-// direct is memory for O_DIRECT.
+// direct returns memory for O_DIRECT.
 func direct(n int) []byte {
 	const page = 4096
 	b := make([]byte, n+page)
@@ -129,7 +129,7 @@ func testDirectIO(t *testing.T, a, b string) {
 	check(t, err)
 	defer unix.Close(rd)
 	clear(buf)
-	check(t, unix.Fsync(fd)) // there it is seen when the home knows the size
+	check(t, unix.Fsync(fd)) // the other node sees the write once the home knows the size
 	if n, err := unix.Pread(rd, buf, 0); n != len(want) || err != nil || !bytes.Equal(buf, want) {
 		t.Errorf("read there = %d, %v", n, err)
 	}
@@ -142,8 +142,7 @@ func testDirectIO(t *testing.T, a, b string) {
 	}
 }
 
-// testSpecialFiles: a socket of one node is only a name on the other; a device keeps its
-// number.
+// testSpecialFiles: a socket of one node is only a name on the other; a device keeps its number.
 func testSpecialFiles(t *testing.T, a, b string) {
 	dir, err := unix.Open(a, unix.O_PATH|unix.O_DIRECTORY, 0)
 	check(t, err)
@@ -173,7 +172,7 @@ func testSpecialFiles(t *testing.T, a, b string) {
 	}
 }
 
-// testTimes sets times to the nanosecond, one without the other, and to now.
+// testTimes sets timestamps to the nanosecond, only one of them, and to the current time.
 func testTimes(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", []byte("x"), 0o644))
 	check(t, os.Symlink("f", a+"/s"))
@@ -208,7 +207,7 @@ func testTimes(t *testing.T, a, b string) {
 	}
 }
 
-// TestBlocks: du shows the space of a sparse file with a local layout.
+// TestBlocks: du shows the allocated space of a sparse file with a local layout.
 func TestBlocks(t *testing.T) {
 	j := newJob(t)
 	d := j.scratch(0, "d")
@@ -229,8 +228,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestSpaceComesBack: holes and truncates free space, and after the last unlink no node has
-// any of the file.
+// TestSpaceComesBack: holes and truncates free space, and after the last unlink no node has data of the file.
 func TestSpaceComesBack(t *testing.T) {
 	j := newJob(t)
 	used := func() (n, objects int64) {

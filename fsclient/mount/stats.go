@@ -69,10 +69,10 @@ type opCounters struct {
 	datasets    sync.Map // of *readTimes, by metadata.DatasetID
 }
 
-// readTimes is how long the reads of a dataset took.
+// readTimes records how long the reads of a dataset took.
 type readTimes struct {
 	latency
-	first atomic.Int64 // nanoseconds since 1970, when the first one was answered
+	first atomic.Int64 // nanoseconds since 1970: when the first read was answered
 }
 
 // answered records how long a request took.
@@ -94,8 +94,8 @@ func (c *opCounters) answered(o op, ino metadata.Ino, took time.Duration) {
 
 // Stats counts the requests of the kernel.
 type Stats struct {
-	Calls map[string]int64 `json:"calls"` // by operation; without those that never came
-	// Latency is by operation, of those that are timed.
+	Calls map[string]int64 `json:"calls"` // by operation; operations never requested are absent
+	// Latency is by operation, for the operations that are timed.
 	Latency map[string]Latency `json:"latency"`
 	Errors  int64              `json:"errors"` // answers with an error, without lookups of missing names
 	Panics  int64              `json:"panics"`
@@ -108,10 +108,10 @@ type Stats struct {
 	Datasets map[metadata.DatasetID]ReadTimes `json:"datasets,omitempty"`
 }
 
-// ReadTimes is how long the reads of a dataset took.
+// ReadTimes is the distribution of the times that reads of a dataset took.
 type ReadTimes struct {
 	Latency
-	First metadata.Time `json:"first"` // when the first one was answered
+	First metadata.Time `json:"first"` // when the first read was answered
 }
 
 func (c *opCounters) stats() Stats {

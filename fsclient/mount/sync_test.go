@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSyncErrorOfLargeWrite: a large write with O_SYNC, which the kernel cuts into parts,
-// returns an error that a disk reports once, after a part other than the first.
+// TestSyncErrorOfLargeWrite: a large O_SYNC write, which the kernel splits into parts, returns an error that a disk
+// reports once, after a part other than the first.
 func TestSyncErrorOfLargeWrite(t *testing.T) {
 	const part = 512 << 10
 	j := newJob(t)

@@ -15,7 +15,7 @@ import (
 // Request is an answered request of the kernel.
 type Request struct {
 	Op    string
-	Ino   metadata.Ino // for a name its directory
+	Ino   metadata.Ino // for a name, its directory
 	Pid   uint32       // 0 for requests of the kernel itself
 	What  string       // the name or the range
 	Took  time.Duration
@@ -25,7 +25,7 @@ type Request struct {
 // Trace calls f after every request from now on, before the answer.
 func (m *Mount) Trace(f func(Request)) { m.fs.trace.Store(&f) }
 
-// traced is ctx if requests are traced, else nil.
+// traced returns ctx as a request if requests are traced, else nil.
 func traced(ctx context.Context) *request {
 	if r, ok := ctx.(*request); ok && r.traced {
 		return r
@@ -33,7 +33,7 @@ func traced(ctx context.Context) *request {
 	return nil
 }
 
-// note says what a traced request is about.
+// note records the name or range that a traced request is about.
 func note(ctx context.Context, what string) {
 	if r := traced(ctx); r != nil {
 		r.what = what
@@ -47,7 +47,7 @@ func (r *request) report(f *func(Request), o op, h *fuse.InHeader, start time.Ti
 // span formats a range of a file.
 func span(off, n uint64) string { return strconv.FormatUint(off, 10) + "+" + strconv.FormatUint(n, 10) }
 
-// errnoOnly is the errno in err: its text would repeat the rest of the line.
+// errnoOnly returns the errno in err: the error's text would repeat the rest of the line.
 func errnoOnly(err error) error {
 	var e syscall.Errno
 	if errors.As(err, &e) {

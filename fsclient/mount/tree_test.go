@@ -85,8 +85,7 @@ func testSealed(t *testing.T, j *job) {
 	}
 }
 
-// TestSealedIsCached: the second pass over a dataset costs no lookup, no attributes, no read
-// and no flush.
+// TestSealedIsCached: the second pass over a dataset costs no lookup, getattr, read or flush.
 func TestSealedIsCached(t *testing.T) {
 	j := newJob(t)
 	set := filepath.Join(j.dirs[0], "data", "set")
@@ -116,7 +115,7 @@ func TestSealedIsCached(t *testing.T) {
 			t.Errorf("%d more of %s in the second pass", n, op)
 		}
 	}
-	if n := now["lookup"] - was["lookup"]; n > sealedFiles/4 { // of the dataset's name, which can go
+	if n := now["lookup"] - was["lookup"]; n > sealedFiles/4 { // of the dataset's name, which can vanish
 		t.Errorf("%d more lookups in the second pass", n)
 	}
 	if s := j.clients[0].Stats(); s.MetaRemote != 0 {
@@ -124,8 +123,8 @@ func TestSealedIsCached(t *testing.T) {
 	}
 }
 
-// TestSealedIsLookedUpOnce: a lookup and an open of a file cost one lookup in the manifest,
-// with the same result as an open alone.
+// TestSealedIsLookedUpOnce: lookup and open of a file cost one lookup in the manifest, with the same result as an open
+// alone.
 func TestSealedIsLookedUpOnce(t *testing.T) {
 	j := newJob(t)
 	c := j.clients[0]
@@ -140,15 +139,14 @@ func TestSealedIsLookedUpOnce(t *testing.T) {
 	if n := c.Stats().MetaSealed - was; n != 1 {
 		t.Errorf("%d lookups in the manifest, want 1", n)
 	}
-	other, err := j.clients[1].Getattr(ctx, e.Ino) // which has not looked it up
+	other, err := j.clients[1].Getattr(ctx, e.Ino) // has not looked it up
 	check(t, err)
 	if got := f.Attr(); got != other || got != *e.Attr {
 		t.Errorf("attributes %+v of the open file, %+v looked up, want %+v", got, *e.Attr, other)
 	}
 }
 
-// TestSealedIsListed: after all names of a directory were read, as find does, the kernel
-// has their attributes.
+// TestSealedIsListed: after a listing of a whole directory, as by find, the kernel has the attributes of all entries.
 func TestSealedIsListed(t *testing.T) { bothWays(t, testSealedIsListed) }
 
 func testSealedIsListed(t *testing.T, j *job) {

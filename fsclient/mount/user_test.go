@@ -28,7 +28,7 @@ func as(uid uint32, dir, command string) (string, error) {
 	return string(out), err
 }
 
-// TestUser: files of the job's user belong to that user; others have no access.
+// TestUser: files of the job's user belong to that user; other users have no access.
 func TestUser(t *testing.T) {
 	j := newJobOf(t, user)
 	for p := j.dirs[0]; p != os.TempDir() && p != "/"; p = filepath.Dir(p) {
@@ -101,8 +101,7 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a call that hangs ends when its process is killed, and the mount
-// survives.
+// TestInterrupted: a call that hangs ends when its process is killed, and the mount survives.
 func TestInterrupted(t *testing.T) {
 	j := newJob(t)
 	check(t, os.WriteFile(j.scratch(0, "f"), pattern(100), 0o644))
@@ -112,7 +111,7 @@ func TestInterrupted(t *testing.T) {
 	j.hang.Store(&hang)
 	c := exec.Command("/bin/cat", j.scratch(1, "f"))
 	check(t, c.Start())
-	for deadline := time.Now().Add(10 * time.Second); j.hung.Load() == 0; { // until it hangs in a read
+	for deadline := time.Now().Add(10 * time.Second); j.hung.Load() == 0; { // until the process hangs in a read
 		if time.Now().After(deadline) {
 			t.Fatal("cat does not read")
 		}

@@ -16,7 +16,7 @@ import (
 
 // The virtual inodes of the mount; all are below metadata.FirstIno.
 const (
-	inoRoot   metadata.Ino = 1 // by the protocol
+	inoRoot   metadata.Ino = 1 // fixed by the protocol
 	inoData   metadata.Ino = 2
 	inoHidden metadata.Ino = 3
 	inoStatus metadata.Ino = 4
@@ -44,10 +44,10 @@ var rootEntries = []metadata.Entry{
 	{Name: nameScratch, Ino: metadata.RootIno, Mode: syscall.S_IFDIR},
 }
 
-// virtual reports whether ino is one of the mount itself.
+// virtual reports whether ino belongs to the mount itself.
 func virtual(ino metadata.Ino) bool { return ino >= inoRoot && ino <= inoSocket }
 
-// writable is EROFS for an inode that cannot be changed.
+// writable returns EROFS for an inode that cannot be changed.
 func writable(dirs ...metadata.Ino) error {
 	for _, d := range dirs {
 		if virtual(d) || d.Sealed() {
@@ -78,7 +78,7 @@ func (s *fsys) virtualAttr(ino metadata.Ino) metadata.Attr {
 	return a
 }
 
-// virtualEntries is the entries of a virtual directory, sorted by name.
+// virtualEntries returns the entries of a virtual directory, sorted by name.
 func (s *fsys) virtualEntries(dir metadata.Ino) ([]metadata.Entry, error) {
 	switch dir {
 	case inoRoot:
@@ -98,12 +98,12 @@ func (s *fsys) virtualEntries(dir metadata.Ino) ([]metadata.Entry, error) {
 	return nil, fmt.Errorf("inode %v: %w", dir, syscall.ENOTDIR)
 }
 
-// rootOf is the root directory of a dataset.
+// rootOf returns the root directory of a dataset.
 func rootOf(d cluster.Dataset) metadata.Ino {
 	return metadata.SealedIno(d.ID, metadata.DirPart, 0)
 }
 
-// virtualContent is the content of a virtual file now.
+// virtualContent returns the current content of a virtual file.
 func (s *fsys) virtualContent(ino metadata.Ino) ([]byte, error) {
 	for _, e := range virtualFiles {
 		if e.Ino == ino {
@@ -113,11 +113,11 @@ func (s *fsys) virtualContent(ino metadata.Ino) ([]byte, error) {
 	return nil, fmt.Errorf("inode %v: %w", ino, syscall.EISDIR)
 }
 
-// gate keeps the names of datasets from programs until their covers or views are mounted, so
-// that nothing is ever mounted over a directory in which a program is.
+// gate hides the names of datasets from programs until their covers or views are mounted, so that nothing is ever
+// mounted over a directory that a program has entered.
 //
 //	hidden   only the mount helper can look the name up, which it needs to mount over the directory
-//	held     the helper has, and the kernel has the name: the lookups of others wait. Without them
+//	held     the helper has looked it up, and the kernel has the name: lookups by others wait. Otherwise
 //	         the kernel would drop the name, and the new mount with it
 //	open     everybody can look it up, and finds the new mount
 type gate struct {
@@ -136,7 +136,7 @@ func (g *gate) init(cfg *Config) {
 	g.held, g.changed = make(map[metadata.DatasetID]bool), make(chan struct{})
 }
 
-// missing is the error for a dataset that is not found: ENOENT, but EIO while it may exist all the same.
+// missing returns the error for a dataset that is not found: ENOENT, or EIO while it may still exist.
 func (g *gate) missing() error {
 	if g.settled.Load() {
 		return syscall.ENOENT
@@ -144,10 +144,10 @@ func (g *gate) missing() error {
 	return fmt.Errorf("the datasets of the job are not known yet: %w", syscall.EIO)
 }
 
-// Settle says that all datasets of the job are known: see Config.Unsettled.
+// Settle records that all datasets of the job are known: see Config.Unsettled.
 func (m *Mount) Settle() { m.fs.gate.settled.Store(true) }
 
-// visible is the datasets that are not hidden.
+// visible returns the datasets that are not hidden.
 func (g *gate) visible(all []cluster.Dataset) (seen []cluster.Dataset) {
 	for _, d := range all {
 		if !g.hidden(d) {
@@ -157,8 +157,8 @@ func (g *gate) visible(all []cluster.Dataset) (seen []cluster.Dataset) {
 	return seen
 }
 
-// pass waits until a program may look a dataset up; ENOENT if that is not soon. How long the kernel
-// may keep the name is fresh.
+// pass waits until a program may look a dataset up. It returns the error of missing at once while the helper has not
+// looked it up either. fresh is how long the kernel may keep the name.
 func (g *gate) pass(ctx context.Context, h *fuse.InHeader, d cluster.Dataset) (fresh time.Duration, err error) {
 	for {
 		g.mu.Lock()

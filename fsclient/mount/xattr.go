@@ -32,16 +32,16 @@ const (
 	securityXattr = "security."
 )
 
-// kernelXattrs is what follows security. in attributes by which the kernel decides. None would have an effect here:
+// kernelXattrs are the names after security. of attributes by which the kernel decides. None would have an effect here:
 // the mount is nosuid, and has no labels.
 var kernelXattrs = []string{"capability", "selinux", "ima", "evm", "apparmor", "SMACK64"}
 
-// labelXattr is what ls -l asks for at every file, until a file system has answered once
-// that it does not support it.
+// labelXattr is the attribute that ls -l asks for at every file, until a file system has answered once that it does not
+// support it.
 const labelXattr = "security.selinux"
 
-// kindOf needs no call, so that requests of the kernel at writes (security.capability,
-// before Linux 5.11 at each) and of ls at every file cost none.
+// kindOf classifies an attribute without a call, so that it costs nothing when the kernel asks at writes
+// (security.capability, before Linux 5.11 at each) and ls at every file.
 func kindOf(name string) xattrKind {
 	switch {
 	case name == userXattr, name == trustedXattr, name == securityXattr:
@@ -55,7 +55,7 @@ func kindOf(name string) xattrKind {
 		}
 		return xattrKept
 	}
-	return xattrRefused // POSIX ACLs, and unknown ones
+	return xattrRefused // POSIX ACLs, and unknown attributes
 }
 
 // GetXAttr reads an extended attribute.
@@ -82,8 +82,7 @@ func (s *fsys) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, d
 	return n, code
 }
 
-// put copies v to dest. It returns the length of v with ERANGE too: the kernel asks for
-// it with an empty dest.
+// put copies v to dest. It returns the length of v with ERANGE too: the kernel asks for the length with an empty dest.
 func put(dest, v []byte) (uint32, error) {
 	if len(v) > len(dest) {
 		return uint32(len(v)), syscall.ERANGE
@@ -165,16 +164,16 @@ func (s *fsys) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string
 	})
 }
 
-// The flags of inodes (chattr, xfs_io) that a file can have. Immutable and append-only files would cost a check at every
+// The flags of inodes (chattr, xfs_io) that a file can have. Immutable and append-only files would cost a check at each
 // change, by every node that has them open.
 const (
 	flagNodump  = 0x40 // FS_NODUMP_FL
 	flagNoatime = 0x80 // FS_NOATIME_FL
-	// flagsXattr has the flags of a file, unless there are none. Programs can neither name nor list it.
+	// flagsXattr keeps the flags of a file that has any. Programs can neither name nor list it.
 	flagsXattr = "bivouac.flags"
 )
 
-// The requests for flags that golang.org/x/sys lacks, with struct fsxattr.
+// The ioctl requests for flags that golang.org/x/sys lacks, with struct fsxattr.
 const (
 	fsGetXattr  = 0x801c581f // FS_IOC_FSGETXATTR
 	fsSetXattr  = 0x401c5820 // FS_IOC_FSSETXATTR
@@ -242,7 +241,7 @@ func setInodeFlags(ctx context.Context, c *fsclient.Client, ino metadata.Ino, fl
 	return c.Setxattr(ctx, ino, metadata.Xattr{Name: flagsXattr, Value: binary.LittleEndian.AppendUint32(nil, flags)})
 }
 
-// ignore returns err, unless that is e.
+// ignore returns err, or nil if err is e.
 func ignore(err error, e syscall.Errno) error {
 	if errors.Is(err, e) {
 		return nil

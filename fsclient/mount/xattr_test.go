@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestWriteIsOneRequest: a write to the page cache is one request.
+// TestWriteIsOneRequest: a write to the page cache causes one request.
 func TestWriteIsOneRequest(t *testing.T) {
 	var u unix.Utsname
 	check(t, unix.Uname(&u))
@@ -69,7 +69,7 @@ func listXattrs(t *testing.T, path string) []string {
 	return strings.FieldsFunc(string(buf[:n]), func(r rune) bool { return r == 0 })
 }
 
-// testXattrs: attributes that are set here are visible there at once.
+// testXattrs: attributes set on one node are visible on the other immediately.
 func testXattrs(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", []byte("x"), 0o644))
 	check(t, os.Mkdir(a+"/d", 0o755))
@@ -118,8 +118,7 @@ func testXattrs(t *testing.T, a, b string) {
 	}
 }
 
-// testXattrKinds: names and types for which Linux, or a filesystem without
-// ACLs and labels, has an error.
+// testXattrKinds: names and types for which Linux, or a filesystem without ACLs and labels, returns an error.
 func testXattrKinds(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", nil, 0o644))
 	check(t, os.Symlink("f", a+"/s"))
@@ -149,7 +148,7 @@ func testXattrKinds(t *testing.T, a, b string) {
 	}
 }
 
-// TestXattrCosts: the requests of the kernel and of ls for every file cost no call.
+// TestXattrCosts: the xattr requests of the kernel and of ls for every file cost no remote call.
 func TestXattrCosts(t *testing.T) {
 	j := newJob(t)
 	check(t, os.WriteFile(j.scratch(0, "f"), nil, 0o644))

@@ -6,18 +6,18 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// maxFiles is how many files are remembered, at least.
+// maxFiles is the least number of files that are remembered.
 const maxFiles = 1 << 16
 
-// Version is a version of a file. A writer whose node is lost, or whose daemon is killed together with the home, has not told
-// the home of its last writes: every change of the map is a new version of all files, and every restart of a home of its own.
+// Version is a version of a file. A writer whose node is lost, or whose daemon is killed together with the home, has
+// not reported its last writes: so a change of the map makes new versions of all files, a restart of a home of its own.
 type Version struct {
 	Ctime metadata.Time
 	Epoch metadata.Epoch
-	Home  metadata.Run // as the home has answered the open
+	Home  metadata.Run // from the home's answer to the open
 }
 
-// Table is the files whose pages the kernel may have. Its zero value is empty.
+// Table records the files whose pages the kernel may have. Its zero value is empty.
 type Table struct {
 	mu    sync.Mutex
 	files [2]map[metadata.Ino]Version // under mu: newer ones first
@@ -38,7 +38,7 @@ func (t *Table) Fresh(ino metadata.Ino, v Version) bool {
 	return false
 }
 
-// Dropped notes that the kernel has dropped all pages of ino that it had when the home answered v.
+// Dropped records that the kernel has dropped all pages of ino that it had when the home answered v.
 func (t *Table) Dropped(ino metadata.Ino, v Version) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

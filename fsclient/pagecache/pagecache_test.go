@@ -37,7 +37,7 @@ func TestFresh(t *testing.T) {
 	}
 }
 
-// TestBounded: the files that were opened last are remembered, and no more than twice maxFiles.
+// TestBounded: the most recently opened files are remembered, and at most twice maxFiles.
 func TestBounded(t *testing.T) {
 	var tab Table
 	v := Version{Ctime: 1}

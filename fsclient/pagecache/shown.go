@@ -2,11 +2,11 @@ package pagecache
 
 import "github.com/bivouacfs/bivouac/metadata"
 
-// Shown is the st_mtime in the replies by which the kernel validates the cached pages of an open file before a read. The
-// kernel drops the pages when it differs from that of the reply before. A change by another node gives it a new value. A
-// change by this node alone, whose bytes are in the pages, leaves it: the home's reply has the st_ctime before the change
-// (NFSv3's weak cache consistency), and if that is the version known here, no other node has changed the file in between.
-// The zero value knows no version.
+// Shown is the st_mtime in the replies with which the kernel validates the cached pages of an open file before a read.
+// The kernel drops the pages when st_mtime differs from that of the previous reply. A change by another node gives it a
+// new value. A change by this node alone, whose bytes are in the pages, keeps it: the home's reply has the st_ctime
+// before the change (NFSv3's weak cache consistency), and if that is the version known here, no other node has changed
+// the file in between. The zero value knows no version.
 type Shown struct {
 	version metadata.Time // st_ctime
 	mtime   metadata.Time
@@ -16,8 +16,8 @@ type Shown struct {
 // Opened starts with the attributes at an open: cached pages are of this version or newer.
 func (s *Shown) Opened(a metadata.Attr) { *s = Shown{version: a.Ctime, mtime: a.Mtime} }
 
-// Mtime returns the st_mtime for a reply with the attributes a: st_ctime after a change by another node, since st_mtime can be
-// set back.
+// Mtime returns the st_mtime for a reply with the attributes a: st_ctime after a change by another node, because
+// st_mtime can be set back.
 func (s *Shown) Mtime(a metadata.Attr) metadata.Time {
 	if a.Ctime > s.version {
 		s.version, s.mtime = a.Ctime, a.Ctime
@@ -28,7 +28,7 @@ func (s *Shown) Mtime(a metadata.Attr) metadata.Time {
 	return s.mtime
 }
 
-// Changed records a change by this node from one version to the next. Its bytes are in the pages, unless Missed was called.
+// Changed records a change by this node between two versions. Its bytes are in the pages, unless Missed was called.
 func (s *Shown) Changed(before, after metadata.Time) {
 	if before == s.version && !s.missed {
 		s.version = after

@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestShown: changes by this node keep the st_mtime in replies to the kernel; each change by another node gives a new one.
+// TestShown: changes by this node keep the st_mtime in replies to the kernel; a change by another node gives a new one.
 func TestShown(t *testing.T) {
 	at := func(ctime, mtime metadata.Time) metadata.Attr { return metadata.Attr{Ctime: ctime, Mtime: mtime} }
 	var s Shown

@@ -13,8 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// TestPlansThatDoNotFit: a plan of another length, or of a directory that does not exist, is stale with the reason, and
-// nothing is fetched. Files that a list names and the dataset lacks are passed over.
+// TestPlansThatDoNotFit: a plan of the wrong length, or of a directory that does not exist, is stale with that reason,
+// and no file is fetched. Listed files that the dataset lacks are skipped.
 func TestPlansThatDoNotFit(t *testing.T) {
 	for name, plan := range map[string]accessplan.Plan{
 		"another length": {Dataset: "set", Kind: accessplan.Torch, Files: 99},
@@ -45,7 +45,7 @@ func TestPlansThatDoNotFit(t *testing.T) {
 	e.await(t, place{s.ino(1), 0})
 }
 
-// losing is shards whose node may be lost.
+// losing is a set of shards whose node may be lost.
 type losing struct {
 	*shards
 	lost   atomic.Bool
@@ -60,8 +60,8 @@ func (l *losing) ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath
 	return l.shards.ReadMany(ctx, id, rs, buf)
 }
 
-// TestNodeLostInAShard: while the node of a shard is lost, reads are left to their own attempts, and few pieces are asked for;
-// when another node has the shard, its pieces are fetched again.
+// TestNodeLostInAShard: while the node of a shard is lost, readers make their own attempts, and few pieces are
+// requested; when another node has the shard, its pieces are fetched again.
 func TestNodeLostInAShard(t *testing.T) {
 	l := &losing{shards: &shards{sizes: []int64{64 << 20}, on: []metadata.NodeID{1}}}
 	e := l.startWith(t, l, accessplan.Plan{Dataset: "set", Kind: accessplan.List}, 64<<20)

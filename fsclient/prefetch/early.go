@@ -2,19 +2,19 @@ package prefetch
 
 import "cmp"
 
-// far is how many positions ahead of its front a rank's files are fetched before their turn.
+// far returns how many positions ahead of a rank's front its files are fetched before their turn.
 func (t *Tracker) far() int {
 	return min(int(2*neighboursShare*float64(t.cfg.Budget/t.cfg.Mean))/len(t.active), mostAhead)
 }
 
-// earlyShare is the part of the budget that may be held when a file that stays in the source is fetched early.
+// earlyShare is the part of the budget up to which overflow files are fetched early.
 const earlyShare = 0.3
 
-// mostLooks is how many positions are looked at for one that is fetched early, at a time.
+// mostLooks bounds the positions examined to find one file to fetch early.
 const mostLooks = 256
 
-// early returns the next file that stays in the source before its turn, with its neighbours, unless such files are under
-// way. A rank that goes on to other chunks reads files of many runs at once; so the source has read these steadily before.
+// early returns the next overflow file to fetch before its turn, with its neighbours, unless such files are in flight.
+// A rank that moves to other chunks reads files of many runs at once; fetching early has read these steadily before.
 func (t *Tracker) early() []Want {
 	if t.cfg.Overflows == nil || t.filling() || t.earlier > 0 || float64(t.held) > earlyShare*float64(t.cfg.Budget) {
 		return nil
@@ -44,8 +44,8 @@ func (t *Tracker) early() []Want {
 	return nil
 }
 
-// needed reports whether a file or one of its neighbours is held, or read in the current epoch before it is read at a
-// position of the next one: the run would be fetched in parts.
+// needed reports whether a file or one of its neighbours is held, or is still read in the current epoch before the
+// given position of the next one: then the run would be fetched in parts.
 func (t *Tracker) needed(file, at int, r *rank) bool {
 	is := func(f int) bool { return t.items[f] != nil || t.unread(f, at, r) }
 	found := is(file)
@@ -56,11 +56,11 @@ func (t *Tracker) needed(file, at int, r *rank) bool {
 	return found
 }
 
-// filling reports whether files are still being staged. The source gives all that it can then: what is fetched ahead from it
-// delays files that a reader waits for.
+// filling reports whether files are still being staged. The source is then at its limit: fetching ahead from it delays
+// files that a reader waits for.
 func (t *Tracker) filling() bool { return t.cfg.Filling != nil && t.cfg.Filling() }
 
-// filled has the files wanted that were put off while others were staged, and are still to be read.
+// filled requests again, once staging has ended, the files put off meanwhile that are still to be read.
 func (t *Tracker) filled() {
 	for _, r := range t.active {
 		if len(r.putOff) == 0 || t.filling() {
@@ -75,7 +75,7 @@ func (t *Tracker) filled() {
 	}
 }
 
-// arrived notes that an item is not under way any more.
+// arrived records that an item is no longer in flight.
 func (t *Tracker) arrived(it *item) {
 	if it.early {
 		it.early = false

@@ -20,23 +20,23 @@ import (
 type Client interface {
 	Self() metadata.NodeID
 	Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
-	// Where returns the nodes that have all of a file; none if it is read in parts, or through.
+	// Where returns the nodes that have all of a file; none if it is striped, or read through from the source.
 	Where(a *metadata.Attr) []metadata.NodeID
 	BeginRead(n int64, among []metadata.NodeID) sources.Read
 	ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.RangeRead, buf []byte) error
 	// Neighbours returns the wanted files that ReadMany of this node reads together with an overflow file.
 	Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) []metadata.Ino
 	Read(ctx context.Context, a metadata.Attr, p []byte, off int64, o stripe.ReadOpts) (int, error)
-	// Advise has the kernel read a file of this node's disk ahead.
+	// Advise makes the kernel read a file of this node's disk ahead.
 	Advise(ctx context.Context, a *metadata.Attr)
 }
 
 // Pages is the kernel's page cache behind one FUSE connection.
 type Pages interface {
-	// Mark changes when pages are dropped: bytes read before are not stored afterwards.
+	// Mark changes when pages are dropped: bytes read before a change are not stored after it.
 	Mark() uint64
-	// Store puts whole pages of a file at off into the page cache, which the daemon read after mark. It
-	// reports false if the kernel does not know the inode.
+	// Store puts whole pages of a file at off, which the daemon read after mark, into the page cache. It reports false
+	// if the kernel does not know the inode.
 	Store(ino metadata.Ino, off int64, b []byte, mark uint64) bool
 	// Drop drops the pages of n bytes of a file; 0: to its end. It waits for reads of them that are being answered.
 	Drop(ino metadata.Ino, off, n int64)
@@ -48,46 +48,46 @@ type Pages interface {
 type EngineConfig struct {
 	Client Client
 	Files  accessplan.Files // of the dataset
-	// Plan is the dataset's plan, nil if there is none, and a channel that is closed when it changes.
+	// Plan returns the dataset's plan, nil if there is none, and a channel that is closed when it changes.
 	Plan func() (*accessplan.Plan, <-chan struct{})
-	// Positions returns the positions that ranks of this node have reported; nil: none.
+	// Positions returns the positions that ranks of this node have reported; if it is nil, there are none.
 	Positions func() []accessplan.Position
 	Filling   func() bool // files are still being staged; nil: never
-	Budget    int64       // bytes fetched and not read yet; 0 switches prefetch off
+	Budget    int64       // bytes fetched but not read yet; 0 switches prefetch off
 	Log       *logrus.Entry
 	Now       func() time.Time
 }
 
 const (
-	batchBytes = 512 << 10             // of one request; larger files are fetched one by one
-	mostWhole  = 8 << 20               // of a file that is fetched whole; larger ones are streams
-	wholeShare = 32                    // part of the budget that such a file takes at the most
+	batchBytes = 512 << 10             // of one request; larger units are fetched one by one
+	mostWhole  = 8 << 20               // largest unit that is fetched whole; larger ones are streams
+	wholeShare = 32                    // such a unit takes at most 1/wholeShare of the budget
 	batchFiles = 64                    // of one request
-	requests   = 32                    // at once, besides the window of bytes
-	mostWants  = 256                   // divided into batches together
-	tick       = 50 * time.Millisecond // between looks at positions and at files that were not staged
+	requests   = 32                    // in flight, besides the window of bytes
+	mostWants  = 256                   // divided into batches at once
+	tick       = 50 * time.Millisecond // interval of checks for positions and for files not staged before
 	patience   = 10 * time.Second      // for one request
-	seenQueue  = 4096                  // reads that wait for the tracker: more are not noted
+	seenQueue  = 4096                  // reads queued for the tracker: more are not recorded
 	mostRead   = 128                   // files kept although their read has begun,
-	readShare  = 8                     // and the part of the budget that they take
-	mostWait   = time.Second           // for a file under way
-	uncovered  = 4                     // one in so many files is dropped when a plan begins
-	moveAfter  = 8                     // reads in a row through another connection, until it is the one to fill
+	readShare  = 8                     // and 1/readShare of the budget, which they may take
+	mostWait   = time.Second           // for a file in flight
+	uncovered  = 4                     // one file in this many is dropped when a plan begins
+	moveAfter  = 8                     // consecutive reads through another connection after which that one is filled
 )
 
 // Engine prefetches one dataset on this node.
 type Engine struct {
 	cfg   EngineConfig
 	seen  chan sight
-	pages atomic.Pointer[Pages] // of the connection that is read from
-	away  atomic.Int32          // reads in a row through another one
-	moved atomic.Bool           // pages has changed: what it held is not read any more
+	pages atomic.Pointer[Pages] // of the connection that readers use
+	away  atomic.Int32          // consecutive reads through another connection
+	moved atomic.Bool           // pages has changed: readers no longer use what it held
 	units atomic.Pointer[accessplan.Numbering]
 
 	mu      sync.Mutex
 	kept    map[place]*kept   // guarded by mu
-	flights map[place]*flight // guarded by mu; bytes under way
-	begun   []place           // guarded by mu; given up while they are read, oldest first
+	flights map[place]*flight // guarded by mu; bytes in flight
+	begun   []place           // guarded by mu; given up while being read, oldest first
 	state   accessplan.State  // guarded by mu
 }
 
@@ -108,8 +108,8 @@ func NewEngine(cfg EngineConfig) *Engine {
 	return e
 }
 
-// Read records a read of n bytes of a file through a connection, and returns them if they are kept in
-// memory, or under way, which it waits for. The caller must not change them.
+// Read records a read of n bytes of a file through a connection. It returns the bytes if they are kept in memory, or
+// after a wait if they are in flight, else nil. The caller must not change them.
 func (e *Engine) Read(ctx context.Context, p Pages, ino metadata.Ino, off, n int64) []byte {
 	e.readFrom(p)
 	b, end := e.piece(ctx, sight{ino: ino, off: off, n: n}, true)
@@ -135,8 +135,8 @@ func (e *Engine) Opened(ino metadata.Ino) {
 	}
 }
 
-// readFrom notes the connection of a read. When readers move to another one, such as a kernel view that was mounted
-// over a cover, their pages stay behind.
+// readFrom records the connection of a read. When readers move to another connection, such as a kernel view that was
+// mounted over a cover, the pages stored through the old one are lost to them.
 func (e *Engine) readFrom(p Pages) {
 	switch was := e.pages.Load(); {
 	case was == nil:
@@ -151,7 +151,7 @@ func (e *Engine) readFrom(p Pages) {
 	}
 }
 
-// State says how the plan is followed here.
+// State returns how the plan is followed on this node.
 func (e *Engine) State() accessplan.State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -188,7 +188,7 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// idle waits for another plan. Reads are not noted meanwhile.
+// idle waits for another plan. Reads are not recorded meanwhile.
 func (e *Engine) idle(ctx context.Context, changed <-chan struct{}) {
 	for {
 		select {
@@ -201,7 +201,7 @@ func (e *Engine) idle(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// planned is a plan as an Order.
+// planned implements Order for a plan.
 type planned struct {
 	plan accessplan.Plan
 	n    int
@@ -244,11 +244,11 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 	return f, nil
 }
 
-// whole is the size of the largest file that is fetched whole.
+// whole returns the size of the largest unit that is fetched whole.
 func (e *Engine) whole() int64 { return min(max(e.cfg.Budget/wholeShare, batchBytes), mostWhole) }
 
-// uncover drops the pages of some files, if any were read before there was a plan, so that enough reads are seen to find
-// out where the ranks are.
+// uncover drops the pages of some files, if files were read before there was a plan, so that enough reads are seen to
+// find the positions of the ranks.
 func (e *Engine) uncover(n *accessplan.Numbering) {
 	pages := e.pages.Load()
 	if pages == nil {
@@ -261,7 +261,7 @@ func (e *Engine) uncover(n *accessplan.Numbering) {
 	}
 }
 
-// mean estimates the mean size of what is fetched whole, in bytes, from a sample, and whether there are streams.
+// mean estimates from a sample the mean bytes of units that are fetched whole, and whether there are streams.
 func (e *Engine) mean(n *accessplan.Numbering) (mean int64, streamed bool) {
 	const samples = 64
 	var bytes, files int64

@@ -24,13 +24,13 @@ const (
 	distantSize  = 1000
 )
 
-// distant is a dataset on another node. A batch waits for an error on answers.
+// distant is a dataset on another node. A batch waits for a result on answers.
 type distant struct {
 	places  *sources.Table
 	asked   chan []datapath.RangeRead
 	answers chan error
 	drops   atomic.Uint64
-	dropped sync.Map // by inode
+	dropped sync.Map // keyed by inode
 }
 
 func (d *distant) attr(ino metadata.Ino) metadata.Attr {
@@ -91,7 +91,7 @@ func (d *distant) Store(metadata.Ino, int64, []byte, uint64) bool { return true 
 func (d *distant) Direct() bool                                   { return false }
 func (d *distant) Drop(ino metadata.Ino, _, _ int64)              { d.dropped.Store(ino, true) }
 
-// following is an engine that has asked for a batch, and its files.
+// following returns an engine that has requested a batch, the dataset, and the files of the batch.
 func following(t *testing.T) (*Engine, *distant, []datapath.RangeRead) {
 	t.Helper()
 	d := &distant{places: sources.New(0, time.Now, nil), asked: make(chan []datapath.RangeRead), answers: make(chan error)}
@@ -110,11 +110,11 @@ func following(t *testing.T) (*Engine, *distant, []datapath.RangeRead) {
 		cancel()
 		wg.Wait()
 	})
-	e.Read(ctx, d, 0, 1, 1) // so that it knows the connection
+	e.Read(ctx, d, 0, 1, 1) // so that the engine knows the connection
 	return e, d, <-d.asked
 }
 
-// reader begins to read a file that is under way. The channel has what it gets.
+// reader begins to read a file in flight. The channel receives the bytes that the read gets.
 func (e *Engine) reader(t *testing.T, ctx context.Context, d *distant, ino metadata.Ino) <-chan []byte {
 	t.Helper()
 	got := make(chan []byte, 1)
@@ -138,7 +138,7 @@ func (e *Engine) reader(t *testing.T, ctx context.Context, d *distant, ino metad
 	}
 }
 
-// TestReaderMeetsBatch: a reader whose file is under way gets it with the batch, and with it alone.
+// TestReaderMeetsBatch: a reader whose file is in flight gets its bytes from that batch alone.
 func TestReaderMeetsBatch(t *testing.T) {
 	e, d, rs := following(t)
 	ino := rs[1].Ino
@@ -162,8 +162,7 @@ func TestReaderMeetsBatch(t *testing.T) {
 	}
 }
 
-// TestReaderGivesUp: a reader that is interrupted, whose batch fails, or whose pages are dropped,
-// reads by itself.
+// TestReaderGivesUp: a reader that is interrupted, whose batch fails, or whose pages are dropped reads by itself.
 func TestReaderGivesUp(t *testing.T) {
 	for name, act := range map[string]func(d *distant, interrupt func()){
 		"interrupted": func(_ *distant, interrupt func()) { interrupt() },
@@ -187,7 +186,7 @@ func TestReaderGivesUp(t *testing.T) {
 	}
 }
 
-// TestReaderDoesNotWaitForever: a batch that does not come delays its reader by mostWait.
+// TestReaderDoesNotWaitForever: a batch that does not arrive delays its reader by mostWait.
 func TestReaderDoesNotWaitForever(t *testing.T) {
 	e, d, rs := following(t)
 	began := time.Now()
@@ -196,7 +195,7 @@ func TestReaderDoesNotWaitForever(t *testing.T) {
 	}
 }
 
-// TestReadersMove: readers that move to another connection for good take the engine along; single reads elsewhere do not.
+// TestReadersMove: the engine follows readers that move to another connection permanently, but not single reads.
 func TestReadersMove(t *testing.T) {
 	var a, b distant
 	e := NewEngine(EngineConfig{Now: time.Now})
@@ -223,12 +222,12 @@ func TestReadersMove(t *testing.T) {
 	}
 }
 
-// TestBeaconIsDropped: the pages of a beacon are dropped, and its read gets the bytes that are kept.
+// TestBeaconIsDropped: the pages of a beacon are dropped, and its read gets the bytes kept in memory.
 func TestBeaconIsDropped(t *testing.T) {
 	e, d, rs := following(t)
 	d.answers <- nil
 	ino := rs[0].Ino                                     // the first position is a beacon
-	for deadline := time.Now().Add(5 * time.Second); ; { // a reader that meets it would get it without a drop
+	for deadline := time.Now().Add(5 * time.Second); ; { // a reader that met it in flight would get it without a drop
 		if _, ok := d.dropped.Load(ino); ok {
 			break
 		}

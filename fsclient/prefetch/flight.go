@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// flight is bytes under way. A read that meets them waits, and does not fetch them once more.
+// flight is a fetch in flight. A read that meets it waits, and does not fetch the bytes again.
 type flight struct {
 	began  time.Time
 	met    bool // guarded by Engine.mu; a reader waits
 	n      int64
-	landed chan struct{} // closed when the bytes are kept, or do not come
-	kept                 // written before that; no bytes if they do not come
+	landed chan struct{} // closed when the bytes are kept, or the fetch has failed
+	kept                 // written before that; without bytes if the fetch has failed
 }
 
-// wait waits until the file has landed. It reports false if that is more than mostWait after it was asked for.
+// wait waits until the flight has landed. It reports false once mostWait has passed since the bytes were requested.
 func (f *flight) wait(ctx context.Context, now time.Time) bool {
 	t := time.NewTimer(mostWait - now.Sub(f.began))
 	defer t.Stop()
@@ -27,7 +27,7 @@ func (f *flight) wait(ctx context.Context, now time.Time) bool {
 	return false
 }
 
-// depart has readers wait for n bytes from now on.
+// depart makes readers wait for n bytes from now on.
 func (e *Engine) depart(at place, n int64) *flight {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -36,8 +36,8 @@ func (e *Engine) depart(at place, n int64) *flight {
 	return f
 }
 
-// land keeps bytes that were under way; if there are none they do not come. Met reports whether a reader
-// has waited for them.
+// land keeps the bytes of a flight; without bytes the fetch has failed. met reports whether a reader has waited for
+// them.
 func (e *Engine) land(at place, f *flight, k kept) (met bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -49,7 +49,7 @@ func (e *Engine) land(at place, f *flight, k kept) (met bool) {
 	return f.met
 }
 
-// unmet has no reader wait for bytes from now on; false if one does already. The kernel locks the
+// unmet makes no reader wait for a flight from now on; it returns false if one already waits. The kernel locks the
 // pages that it reads, so storing them would wait for the reader.
 func (e *Engine) unmet(at place, f *flight) bool {
 	e.mu.Lock()

@@ -25,11 +25,11 @@ type follower struct {
 	changed <-chan struct{}
 	t       *Tracker
 	results chan *batch
-	flying  int                         // batches under way
-	window  window                      // of those from other nodes
-	source  window                      // of those from the source
-	queued  []*batch                    // from the source, not begun
-	heard   map[int]accessplan.Position // by rank: the last one that the tracker was given
+	flying  int                         // batches in flight
+	window  window                      // of batches from other nodes
+	source  window                      // of batches from the source
+	queued  []*batch                    // from the source, not started
+	heard   map[int]accessplan.Position // by rank: the last position passed to the tracker
 	phase   accessplan.Phase
 	streams streams
 	line    line
@@ -53,7 +53,7 @@ func (f *follower) run(ctx context.Context) {
 		case s := <-f.e.seen:
 			f.observe(s)
 		case b := <-f.results:
-			f.drain() // reads that met the batch came before
+			f.drain() // reads that met the batch precede it
 			f.finish(b)
 		case <-clock.C:
 			f.positions()
@@ -83,14 +83,14 @@ func (f *follower) run(ctx context.Context) {
 	f.e.mu.Unlock()
 }
 
-// drain observes the reads that wait for it.
+// drain observes the queued reads.
 func (f *follower) drain() {
 	for range len(f.e.seen) {
 		f.observe(<-f.e.seen)
 	}
 }
 
-// observe has the tracker see the first read of a unit, and the streams see every read of a large one.
+// observe passes the first read of a unit to the tracker, and every read of a large unit to the streams.
 func (f *follower) observe(s sight) {
 	number, ok := f.numbers.At(s.ino, s.off, pageBytes)
 	if !ok {
@@ -104,14 +104,14 @@ func (f *follower) observe(s sight) {
 	}
 	first := s.off - f.numbers.Range(number).Off&^(pageBytes-1)
 	if f.streams.budget > 0 && f.t.phase != accessplan.Stale && f.stream(number, s) && f.numbers.Len() < leastTracked {
-		return // the tracker would find no epoch
+		return // too few units for the tracker to find the epoch
 	}
 	if first == 0 || f.numbers.Ranged() && first <= pageBytes {
 		f.t.Observe(number, f.e.cfg.Now())
 	}
 }
 
-// tidy drops files that are not wanted any more and publishes the state.
+// tidy drops files that are no longer wanted, and publishes the state.
 func (f *follower) tidy() {
 	if numbers := f.t.Released(); len(numbers) > 0 {
 		places := make([]place, len(numbers))
@@ -162,25 +162,25 @@ func (f *follower) finish(b *batch) {
 	f.e.discard(unwanted)
 }
 
-// place is where the unit of a number begins.
+// place returns where the unit of a number begins.
 func (f *follower) place(number int) place {
 	return place{f.numbers.Ino(number), f.numbers.Range(number).Off &^ (pageBytes - 1)}
 }
 
-// wanted is a want with its bytes.
+// wanted is a want with its unit.
 type wanted struct {
 	Want
 	unit
-	flight *flight // nil until it is asked for
+	flight *flight // nil until it is requested
 }
 
 func (w *wanted) at() place { return place{w.a.Ino, w.off} }
 
-// fetch starts batches for the next wants, as many as may be under way.
+// fetch starts batches for the next wants, as many as may be in flight.
 func (f *follower) fetch(ctx context.Context) {
 	pages := f.e.pages.Load()
 	if pages == nil {
-		return // nothing was read yet
+		return // no reads yet
 	}
 	f.fetchPieces(ctx, *pages)
 	for f.flying < requests {
@@ -224,7 +224,7 @@ func (f *follower) begin(ctx context.Context, b *batch) {
 	}()
 }
 
-// windowOf is the window of a batch; nil for files of this node.
+// windowOf returns the window of a batch; nil for files of this node.
 func (f *follower) windowOf(b *batch) *window {
 	switch {
 	case b.through:
@@ -235,8 +235,8 @@ func (f *follower) windowOf(b *batch) *window {
 	return nil
 }
 
-// batch has files that the same nodes hold, or that overflow and lie side by side in their source. Without nodes, other
-// files are read by themselves. A large file, and a piece of a stream, is a batch of its own.
+// batch is a group of files held by the same nodes, or of overflow files that lie side by side in their source. Without
+// nodes, other files are read one by one. A large file, or a piece of a stream, is a batch of its own.
 type batch struct {
 	e        *Engine
 	pages    Pages
@@ -246,7 +246,7 @@ type batch struct {
 	files    []wanted
 	bytes    int64
 
-	results []result // when it is over
+	results []result // set when the batch has ended
 }
 
 // own reports whether the files are on this node.
@@ -255,7 +255,7 @@ func (b *batch) own() bool { return len(b.at) == 1 && b.at[0] == b.e.cfg.Client.
 // remote reports whether the files come from other nodes' drives.
 func (b *batch) remote() bool { return len(b.at) > 0 && !b.own() }
 
-// divide groups wants by the nodes that hold them. Files that are not fetched are failed wants.
+// divide groups wants by the nodes that hold them. It reports files that are not fetched as failed wants.
 func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*batch) {
 	open := make(map[string]*batch)
 	for _, w := range ws {
@@ -294,7 +294,7 @@ func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*b
 	return all
 }
 
-// overflows reports whether a small file stays in the source.
+// overflows reports whether a small file overflows: it stays in the source.
 func (f *follower) overflows(file int) bool {
 	ino := f.numbers.Ino(file)
 	if ino == 0 {
@@ -365,7 +365,7 @@ func (b *batch) many(ctx context.Context, buf []byte) []result {
 	return out
 }
 
-// ask calls the fastest node, and if that fails, the others. Overflow files are read by this node.
+// ask calls the fastest node, and if that fails, the others. This node reads overflow files.
 func (b *batch) ask(ctx context.Context, rs []datapath.RangeRead, buf []byte) (err error) {
 	if b.through {
 		r := b.e.cfg.Client.BeginRead(b.bytes, []metadata.NodeID{sources.Source})
@@ -396,7 +396,7 @@ func (b *batch) askOne(ctx context.Context, r sources.Read, rs []datapath.RangeR
 	}
 	r.End(b.bytes, err != nil)
 	if err == nil && len(b.at) > 1 && errors.Is(rs[0].Err, syscall.EAGAIN) {
-		return rs[0].Err // the replica is gone: another node may have the file
+		return rs[0].Err // the replica was removed: another node may have the file
 	}
 	return err
 }
@@ -414,7 +414,7 @@ func (b *batch) each(ctx context.Context, buf []byte, o stripe.ReadOpts) []resul
 	return out
 }
 
-// store puts bytes into the page cache, or keeps them in memory, as those of streams: then the reads are seen.
+// store puts bytes into the page cache. Probes and pieces of streams it keeps in memory, so their reads are seen.
 func (b *batch) store(w *wanted, data []byte, err error, mark uint64, took time.Duration) result {
 	r := result{Want: w.Want, bytes: w.n, took: took}
 	if w.Beacon && err == nil && b.e.unmet(w.at(), w.flight) {
@@ -426,7 +426,7 @@ func (b *batch) store(w *wanted, data []byte, err error, mark uint64, took time.
 	}
 	keep := func() bool {
 		if w.n <= batchBytes {
-			data = bytes.Clone(data) // the buffer is used again
+			data = bytes.Clone(data) // the buffer is reused
 		}
 		return b.e.land(w.at(), w.flight, kept{b: data, off: w.off, end: w.off+w.n == w.a.Size, left: w.n, pages: b.pages, mark: mark})
 	}

@@ -2,25 +2,25 @@ package prefetch
 
 import "slices"
 
-// line tells which large file a rank reads after another one. There are too few of them for the tracker to find the epoch
-// by statistics, so it takes the first epoch for the present one until files are read that do not come next there. It is
-// pure, and not for concurrent use.
+// line predicts which large file a rank reads after another one. There are too few large files for the tracker to find
+// the epoch by statistics, so line assumes the first epoch until files are read that are not next in it. It is pure,
+// and not for concurrent use.
 type line struct {
 	order func(epoch int) Epoch // nil if the plan has no such epoch
 	epoch int
-	begun map[int]bool // files whose read began in epoch
-	told  []int        // the last successors, oldest first
-	trust int          // falls with files that are no successor
+	begun map[int]bool // files whose read began in the current epoch
+	told  []int        // the last predicted successors, oldest first
+	trust int          // falls with each file that was not predicted
 }
 
 const (
-	nearby    = 16 // positions that the workers of a rank are apart
+	nearby    = 16 // positions between the workers of a rank
 	mostTold  = 8
 	mostTrust = 4
-	noTrust   = -2 // no successor is given any more, until they would be right again
+	noTrust   = -2 // no successor is returned until predictions are right again
 )
 
-// begin notes that the read of a file has begun.
+// begin records that the read of a file has begun.
 func (l *line) begin(file int) {
 	if i := slices.Index(l.told, file); i >= 0 {
 		l.told = slices.Delete(l.told, i, i+1)

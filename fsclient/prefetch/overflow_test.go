@@ -9,22 +9,22 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// overflowing is a job in virtual time: a rank on each node, whose loader has two workers, trains on a dataset of which a
-// part stays in the source. All nodes share the source, which serves one request after the other.
+// overflowing is a job in virtual time: a rank on each node, whose loader has two workers, trains on a dataset of which
+// a part stays in the source. All nodes share the source, which serves one request after another.
 type overflowing struct {
 	t       *testing.T
 	plan    accessplan.Plan
-	follows bool // nodes have the plan
-	budget  int  // files
-	size    int  // files of the dataset
-	hurry   bool // training needs more than the source gives
+	follows bool // nodes have the access plan
+	budget  int  // in files
+	size    int  // files in the dataset
+	hurry   bool // training needs more bandwidth than the source has
 
 	now      time.Duration
-	free     time.Duration // when the source has answered all requests
-	requests int           // of the source
-	files    int           // that it has sent
+	free     time.Duration // when the source has answered all requests so far
+	requests int           // to the source
+	files    int           // sent by the source
 	asked    map[int]overflowAsk
-	shared   int // requests for a run that another node asked for within a second
+	shared   int // requests for a run that another node requested within the same second
 	nodes    []*overflowNode
 	stalls   []time.Duration // of each step of the steady epochs
 }
@@ -33,12 +33,12 @@ type overflowNode struct {
 	t       *Tracker
 	e       Epoch
 	flying  []overflowFetch
-	queued  [][]Want // runs that are not asked for yet
+	queued  [][]Want // runs not yet requested
 	window  window
 	under   []overflowFlight
-	here    map[int]bool // fetched
+	here    map[int]bool // fetched files
 	workers [2]overflowWorker
-	loaded  []bool // batches
+	loaded  []bool // batches loaded
 }
 
 // overflowAsk is the last request for a run.
@@ -52,7 +52,7 @@ type overflowWorker struct {
 	until     time.Duration
 }
 
-// overflowFlight is a request for a run.
+// overflowFlight is a request for a run in flight.
 type overflowFlight struct {
 	bytes int64
 	done  time.Duration
@@ -65,15 +65,15 @@ type overflowFetch struct {
 
 const (
 	overflowFiles = 2048
-	overflowRun   = 8 // files of a run of the source
+	overflowRun   = 8 // files in one run of the source
 	overflowBatch = 32
 	sourceLatency = 2 * time.Millisecond
-	sourceFile    = 4 * time.Millisecond // of the source, for the bytes of a file
-	overflowBytes = 110_000              // of a file, for the window
+	sourceFile    = 4 * time.Millisecond // time of the source for the bytes of a file
+	overflowBytes = 110_000              // size of a file, for the window
 	overflowTick  = time.Millisecond
 )
 
-// stays reports whether a file overflows: runs do, 44 % of them.
+// stays reports whether a file overflows: whole runs do, 44 % of them.
 func (o *overflowing) stays(file int) bool { return file/overflowRun*7919%100 < 44 }
 
 func (o *overflowing) beside(file int, wanted func(int) bool) (all []int) {
@@ -94,7 +94,7 @@ func (o *overflowing) beside(file int, wanted func(int) bool) (all []int) {
 	return all
 }
 
-// ask returns when a request of a node for so many files of a run is answered by the source.
+// ask returns when the source answers a node's request for a number of files of a run.
 func (o *overflowing) ask(n *overflowNode, file, files int) time.Duration {
 	o.requests++
 	if was, ok := o.asked[file/overflowRun]; ok && was.node != n && o.now-was.at < time.Second {
@@ -108,7 +108,7 @@ func (o *overflowing) ask(n *overflowNode, file, files int) time.Duration {
 
 func (o *overflowing) clock() time.Time { return time.Unix(1e9, 0).Add(o.now) }
 
-// p99 is the 99 % quantile of the stalls.
+// p99 returns the 99 % quantile of the stalls.
 func (o *overflowing) p99() time.Duration {
 	return slices.Sorted(slices.Values(o.stalls))[len(o.stalls)*99/100]
 }
@@ -140,7 +140,7 @@ func (o *overflowing) epoch(number int) {
 			n.workers[k] = overflowWorker{batch: k, at: k * overflowBatch}
 		}
 	}
-	step := time.Duration(overflowBatch*len(o.nodes)) * sourceFile * 6 / 10 // the source needs 0.73 of it
+	step := time.Duration(overflowBatch*len(o.nodes)) * sourceFile * 6 / 10 // the source needs 0.73 of a step
 	if o.hurry {
 		step /= 3
 	}
@@ -163,7 +163,7 @@ func (o *overflowing) epoch(number int) {
 	o.now = ends
 }
 
-// fetch is a node's prefetch.
+// fetch runs a node's prefetch.
 func (o *overflowing) fetch(n *overflowNode) {
 	if !o.follows {
 		return
@@ -215,7 +215,7 @@ func (o *overflowing) fetch(n *overflowNode) {
 	}
 }
 
-// load has a worker go on: it reads the files of a batch, one after the other.
+// load advances a worker, which reads the files of a batch one after another.
 func (o *overflowing) load(n *overflowNode, rank, k, number, trained int) {
 	w := &n.workers[k]
 	for w.until <= o.now && w.batch < len(n.loaded) && w.batch < trained+4 {
@@ -244,16 +244,16 @@ func (o *overflowing) load(n *overflowNode, rank, k, number, trained int) {
 	}
 }
 
-// TestOverflowByChunks: with room for 56 %, the plan of a chunk-wise shuffle has the source read in runs, each byte once for
-// all nodes, and early enough: also if a group of chunks takes all of an epoch, and if the budget is one group. Without a
-// plan, each file of a full shuffle is one request, when a worker asks for it. Nodes seldom want the same run within a second.
-// Measured after the first epoch.
+// TestOverflowByChunks: with room for 56 %, the plan of a chunk-wise shuffle reads the source in runs, each byte once
+// for all nodes, and early enough, even if a group of chunks takes all of an epoch, or if the budget is one group.
+// Without a plan, each file of a full shuffle is one request, sent when a worker asks for it. Nodes seldom want the
+// same run within a second. Measured after the first epoch.
 func TestOverflowByChunks(t *testing.T) {
 	random := overflowing{t: t, plan: accessplan.Plan{Kind: accessplan.Torch, Shuffle: true, Seed: 5, Ranks: 4}, budget: 1}
 	random.run()
 	for _, c := range []struct {
 		group, budget int
-		requests      float64 // a file, at the most; a run has 8 files
+		requests      float64 // limit per file; a run has 8 files
 	}{{4, 1024, 0.18}, {4, 256, 0.21}, {8, 1024, 0.21}} {
 		o := overflowing{t: t, plan: accessplan.Plan{Kind: accessplan.Chunk, Seed: 5, Ranks: 4, Chunk: 64, Group: c.group}, budget: c.budget, follows: true}
 		o.run()
@@ -265,8 +265,8 @@ func TestOverflowByChunks(t *testing.T) {
 	}
 }
 
-// TestOverflowInAHurry: where the source is too slow for the ranks, what readers have overtaken is not asked for: with a plan the
-// source reads no more than without.
+// TestOverflowInAHurry: if the source is too slow for the ranks, files that readers have already passed are not
+// requested: with a plan the source reads no more than without.
 func TestOverflowInAHurry(t *testing.T) {
 	torch := accessplan.Plan{Kind: accessplan.Torch, Shuffle: true, Seed: 5, Ranks: 4}
 	random := overflowing{t: t, plan: torch, budget: 1, hurry: true}
@@ -278,8 +278,8 @@ func TestOverflowInAHurry(t *testing.T) {
 	}
 }
 
-// TestOverflowWhileFilling: while files are staged, none is fetched from the source before its reader asks. Staged ones are, and
-// the others follow once all files are staged.
+// TestOverflowWhileFilling: during the stage-in, no file is fetched from the source before its reader asks. Staged
+// files are prefetched, and the others follow once all files are staged.
 func TestOverflowWhileFilling(t *testing.T) {
 	o, filling, now := overflowing{}, true, time.Unix(1e9, 0)
 	order := planned{accessplan.Plan{Kind: accessplan.Chunk, Seed: 5, Ranks: 4, Epochs: 2, Chunk: 64, Group: 4}, overflowFiles}

@@ -10,13 +10,13 @@ import (
 
 const pageBytes = 4096
 
-// unit is the bytes of a number, in whole pages.
+// unit is the byte range of a number, in whole pages.
 type unit struct {
 	a      metadata.Attr
 	off, n int64
 }
 
-// unit is the unit of a number; ok is false if the dataset has no bytes there.
+// unit returns the unit of a number; ok is false if the dataset has no bytes there.
 func (e *Engine) unit(ctx context.Context, numbers *accessplan.Numbering, number int) (u unit, ok bool) {
 	ino := numbers.Ino(number)
 	if ino == 0 {
@@ -34,23 +34,23 @@ func (e *Engine) unit(ctx context.Context, numbers *accessplan.Numbering, number
 	return u, u.n > 0
 }
 
-// place is where bytes that are fetched together begin: a unit, or a piece of one.
+// place is the start of bytes that are fetched together: a unit, or a piece of one.
 type place struct {
 	ino metadata.Ino
 	off int64
 }
 
-// kept is bytes in memory.
+// kept is a range of bytes in memory.
 type kept struct {
 	b     []byte
 	off   int64
 	end   bool  // of the file
-	left  int64 // bytes that no read was given
+	left  int64 // bytes not yet returned to a read
 	pages Pages
 	mark  uint64
 }
 
-// part is the bytes at off, up to n; none if they are elsewhere, or if pages were dropped since.
+// part returns up to n bytes at off, or none if they are not here, or if pages were dropped since.
 func (k *kept) part(off, n int64) []byte {
 	off -= k.off
 	if off < 0 || off >= int64(len(k.b)) || k.pages.Mark() != k.mark {
@@ -60,7 +60,7 @@ func (k *kept) part(off, n int64) []byte {
 	return k.b[off:end:end]
 }
 
-// places are where bytes at off may be: in a unit, or in a piece of one.
+// places returns where bytes at off may be kept: in a whole unit, or in a piece of one.
 func (e *Engine) places(ino metadata.Ino, off int64) (whole, piece place) {
 	begin := int64(0)
 	if n := e.units.Load(); n != nil && n.Ranged() {
@@ -71,8 +71,8 @@ func (e *Engine) places(ino metadata.Ino, off int64) (whole, piece place) {
 	return place{ino, begin}, place{ino, begin + (off-begin)/pieceBytes*pieceBytes}
 }
 
-// piece returns the first bytes of a read, and whether they end with the file; none if they are not in memory and
-// not under way. The tracker sees the read if it is noted.
+// piece returns the first bytes of a read, and whether they end with the file; none if they are neither in memory nor
+// in flight. With note, the tracker sees the read.
 func (e *Engine) piece(ctx context.Context, s sight, note bool) (b []byte, end bool) {
 	b, end, f := e.take(s)
 	if u := e.units.Load(); note && (s.off == 0 || s.off >= pieceBytes || u != nil && u.Ranged()) {
@@ -88,7 +88,7 @@ func (e *Engine) piece(ctx context.Context, s sight, note bool) (b []byte, end b
 	return b, end
 }
 
-// take returns kept bytes, which are dropped when all were read, or the flight that has them.
+// take returns kept bytes, which are dropped when all were read, or the flight that fetches them.
 func (e *Engine) take(s sight) (b []byte, end bool, f *flight) {
 	whole, piece := e.places(s.ino, s.off)
 	e.mu.Lock()
@@ -111,7 +111,7 @@ func (e *Engine) take(s sight) (b []byte, end bool, f *flight) {
 	return nil, false, nil
 }
 
-// drop gives up kept bytes. Some are being read in parts, so the last ones stay for a while.
+// drop gives up kept bytes. Some are being read in parts, so the most recent ones stay for a while.
 func (e *Engine) drop(places []place) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

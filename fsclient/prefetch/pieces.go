@@ -9,10 +9,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// leastTracked is the least number of units with which the tracker follows the reads of streams.
+// leastTracked is the least number of units at which the tracker follows the reads of streams.
 const leastTracked = 512
 
-// stream notes a read of a large unit; false if it is not large. Near its end, the first piece of the next one is fetched.
+// stream records a read of a large unit; false if it is not large. Near its end it requests the next one's first piece.
 func (f *follower) stream(number int, s sight) bool {
 	u, ok := f.e.unit(context.Background(), f.numbers, number)
 	if !ok || u.n <= f.e.whole() {
@@ -43,7 +43,7 @@ func (f *follower) streamed(number int) bool {
 	return ok && u.n > f.e.whole() && !slices.Contains(f.e.cfg.Client.Where(&u.a), f.e.cfg.Client.Self())
 }
 
-// fetchPieces starts to fetch pieces of streams, as many as may be under way.
+// fetchPieces starts to fetch pieces of streams, as many as may be in flight.
 func (f *follower) fetchPieces(ctx context.Context, pages Pages) {
 	f.dropPieces()
 	for f.flying < requests && f.window.room(pieceBytes) > 0 {
@@ -64,7 +64,7 @@ func (f *follower) fetchPieces(ctx context.Context, pages Pages) {
 	}
 }
 
-// pieceCame takes the result of a piece.
+// pieceCame processes the result of a piece.
 func (f *follower) pieceCame(b *batch) {
 	w, r := &b.files[0], b.results[0]
 	came := r.bytes
@@ -79,7 +79,7 @@ func (f *follower) pieceCame(b *batch) {
 	}
 }
 
-// dropPieces drops pieces that are not wanted any more.
+// dropPieces drops pieces that are no longer wanted.
 func (f *follower) dropPieces() {
 	gone := f.streams.takeGone()
 	places := make([]place, len(gone))
@@ -91,7 +91,7 @@ func (f *follower) dropPieces() {
 	}
 }
 
-// state is the tracker's state, with the streams.
+// state returns the tracker's state, including the streams.
 func (f *follower) state() accessplan.State {
 	s := f.t.State()
 	s.Memory, s.Prefetched = s.Memory+f.streams.held, s.Prefetched+f.streams.bytes

@@ -21,12 +21,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// shards is a dataset of large files on other nodes, and the page cache of its reader.
+// shards is a dataset of large files on other nodes, with the page cache of its reader.
 type shards struct {
 	sizes  []int64
-	on     []metadata.NodeID // that have each file whole; none: striped
+	on     []metadata.NodeID // the nodes that have each file whole; none: striped
 	places *sources.Table
-	asked  atomic.Int64 // bytes
+	asked  atomic.Int64 // bytes requested
 
 	mu     sync.Mutex
 	stored map[place]int // guarded by mu; bytes in the page cache
@@ -35,7 +35,7 @@ type shards struct {
 
 func (s *shards) ino(i int) metadata.Ino { return metadata.SealedIno(1, 0, uint32(i)+1) }
 
-// content is the bytes of a file: the words are their offsets and the inode.
+// content returns bytes of a file: each word encodes its offset and the inode.
 func (s *shards) content(ino metadata.Ino, off, n int64) []byte {
 	b := make([]byte, n+16)
 	for i := int64(0); i < n+8; i += 8 {
@@ -100,7 +100,7 @@ func (s *shards) Drop(ino metadata.Ino, off, _ int64) {
 	delete(s.stored, place{ino, off})
 }
 
-// start runs an engine for the shards.
+// start runs an engine over the shards.
 func (s *shards) start(t *testing.T, plan accessplan.Plan, budget int64) *Engine {
 	t.Helper()
 	return s.startWith(t, s, plan, budget)
@@ -126,8 +126,8 @@ func (s *shards) startWith(t *testing.T, c Client, plan accessplan.Plan, budget 
 	return e
 }
 
-// TestShardsInOrder: a rank that reads large shards in the order of the plan gets all bytes but the first ones from memory,
-// each was fetched once, and the budget bounds them.
+// TestShardsInOrder: a rank that reads large shards in the order of the plan gets all bytes but the first ones from
+// memory; each was fetched once, and the budget bounds the memory.
 func TestShardsInOrder(t *testing.T) {
 	for name, on := range map[string][]metadata.NodeID{"striped": nil, "on another node": {1}} {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestShardsInOrder(t *testing.T) {
 	}
 }
 
-// await waits until the engine has bytes.
+// await waits until the engine has the bytes at a place.
 func (e *Engine) await(t *testing.T, at place) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -200,8 +200,8 @@ func TestNothingAhead(t *testing.T) {
 	}
 }
 
-// TestRangesInOrder: the ranges of one file that ranks read in a shuffled order are fetched into the page cache, whole pages
-// each, before they are read.
+// TestRangesInOrder: ranges of one file that ranks read in a shuffled order are fetched into the page cache, as whole
+// pages, before they are read.
 func TestRangesInOrder(t *testing.T) {
 	const records, length = 600, 30_001
 	s := &shards{sizes: []int64{100 + records*length}, on: []metadata.NodeID{1}}
@@ -234,7 +234,7 @@ func TestRangesInOrder(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if stored {
-			ahead++ // the daemon does not see the read
+			ahead++ // the daemon does not see this read
 			continue
 		}
 		b := e.Read(t.Context(), s, s.ino(0), first, (end-first+pageBytes-1)/pageBytes*pageBytes)

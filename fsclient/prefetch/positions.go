@@ -2,8 +2,8 @@ package prefetch
 
 import "context"
 
-// positions gives the tracker the positions that are new. An old one would bring back a rank that has ended, and an order
-// that reads have left.
+// positions passes new positions to the tracker. An old one would bring back a rank that has ended, or an order that
+// the reads have left.
 func (f *follower) positions() {
 	for _, p := range f.e.cfg.Positions() {
 		if last, ok := f.heard[p.Rank]; !ok || last != p {
@@ -13,7 +13,7 @@ func (f *follower) positions() {
 	}
 }
 
-// size is the bytes that a number takes of the tracker's budget: streams have their own.
+// size returns the bytes that a number takes of the tracker's budget: streams have their own.
 func (f *follower) size(number int) int64 {
 	u, ok := f.e.unit(context.Background(), f.numbers, number)
 	if !ok || u.n > f.e.whole() {

@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// TestOldPosition: a position counts once. Reads that leave the plan lose it, however long ago the last position came.
+// TestOldPosition: a position counts once. Reads outside the plan invalidate it, however old it is.
 func TestOldPosition(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	said := accessplan.Position{Rank: 1, Epoch: 2, Position: 10}

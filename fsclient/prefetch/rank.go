@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// rank is a rank that reads on this node. Its positions count on from the current epoch into the
-// next one: position length is the first of the next epoch.
+// rank is a rank that reads on this node. Its positions continue from the current epoch into the next one: position
+// length is the first of the next epoch.
 type rank struct {
 	id     int
 	length int   // of an epoch
 	window int   // positions around front in which reads fit
 	front  int   // one more than the last position that was read
-	spread int   // how far behind the front reads come, lately
+	spread int   // how far behind the front recent reads were
 	next   int   // next position to want
-	redo   []int // more positions to want
-	putOff []int // others, once all is staged
-	early  int   // next position to want before its turn; not less than next
+	redo   []int // other positions to want
+	putOff []int // positions to want once staging has ended
+	early  int   // next position to want before its turn; at least next
 	beacon int   // least position of the next beacon
 	items  []*item
 	recent [lookback / 2]int // ring of the positions of the last reads; the next one replaces
 	reads  int               // recent[reads%len]
-	late   int               // reads far behind since the last one that fitted
+	late   int               // reads far behind since the last one that fit
 	done   map[int]struct{}  // positions read, from front-window on
 
-	filling bool    // wants up to the distance; batches are larger if it pauses in between
+	filling bool    // wants up to the distance; pausing in between makes batches larger
 	pace    float64 // positions per second, moving average over times of paceOver
 	at      time.Time
 	was     int // front at that time
@@ -44,7 +44,7 @@ func newRank(id, at, length int, now time.Time) *rank {
 	return r
 }
 
-// activate follows a rank from a position on.
+// activate starts to follow a rank from a position on.
 func (t *Tracker) activate(id, at int, now time.Time) *rank {
 	r := newRank(id, at, t.epoch(t.current).Len(id), now)
 	t.active[id] = r
@@ -61,8 +61,8 @@ func (t *Tracker) near(at int) bool {
 	return false
 }
 
-// straggles reports whether a file is read for the first time, near the end of the epoch before, although its rank has begun with
-// the current one: it has dealt out all of an epoch while workers still read.
+// straggles reports whether a file is read for the first time, near the end of the previous epoch, although its rank
+// has begun the current one: the loader has handed out the whole epoch while workers still read.
 func (t *Tracker) straggles(file int) bool {
 	e := t.epoch(t.before)
 	if e == nil {
@@ -77,13 +77,13 @@ func (t *Tracker) straggles(file int) bool {
 	if at < -max(r.window, 2*r.spread) || r.seen(at) {
 		return false
 	}
-	r.done[at] = struct{}{} // the next read is one of the current epoch
+	r.done[at] = struct{}{} // the next read belongs to the current epoch
 	return true
 }
 
-// late reports whether a file may be read by a slow worker of a rank, far behind the others: in the current epoch, or in the one
-// before, if its rank has begun with the current one. The open of a file that the daemon has served is seen late, too. If a rank
-// reads nothing else for long, it has gone back.
+// late reports whether a slow worker of a rank may read a file, far behind the others: in the current epoch, or in the
+// previous one if its rank has begun the current one. The open of a file that the daemon served is also seen late. If a
+// rank makes only such reads for long, it has gone back.
 func (t *Tracker) late(file int, read bool) bool {
 	for lap, n := range []int{t.current, t.before} {
 		e := t.epoch(n)
@@ -103,13 +103,13 @@ func (t *Tracker) late(file int, read bool) bool {
 	return false
 }
 
-// fits reports whether a read at a position is one of the rank's next ones, or follows another one,
-// as those of a late worker do.
+// fits reports whether a read at a position is one of the rank's next ones, or follows another read, as those of a late
+// worker do.
 func (r *rank) fits(at int) bool {
 	return at >= r.front-r.window && at <= r.front+r.window || r.follows(at)
 }
 
-// follows reports whether a position comes soon after one of the last reads.
+// follows reports whether a position is shortly after one of the last reads.
 func (r *rank) follows(at int) bool {
 	return slices.ContainsFunc(r.recent[:], func(q int) bool { return at > q && at-q <= 2*probeEvery })
 }
@@ -120,11 +120,11 @@ const (
 	mostBurst  = 2048
 )
 
-// burst is how many more positions to fetch ahead across the end of an epoch. A loader begins an epoch by asking for some
-// batches of each worker at once, about as many as it has under way within one.
+// burst returns how many more positions to fetch ahead across the end of an epoch. A loader begins an epoch by
+// requesting some batches from each worker at once, about as many as it has in flight within one.
 func (r *rank) burst() int { return min(max(2*r.spread, leastBurst), mostBurst) }
 
-// first is the next position to want.
+// first returns the next position to want.
 func (r *rank) first() int {
 	if len(r.redo) > 0 {
 		return min(slices.Min(r.redo), r.next)
@@ -132,7 +132,7 @@ func (r *rank) first() int {
 	return r.next
 }
 
-// take returns first and removes it from the positions to want.
+// take returns the same position as first and removes it from the positions to want.
 func (r *rank) take() int {
 	at := r.first()
 	if i := slices.Index(r.redo, at); i >= 0 {
@@ -148,7 +148,7 @@ func (r *rank) seen(at int) bool {
 	return ok
 }
 
-// read records a read. An isolated one does not move the front, unless it is that of a beacon.
+// read records a read. An isolated read does not move the front, unless it is the read of a beacon.
 func (r *rank) read(at int, beacon bool, now time.Time) {
 	alone := !beacon && !r.follows(at)
 	r.done[at] = struct{}{}
@@ -181,7 +181,7 @@ func (r *rank) advance(front int, now time.Time) {
 	}
 }
 
-// passed returns the items that the rank does not read any more.
+// passed returns the items that the rank no longer reads.
 func (r *rank) passed() (all []*item) {
 	for _, it := range r.items {
 		if it.at < r.front-min(2*r.spread+probeEvery, max(r.length/2, r.window)) {
@@ -197,7 +197,7 @@ func (r *rank) drop(it *item) {
 	}
 }
 
-// turn moves the origin to the next epoch.
+// turn moves the origin of positions to the next epoch.
 func (r *rank) turn() {
 	r.front -= r.length
 	r.was -= r.length

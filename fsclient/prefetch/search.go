@@ -10,22 +10,22 @@ import (
 
 const (
 	history     = 64  // reads that a search keeps
-	lookback    = 32  // reads before a read that it can follow
+	lookback    = 32  // preceding reads that a read may follow
 	leastReads  = 16  // for a conclusion
-	lookEvery   = 4   // reads between two looks, while waiting
-	seldom      = 64  // while stale
+	lookEvery   = 4   // reads between two looks while waiting
+	seldom      = 64  // likewise while stale
 	staleAfter  = 256 // reads that fit no epoch
-	betweenMore = 4   // times as many between two epochs, where validation may read, and at first
-	scanEvery   = 8   // looks until one of mostScan is tried
+	betweenMore = 4   // factor between two epochs, where validation may read, and at first
+	scanEvery   = 8   // looks per attempt at one of mostScan epochs
 	mostScan    = 128 // epochs to try when the near ones do not fit
 	leastStrong = 0.6 // share of the reads that must follow another one
 )
 
-// search finds the epoch in which the last reads are.
+// search finds the epoch of the last reads.
 type search struct {
 	last   []int // files read, oldest first
-	before int   // the epoch that was followed; -1: none
-	middle bool  // it was lost in the first half of the epoch
+	before int   // the epoch followed before; -1: none
+	middle bool  // the epoch was lost in its first half
 	reads  int   // since the search began
 	looks  int
 	scan   int // the next epoch to try beyond the near ones
@@ -47,7 +47,7 @@ func (s *search) begin(before int, through bool) {
 	s.before, s.middle, s.reads, s.looks, s.scan = before, !through, 0, 0, 0
 }
 
-// patience is how many reads may fit no epoch.
+// patience returns how many reads may fit no epoch before the plan is stale.
 func (s *search) patience() int {
 	if s.middle {
 		return staleAfter
@@ -64,7 +64,7 @@ func (s *search) due(stale bool) bool {
 	return len(s.last) >= leastReads && s.reads%every == 0
 }
 
-// candidates is the epochs to try, the likely ones first.
+// candidates returns the epochs to try, the likely ones first.
 func (s *search) candidates() []int {
 	all := []int{0, 1}
 	if s.before >= 0 {
@@ -107,8 +107,7 @@ func (t *Tracker) exhaust() {
 	}
 }
 
-// match returns the positions of the last reads by rank, if most reads follow another one by a few
-// positions.
+// match returns the positions of the last reads by rank, if most reads follow another one by a few positions.
 func (s *search) match(e Epoch, files int) map[int][]int {
 	few := min(max(files/128, 2), probeEvery*2)
 	type place struct{ rank, pos int }
@@ -145,7 +144,7 @@ func (s *search) match(e Epoch, files int) map[int][]int {
 	return places
 }
 
-// found follows the epoch in which the last reads are.
+// found starts to follow the epoch of the last reads.
 func (t *Tracker) found(n int, places map[int][]int, now time.Time) {
 	before, atStart, again := t.search.before, true, t.repeat
 	t.start(n)
@@ -170,8 +169,8 @@ func central(at []int, far int) []int {
 	return slices.DeleteFunc(slices.Clone(at), func(p int) bool { return p < median-far || p > median+far })
 }
 
-// learnRanks learns the number of ranks from the distances between reads: the shortest at which
-// most reads follow another one. Before it is known, a plan has one rank.
+// learnRanks learns the number of ranks from the distances between reads: it is the shortest distance at which most
+// reads follow another one. Until it is known, a plan counts as having one rank.
 func (t *Tracker) learnRanks() bool {
 	for _, n := range t.search.candidates() {
 		e := t.epoch(n)
@@ -186,7 +185,7 @@ func (t *Tracker) learnRanks() bool {
 	return false
 }
 
-// stride is the shortest distance at which most of the last reads follow another one; 0: there is none.
+// stride returns the shortest distance at which most of the last reads follow another one; 0 if there is none.
 func (s *search) stride(e Epoch) int {
 	votes, turns := make(map[int]int), []int(nil)
 	for _, f := range s.last {

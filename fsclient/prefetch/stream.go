@@ -8,10 +8,10 @@ import (
 
 const (
 	pieceBytes   = 1 << 20     // of a stream, fetched by one request
-	firstAhead   = 2 << 20     // bytes ahead of a reader at first; twice as many whenever it is late
+	firstAhead   = 2 << 20     // bytes ahead of a reader at first; doubled whenever the reader is late
 	mostDistance = 32 << 20    // bytes
 	slack        = 2 << 20     // bytes within which the kernel's read-ahead reads out of order
-	idleAfter    = time.Minute // without a read, a stream is given up
+	idleAfter    = time.Minute // a stream without reads for this long is given up
 	mostStreams  = 256
 )
 
@@ -19,12 +19,12 @@ const (
 type stream struct {
 	number     int
 	begin, end int64
-	front      int64   // bytes before it were read
-	next       int64   // the next piece to ask for
+	front      int64   // all bytes before it were read
+	next       int64   // the next piece to request
 	ahead      int64   // bytes to fetch ahead of front
-	held       []int64 // pieces that were asked for and not passed
+	held       []int64 // pieces that were requested and not passed
 	begun      bool    // a read was seen
-	successor  int     // the number that is read next, plus one; 0: not known
+	successor  int     // the number that is read next, plus one; 0: unknown
 	at         time.Time
 }
 
@@ -32,9 +32,9 @@ type stream struct {
 type streams struct {
 	budget int64 // bytes held
 	all    []*stream
-	held   int64            // bytes, those under way too
+	held   int64            // bytes, including those in flight
 	bytes  int64            // fetched so far
-	flying map[pieceID]bool // under way; true: not wanted any more
+	flying map[pieceID]bool // in flight; true: no longer wanted
 	gone   []pieceID
 }
 
@@ -53,7 +53,7 @@ func (s *streams) find(number int) *stream {
 	return nil
 }
 
-// expect makes a stream of a file that will be read soon: its first piece is fetched.
+// expect makes a stream of a file that will be read soon, which makes its first piece be fetched.
 func (s *streams) expect(number int, begin, end int64, now time.Time) *stream {
 	if x := s.find(number); x != nil {
 		return x
@@ -66,10 +66,10 @@ func (s *streams) expect(number int, begin, end int64, now time.Time) *stream {
 	return x
 }
 
-// read records a read, and returns the stream. First reports whether it is the first read of a stream's file.
+// read records a read, and returns the stream. first reports whether it is the first read of the stream.
 func (s *streams) read(number int, begin, end, off, n int64, now time.Time) (x *stream, first bool) {
 	x = s.expect(number, begin, end, now)
-	if off == begin && x.front > begin+slack { // once more
+	if off == begin && x.front > begin+slack { // read again
 		s.end(x)
 		x = s.expect(number, begin, end, now)
 	}
@@ -81,7 +81,7 @@ func (s *streams) read(number int, begin, end, off, n int64, now time.Time) (x *
 		if x.front = to; off > begin { // in the middle of the file
 			x.next = max(x.next, x.ceil(to))
 		}
-	case off > x.front+slack || off < x.front-slack: // elsewhere: nothing is fetched until it reads on from there
+	case off > x.front+slack || off < x.front-slack: // elsewhere: nothing is fetched until reads continue from there
 		x.front, x.next, x.ahead = to, x.ceil(to), 0
 	default:
 		x.ahead = cmp.Or(x.ahead, firstAhead)
@@ -95,12 +95,12 @@ func (s *streams) read(number int, begin, end, off, n int64, now time.Time) (x *
 	return x, first
 }
 
-// ceil is the end of the piece before off.
+// ceil returns off rounded up to the end of a piece, or the end of the stream.
 func (x *stream) ceil(off int64) int64 {
 	return min(x.begin+(off-x.begin+pieceBytes-1)/pieceBytes*pieceBytes, x.end)
 }
 
-// late notes that the reader came before its bytes.
+// late records that the reader arrived before its bytes.
 func (x *stream) late() {
 	if x.ahead > 0 {
 		x.ahead = min(2*x.ahead, mostDistance)
@@ -120,7 +120,7 @@ func (s *streams) drop(x *stream, gone func(off int64) bool) {
 		p := pieceID{x.number, off}
 		s.gone = append(s.gone, p)
 		if _, under := s.flying[p]; under {
-			s.flying[p] = true // it takes memory until it has come
+			s.flying[p] = true // it takes memory until it has arrived
 			return true
 		}
 		s.held -= pieceBytes
@@ -134,7 +134,7 @@ func (s *streams) end(x *stream) {
 	s.all = slices.DeleteFunc(s.all, func(o *stream) bool { return o == x })
 }
 
-// fetchNext returns the piece to fetch now, that of the reader with the least ahead of it; files that are not read yet come last.
+// fetchNext returns the next piece to fetch, for the reader with the fewest bytes ahead; files not read yet come last.
 func (s *streams) fetchNext() (p pieceID, n int64, ok bool) {
 	if s.held+pieceBytes > s.budget && !s.relieve() {
 		return p, 0, false
@@ -150,7 +150,7 @@ func (s *streams) fetchNext() (p pieceID, n int64, ok bool) {
 			continue
 		}
 		if s.flying[pieceID{x.number, x.next}] {
-			continue // it is asked for again when it has come
+			continue // it is requested again when it has arrived
 		}
 		if best == nil || x.begun && !best.begun || x.begun == best.begun && x.next-x.front < best.next-best.front {
 			best = x
@@ -170,10 +170,10 @@ func (s *streams) fetchNext() (p pieceID, n int64, ok bool) {
 	return p, n, true
 }
 
-// finished reports whether all of a stream was read. Its last pieces stay as long as there is room: reads may come late.
+// finished reports whether a stream was read to its end. Its last pieces stay while there is room: reads may be late.
 func (x *stream) finished() bool { return x.front == x.end }
 
-// relieve makes room for a piece by those of a finished stream; false if there is none.
+// relieve makes room for a piece by dropping those of a finished stream; it returns false if that is not enough.
 func (s *streams) relieve() bool {
 	for _, x := range s.all {
 		if x.finished() && len(x.held) > 0 {
@@ -184,7 +184,7 @@ func (s *streams) relieve() bool {
 	return false
 }
 
-// fetched takes the result of a piece. It reports whether the piece is still wanted.
+// fetched processes the result of a piece. It reports whether the piece is still wanted.
 func (s *streams) fetched(p pieceID, n int64, res Result) bool {
 	if res != Failed && res != Later {
 		s.bytes += n
@@ -198,10 +198,10 @@ func (s *streams) fetched(p pieceID, n int64, res Result) bool {
 	x := s.find(p.number)
 	switch res {
 	case Failed, Later:
-		x.ahead = 0 // until it is read
+		x.ahead = 0 // until the next read
 		x.next = min(x.next, max(p.off, x.ceil(x.front)))
 		s.drop(x, func(off int64) bool { return off == p.off })
-		s.gone = s.gone[:len(s.gone)-1] // it did not come
+		s.gone = s.gone[:len(s.gone)-1] // it was never kept
 		return false
 	case Met:
 		x.late()
@@ -209,7 +209,7 @@ func (s *streams) fetched(p pieceID, n int64, res Result) bool {
 	return true
 }
 
-// skip notes that a file needs no fetching, and the piece was not asked for.
+// skip records that a file needs no fetching, and that the piece was not requested.
 func (s *streams) skip(p pieceID) {
 	delete(s.flying, p)
 	if x := s.find(p.number); x != nil {
@@ -218,7 +218,7 @@ func (s *streams) skip(p pieceID) {
 	}
 }
 
-// expire gives up streams that are not read any more.
+// expire gives up streams that are no longer read.
 func (s *streams) expire(now time.Time) {
 	for _, x := range slices.Clone(s.all) {
 		if now.Sub(x.at) > idleAfter {
@@ -227,12 +227,12 @@ func (s *streams) expire(now time.Time) {
 	}
 }
 
-// ending reports whether the reader of a stream will soon have read it.
+// ending reports whether the reader of a stream is near its end.
 func (x *stream) ending() bool {
 	return x.begun && x.ahead > 0 && x.front+max(x.ahead, firstAhead) >= x.end
 }
 
-// takeGone returns the pieces that are not wanted any more, since the last call.
+// takeGone returns the pieces that have become unwanted since the last call.
 func (s *streams) takeGone() []pieceID {
 	g := s.gone
 	s.gone = nil

@@ -8,14 +8,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// shardReaders is workers that read large files in the order of a plan, with the streams, in virtual time.
+// shardReaders simulates, in virtual time, workers that read large files in the order of a plan, with their streams.
 type shardReaders struct {
 	rand    *rand.Rand
 	streams streams
 	line    line
 	sizes   []int64
 	memory  map[pieceID]bool
-	flying  map[pieceID]int // steps until it comes
+	flying  map[pieceID]int // steps until the piece arrives
 	asked   map[pieceID]int
 	now     time.Time
 	fails   bool
@@ -24,7 +24,7 @@ type shardReaders struct {
 	read, found int64 // pieces
 }
 
-// plannedLine is a line along a list, in every epoch.
+// plannedLine returns a line along a list, in every epoch.
 func plannedLine(files, epochs int) line {
 	p := accessplan.Plan{Dataset: "set", Kind: accessplan.List}
 	return line{begun: make(map[int]bool), order: func(e int) Epoch {
@@ -51,7 +51,7 @@ func newShardReaders(seed uint64, files, epochs int) *shardReaders {
 	return r
 }
 
-// readFile reads a file in the kernel's steps. Two of them may come in the other order.
+// readFile reads a file in the kernel's steps, of which two may be swapped.
 func (r *shardReaders) readFile(t *testing.T, file int) {
 	const step = 512 << 10
 	var offs []int64
@@ -128,12 +128,12 @@ func (r *shardReaders) engine(t *testing.T) {
 
 func (r *shardReaders) dropGone() {
 	for _, p := range r.streams.takeGone() {
-		delete(r.memory, p) // what is under way comes all the same
+		delete(r.memory, p) // pieces in flight still arrive
 	}
 }
 
-// TestStreams: whatever the files, the budget, the order of the kernel's reads, jumps and failures, the memory is bounded, pieces
-// are fetched about once, and most are there before they are read.
+// TestStreams: for any files, budget, order of the kernel's reads, jumps and failures, memory is bounded, pieces are
+// fetched about once, and most are present before they are read.
 func TestStreams(t *testing.T) {
 	for seed := range uint64(200) {
 		r := newShardReaders(seed, 4+int(seed%5), 2)
@@ -163,7 +163,7 @@ func TestStreams(t *testing.T) {
 		r.now = r.now.Add(2 * idleAfter)
 		r.streams.expire(r.now)
 		for range 5 {
-			r.engine(t) // what is under way comes
+			r.engine(t) // pieces in flight arrive
 		}
 		if r.streams.held != 0 || len(r.memory) != 0 {
 			t.Errorf("seed %d: %d bytes and %d pieces are left", seed, r.streams.held, len(r.memory))
@@ -174,7 +174,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestStreamsAtRandom: of a file that is read at random, little is fetched.
+// TestStreamsAtRandom: little of a randomly read file is fetched ahead.
 func TestStreamsAtRandom(t *testing.T) {
 	var s streams
 	s.budget = 64 << 20
@@ -192,8 +192,8 @@ func TestStreamsAtRandom(t *testing.T) {
 	}
 }
 
-// TestLine: the next file of a rank is known in every epoch, for any number of workers, and nothing is expected in
-// another order.
+// TestLine: the next file of a rank is known in every epoch, for any number of workers; in another order none is
+// expected.
 func TestLine(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 9))
@@ -226,7 +226,7 @@ func TestLine(t *testing.T) {
 					right++
 				}
 				delete(expected, f)
-				if pos+1 < workers { // the others begin as well
+				if pos+1 < workers { // the other workers begin as well
 					continue
 				}
 				after := e.At(rank, pos+1-workers)

@@ -11,8 +11,8 @@ import (
 // Order is the order of reads that a plan describes, by file number.
 type Order interface {
 	Files() int
-	Ranks() int  // 0: not known, it is learned from the reads
-	Epochs() int // 0: not known
+	Ranks() int  // 0: unknown, it is learned from the reads
+	Epochs() int // 0: unknown
 	// Epoch returns the order of an epoch for a number of ranks.
 	Epoch(epoch, ranks int) (Epoch, error)
 }
@@ -24,26 +24,26 @@ type Epoch interface {
 	Find(file int) (rank, pos int, ok bool)
 }
 
-// Reasons for the user.
+// Reasons shown to the user.
 const (
 	OtherOrder = "the script reads in another order: is set_epoch called? is the seed 0?"
 	SameOrder  = "every epoch reads the same order: call sampler.set_epoch(epoch) if that is not intended"
 )
 
 const (
-	probeEvery  = 8    // one in so many positions is a probe
+	probeEvery  = 8    // one position in this many is a probe
 	leastAhead  = 32   // positions, if the budget allows
 	mostAhead   = 4096 // positions
 	leastWindow = 16   // positions around a rank's front in which its reads fit
 	mostWindow  = 1024
 	mostLate    = 256 // reads far behind
-	joinReads   = 3   // of a new rank near the others, until it is followed
-	lostScore   = 0.5 // share of reads that fit; below it the place in the plan is lost
+	joinReads   = 3   // reads of a new rank near the others, until it is followed
+	lostScore   = 0.5 // share of reads that fit; below it the tracker gives up its place in the plan
 	scoreWeight = 1. / 16
 	cachedOrder = 7 // epochs whose order is kept
 )
 
-// timeAhead is how long before its read a file is fetched, beyond two fetches.
+// timeAhead is how long before its read a file is fetched, in addition to the time of two fetches.
 const timeAhead = 500 * time.Millisecond
 
 // A file that was not staged yet is tried again after a delay that doubles.
@@ -54,13 +54,13 @@ const (
 
 // Config of a tracker.
 type Config struct {
-	Budget int64                // bytes fetched and not read yet
-	Mean   int64                // bytes of a file
-	Size   func(file int) int64 // bytes; nil: all have the mean
-	// Neighbours returns the wanted files that are best fetched together with a file, by one request of the source. Nil:
-	// there are none.
+	Budget int64                // bytes fetched but not read yet
+	Mean   int64                // mean size of a file in bytes
+	Size   func(file int) int64 // bytes; nil: every file has the mean size
+	// Neighbours returns the wanted files that are best fetched together with a file, by one request to the source. If
+	// it is nil, there are none.
 	Neighbours func(file int, wanted func(file int) bool) []int
-	// Overflows reports whether a file stays in the source; nil if Neighbours is.
+	// Overflows reports whether a file stays in the source; nil if Neighbours is nil.
 	Overflows func(file int) bool
 	Filling   func() bool // files are still being staged; nil: never
 }
@@ -69,8 +69,8 @@ type Config struct {
 type Want struct {
 	File, Rank int
 	Probe      bool // keep it in memory: its read must be seen
-	Beacon     bool // drop its pages as well, so that the read is seen although the kernel has cached the file
-	// Run is the same for files that are fetched by one request.
+	Beacon     bool // also drop its pages, so that the read is seen although the kernel has cached the file
+	// Run is equal for files that are fetched by one request.
 	Run int
 }
 
@@ -86,7 +86,7 @@ const (
 	Failed               // its reader gets the error
 )
 
-// item is a want that is under way or held.
+// item is a want that is in flight or held.
 type item struct {
 	Want
 	at      int // position, in the coordinates of the rank's front
@@ -94,10 +94,10 @@ type item struct {
 	fetched bool
 	stored  bool
 	early   bool      // counted in Tracker.earlier
-	met     bool      // it was read while it was under way
+	met     bool      // it was read while in flight
 	again   time.Time // time of the next attempt; zero: none
 	tries   int
-	// then is the rank and position at which the file is read once more, in the next epoch.
+	// then and next are the want and the position of the file's second read, in the next epoch.
 	then *Want
 	next int
 }
@@ -118,27 +118,27 @@ type Tracker struct {
 	phase   accessplan.Phase
 	reason  string
 	current int  // the epoch that is being read
-	before  int  // the epoch followed before it; -1: none
-	repeat  bool // the next epoch is the same
+	before  int  // the epoch followed before current; -1: none
+	repeat  bool // the next epoch has the same order
 	score   float64
 	active  map[int]*rank
 	joining map[int]joiner // other ranks near the active ones
 
 	search search
-	epochs []knownEpoch // the last ones used, newest last
+	epochs []knownEpoch // recently used epochs, newest last
 
 	items    map[int]*item // by file
-	runs     int           // wants so far, of neighbours together
-	joined   bool          // some were together
-	earlier  int           // wants before their turn under way, without their neighbours
-	held     int64         // bytes of items, also of those under way
+	runs     int           // wants so far; neighbours count once
+	joined   bool          // neighbours were fetched together
+	earlier  int           // wants before their turn in flight, without their neighbours
+	held     int64         // bytes of items, including those in flight
 	released []int
 	took     time.Duration // moving average of a fetch
 	count    counters
 	cache    cacheShare
 }
 
-// joiner is a rank that may be here: its last read, and how many followed each other.
+// joiner is a rank that may be here: its last read, and how many reads followed each other.
 type joiner struct{ at, reads int }
 
 type knownEpoch struct {
@@ -163,7 +163,7 @@ func New(o Order, cfg Config) *Tracker {
 	return t
 }
 
-// epoch is the order of an epoch; nil if the plan does not have it.
+// epoch returns the order of an epoch, or nil if the plan does not have it.
 func (t *Tracker) epoch(n int) Epoch {
 	if n < 0 {
 		return nil
@@ -184,7 +184,7 @@ func (t *Tracker) epoch(n int) Epoch {
 	return e
 }
 
-// next is the number of the epoch after the current one; -1: there is none.
+// next returns the number of the epoch after the current one, or -1 if there is none.
 func (t *Tracker) next() int {
 	switch n := t.order.Epochs(); {
 	case t.current < 0:
@@ -200,7 +200,7 @@ func (t *Tracker) next() int {
 // Observe records a read of the beginning of a file that the kernel had not cached.
 func (t *Tracker) Observe(file int, now time.Time) { t.observe(file, true, now) }
 
-// Opened records an open of a file that the kernel reads by itself. It shows where a rank is, but is no hit and no miss.
+// Opened records an open of a file that the kernel reads itself. It shows a rank's place, but is neither hit nor miss.
 func (t *Tracker) Opened(file int, now time.Time) { t.observe(file, false, now) }
 
 func (t *Tracker) observe(file int, read bool, now time.Time) {
@@ -279,7 +279,7 @@ func (t *Tracker) follow(file int, read bool, now time.Time) {
 
 func (t *Tracker) judge(fit float64) { t.score += scoreWeight * (fit - t.score) }
 
-// join counts a read of a rank that is not active, and reports whether it is now.
+// join counts a read of a rank that is not active, and reports whether the rank has become active.
 func (t *Tracker) join(id, at int, now time.Time) bool {
 	j := t.joining[id]
 	if d := at - j.at; j.reads > 0 && (d < -2*probeEvery || d > 2*probeEvery) {
@@ -294,14 +294,14 @@ func (t *Tracker) join(id, at int, now time.Time) bool {
 	return true
 }
 
-// advanced gives up the files that a rank has passed, ends an epoch that all ranks have read, and drops ranks
-// that fell behind.
+// advanced gives up the files that a rank has passed, ends an epoch that all ranks have read, and drops ranks that fell
+// behind.
 func (t *Tracker) advanced(r *rank) {
 	for _, it := range r.passed() {
 		if it.stored {
 			t.count.hits++ // its read was not seen
 		} else if it.fetched && !it.Beacon {
-			t.count.hits++ // neither: the kernel had cached the file
+			t.count.hits++ // not seen either: the kernel had cached the file
 			t.sample(true)
 		}
 		t.release(it)
@@ -375,14 +375,14 @@ func (t *Tracker) Position(id, epoch, pos int, now time.Time) {
 		r = t.activate(id, pos+lap, now)
 	} else if at := pos + lap; at > r.front {
 		r.advance(at, now)
-	} else if r.front-at > r.length/2 { // the script went back: what is held is for later positions
+	} else if r.front-at > r.length/2 { // the script went back: the held files are for later positions
 		t.deactivate(r)
 		r = t.activate(id, at, now)
 	}
 	t.advanced(r)
 }
 
-// start follows an epoch, without ranks yet.
+// start begins to follow an epoch, without ranks yet.
 func (t *Tracker) start(epoch int) {
 	for _, r := range t.active {
 		t.deactivate(r)
@@ -391,7 +391,7 @@ func (t *Tracker) start(epoch int) {
 	t.current, t.before, t.phase, t.reason, t.score, t.repeat = epoch, -1, accessplan.Following, "", 1, false
 }
 
-// lose gives up the place in the plan.
+// lose gives up the place in the plan and starts a search.
 func (t *Tracker) lose() {
 	before, through := t.current, false
 	for _, r := range t.active {
@@ -399,17 +399,17 @@ func (t *Tracker) lose() {
 		t.deactivate(r)
 	}
 	if !through && t.before >= 0 {
-		before, through = t.before, true // another epoch came than the expected one
+		before, through = t.before, true // another epoch followed than the expected one
 	}
 	clear(t.joining)
 	if t.order.Ranks() == 0 {
-		t.ranks, t.epochs = 0, nil // the number of ranks may have been learned wrong
+		t.ranks, t.epochs = 0, nil // the learned number of ranks may be wrong
 	}
 	t.phase = accessplan.Waiting
 	t.search.begin(before, through)
 }
 
-// State returns the present state.
+// State returns the current state.
 func (t *Tracker) State() accessplan.State {
 	s := accessplan.State{
 		Phase: t.phase, Reason: t.reason, Epoch: max(t.current, 0), Memory: t.held,

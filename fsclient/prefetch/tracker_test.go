@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// shuffled is a plan as torch's: each epoch a permutation of its own, dealt to the ranks.
+// shuffled is a plan like torch's: each epoch has its own permutation, dealt to the ranks.
 type shuffled struct {
 	files, ranks, epochs int
 	seed                 uint64
@@ -45,7 +45,7 @@ func (s shuffled) Epoch(n, ranks int) (Epoch, error) {
 	return e, nil
 }
 
-// epochs caches the last epochs: permutations take most of the time of these tests.
+// epochs caches the last epochs, since permutations take most of the time of these tests.
 var epochs = make(map[[4]int]dealt)
 
 type dealt struct {
@@ -62,30 +62,30 @@ func (d dealt) Find(f int) (rank, pos int, ok bool) {
 // loader is a training script on one node, with the engine and the kernel beside it.
 type loader struct {
 	rand *rand.Rand
-	plan shuffled // of the tracker
-	real shuffled // order in which the script reads
+	plan shuffled // as known to the tracker
+	real shuffled // the script's actual order
 	same bool     // set_epoch is never called
 
 	local   []int       // ranks of this node
 	dies    map[int]int // rank: epoch at whose middle it dies
-	joins   map[int]int // rank: epoch with which it begins
+	joins   map[int]int // rank: its first epoch
 	workers int
 	batch   int
 	epochs  int
-	skip    float64 // share of the files that are read without the daemon
+	skip    float64 // share of the files read without the daemon
 	opens   bool    // opens of these files are seen
 	mixed   bool    // opens of all files are seen, after at most openEvery
 	valid   int     // reads of validation files of the dataset after each epoch
 	exact   bool    // the script reports positions
-	unknown float64 // share of the files whose inode the kernel does not know: they stay in memory
-	waits   bool    // a read waits for its file under way, else it fetches the file itself
+	unknown float64 // share of the files whose inode is unknown to the kernel: they stay in memory
+	waits   bool    // a read waits for its file in flight, else it fetches the file itself
 	cached  bool    // the kernel keeps all pages until they are dropped
-	evicts  int     // from this epoch on it does not; 0: never
+	evicts  int     // first epoch in which it does not; 0: never
 
 	t      *Tracker
 	now    time.Time
-	kernel map[int]bool // stored
-	memory map[int]bool // kept
+	kernel map[int]bool // stored in the page cache
+	memory map[int]bool // kept in memory
 	flying []fetch
 	opened []int // not delivered yet
 	look   time.Time
@@ -128,7 +128,7 @@ func (l *loader) run(t *testing.T, budget int64) {
 	}
 }
 
-// epoch reads an epoch: each rank by its workers, which take turns at random.
+// epoch reads an epoch: each rank through its workers, which take turns at random.
 func (l *loader) epoch(t *testing.T, e int) {
 	number := e
 	if l.same {
@@ -148,7 +148,7 @@ func (l *loader) epoch(t *testing.T, e int) {
 			ws = append(ws, &worker{rank: r, k: k})
 		}
 	}
-	// oldest is the first batch of a rank that is not read yet.
+	// oldest returns the first unread batch of a rank.
 	oldest := func(rank int) int {
 		b := begun[rank]
 		for _, x := range ws {
@@ -189,7 +189,7 @@ func (l *loader) epoch(t *testing.T, e int) {
 	}
 }
 
-// read is a read of the script; epoch -1 is not counted.
+// read is one read by the script; reads with epoch -1 are not counted.
 func (l *loader) read(f, e int) {
 	l.now = l.now.Add(time.Duration(100+l.rand.IntN(400)) * time.Microsecond)
 	if l.mixed {
@@ -220,7 +220,7 @@ func (l *loader) read(f, e int) {
 		}
 	}
 	keeps := l.cached && (l.evicts == 0 || e < l.evicts)
-	if l.kernel[f] { // the daemon does not see it; the page may go later
+	if l.kernel[f] { // the daemon does not see it; the page may be evicted later
 		if !keeps {
 			delete(l.kernel, f)
 		}
@@ -278,7 +278,7 @@ func (l *loader) engine(t *testing.T, e int) {
 	}
 }
 
-// random is a loader of a random shape.
+// random returns a loader with random parameters.
 func random(seed uint64) *loader {
 	r := rand.New(rand.NewPCG(seed, 1))
 	ranks, each := 1+r.IntN(8), 800+r.IntN(2000)
@@ -288,7 +288,7 @@ func random(seed uint64) *loader {
 		skip: float64(r.IntN(3)) * 0.25, unknown: float64(r.IntN(3)) / 2, exact: r.IntN(4) == 0,
 		waits: seed%2 == 0, opens: seed%3 == 0,
 	}
-	l.batch = min(l.batch, each/6/max(l.workers, 1)) // else all of the epoch is read at once
+	l.batch = min(l.batch, each/6/max(l.workers, 1)) // else all of an epoch is read at once
 	l.real = l.plan
 	for k := range ranks {
 		if k == 0 || r.IntN(2) == 0 && len(l.local) < 4 {
@@ -305,7 +305,7 @@ func (l *loader) String() string {
 
 var more = flag.Int("loaders", 6, "random loaders per test")
 
-// TestFollows: whatever the loader, most of its reads are prefetched, from the first epoch on.
+// TestFollows: for any loader, most of its reads are prefetched from the first epoch on.
 func TestFollows(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -325,7 +325,7 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestOpened: ranks whose files the kernel reads by itself are followed by their opens, which are neither hits nor misses.
+// TestOpened: ranks whose files the kernel reads by itself are followed by their opens, neither hits nor misses.
 func TestOpened(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -338,7 +338,7 @@ func TestOpened(t *testing.T) {
 	}
 }
 
-// TestMixed: opens are seen later than the reads that the daemon serves, so that the two orders mix.
+// TestMixed: opens arrive later than the reads that the daemon serves, so that the two orders mix.
 func TestMixed(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -351,7 +351,7 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// atEnd checks that all ranks are followed, and are at most so many positions, and what workers read ahead, from the end.
+// atEnd checks that all ranks are followed to the end, within unseen positions and what workers read ahead.
 func (l *loader) atEnd(t *testing.T, seed uint64, unseen int) {
 	t.Helper()
 	s := l.t.State()
@@ -367,7 +367,7 @@ func (l *loader) atEnd(t *testing.T, seed uint64, unseen int) {
 	}
 }
 
-// TestCached: ranks whose files the kernel keeps are followed through every epoch, and little is fetched for them.
+// TestCached: ranks whose files are in the kernel's cache are followed through every epoch, with few fetches.
 func TestCached(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -382,7 +382,7 @@ func TestCached(t *testing.T) {
 				t.Errorf("seed %d: position of rank %d: %d of %d: %v", seed, r.Rank, r.Position, l.plan.files/l.plan.ranks, l)
 			}
 		}
-		// Other ranks read other files of each epoch: what is read here is cached a few epochs later.
+		// Ranks on other nodes read other files of each epoch: what is read here is cached a few epochs later.
 		if len(l.local) == l.plan.ranks && l.wants[last] > l.reads[last]/8 {
 			t.Errorf("seed %d: %d files that the kernel had were fetched again: %v", seed, l.wants[last], l)
 		}
@@ -392,7 +392,7 @@ func TestCached(t *testing.T) {
 	}
 }
 
-// TestEvicted: when the kernel drops what it had cached, files are fetched ahead again.
+// TestEvicted: when the kernel evicts cached files, they are fetched ahead again.
 func TestEvicted(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -404,7 +404,7 @@ func TestEvicted(t *testing.T) {
 	}
 }
 
-// TestSameOrder: a script that never calls set_epoch is detected, reported, and followed.
+// TestSameOrder: a script that never calls set_epoch is detected, reported and followed.
 func TestSameOrder(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -417,7 +417,7 @@ func TestSameOrder(t *testing.T) {
 	}
 }
 
-// TestWrongSeed: a plan with the wrong seed is soon stale, and then fetches nothing.
+// TestWrongSeed: a plan with the wrong seed soon becomes stale, and then fetches nothing.
 func TestWrongSeed(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -460,7 +460,7 @@ func TestUnknownRanks(t *testing.T) {
 	}
 }
 
-// TestRanksComeAndGo: a rank dies, and another one begins later.
+// TestRanksComeAndGo: a rank dies, and another one starts later.
 func TestRanksComeAndGo(t *testing.T) {
 	for seed := range uint64(*more) {
 		l := random(seed)
@@ -499,8 +499,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestMet: a read that meets its file under way is a hit if it waited, else a miss; nothing is held
-// for it afterwards.
+// TestMet: a read of a file in flight is a hit if it waited, else a miss; no memory is held for it afterwards.
 func TestMet(t *testing.T) {
 	for _, c := range []struct {
 		res          Result
@@ -524,7 +523,7 @@ func TestMet(t *testing.T) {
 	}
 }
 
-// TestLost: files whose pages are lost before they are read are wanted again, those that were read or are in memory are not.
+// TestLost: files whose pages are lost before they are read are fetched again, unless they were read or are in memory.
 func TestLost(t *testing.T) {
 	const ahead = 64
 	now := time.Unix(1000, 0)
@@ -576,8 +575,8 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// TestNeighboursTogether: a file is wanted together with those beside it in the source that its rank reads soon. Each is
-// wanted once, the budget holds, and files that are read next come first.
+// TestNeighboursTogether: a file is fetched together with those adjacent in the source that its rank reads soon. Each
+// is fetched once, the budget holds, and files that are read next are first.
 func TestNeighboursTogether(t *testing.T) {
 	const group, files = 8, 4096
 	for _, budget := range []int{files, files / 8, 64} {
@@ -641,7 +640,7 @@ func TestBurst(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for pos := range e.Len(1) + 1 { // no time passes: the rank is read the least ahead
+			for pos := range e.Len(1) + 1 { // no time passes: the rank is read ahead the least
 				tr.Position(1, number, pos, now)
 				for _, w := range tr.Next(4*files, now) {
 					tr.Fetched(w, Stored, fileSize, 0, now)
@@ -653,7 +652,7 @@ func TestBurst(t *testing.T) {
 			}
 			next, err := plan.Epoch(number+1, files)
 			if err != nil {
-				if len(held) > probeEvery { // the last ones that were read
+				if len(held) > probeEvery { // the most recently read ones
 					t.Errorf("%s: %d files are held after the last epoch", plan.Kind, len(held))
 				}
 				continue
@@ -670,7 +669,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestBudgetOfLargeFiles: wants do not go over the budget, whatever the sizes of the files.
+// TestBudgetOfLargeFiles: wants stay within the budget, whatever the sizes of the files.
 func TestBudgetOfLargeFiles(t *testing.T) {
 	const budget, small, large = 64 << 20, 100 << 10, 8 << 20
 	size := func(file int) int64 {
@@ -701,7 +700,7 @@ func TestBudgetOfLargeFiles(t *testing.T) {
 	}
 }
 
-// TestPositionGoesBack: a rank that begins the epoch again gets its next files, although the budget was spent on later ones.
+// TestPositionGoesBack: a rank that restarts an epoch gets its next files, although the budget was spent on later ones.
 func TestPositionGoesBack(t *testing.T) {
 	plan := shuffled{files: 4096, ranks: 1, epochs: 1, known: true}
 	tr := New(plan, Config{Budget: leastAhead * fileSize, Mean: fileSize})
@@ -725,7 +724,7 @@ func TestPositionGoesBack(t *testing.T) {
 	}
 }
 
-// TestReadsGoBack: a script that begins again, or resumes from a checkpoint not far behind, is followed after some hundred reads.
+// TestReadsGoBack: a script that restarts, or resumes from a recent checkpoint, is followed after some hundred reads.
 func TestReadsGoBack(t *testing.T) {
 	plan := shuffled{files: 40_000, ranks: 2, seed: 1, known: true}
 	e, err := plan.Epoch(0, 2)
@@ -744,8 +743,8 @@ func TestReadsGoBack(t *testing.T) {
 	}
 }
 
-// TestPutOff: files that stay in the source are not fetched ahead while others are staged. Those of the next epoch that were passed
-// over are fetched afterwards.
+// TestPutOff: files that stay in the source are not fetched ahead while others are staged. Files of the next epoch that
+// were skipped are fetched afterwards.
 func TestPutOff(t *testing.T) {
 	const files = 2000
 	plan := shuffled{files: files, ranks: 1, seed: 2, known: true}
@@ -783,8 +782,8 @@ func TestPutOff(t *testing.T) {
 	}
 }
 
-// TestStraggler: a rank has dealt out an epoch while a worker still reads its last files. One of them that comes early in the next
-// epoch, too, does not move the rank there.
+// TestStraggler: a rank has dealt out an epoch while a worker still reads its last files. If one of them is also early
+// in the next epoch, its read does not move the rank there.
 func TestStraggler(t *testing.T) {
 	for seed := range uint64(20) {
 		plan := shuffled{files: 2000, ranks: 1, seed: seed, known: true}
@@ -811,7 +810,7 @@ func TestStraggler(t *testing.T) {
 	}
 }
 
-// order is the order of an epoch of the only rank.
+// order returns the order of an epoch, for a single rank.
 func (s shuffled) order(t *testing.T, epoch int) (all []int) {
 	e, err := s.Epoch(epoch, 1)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// Next returns up to n files to fetch now, nearest first, and after each its neighbours in the source.
+// Next returns up to n files to fetch now, nearest first, each followed by its neighbours in the source.
 func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
 	if t.phase != accessplan.Following {
 		return nil
@@ -34,12 +34,12 @@ func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
 	return ws
 }
 
-// neighboursShare is the part of the budget that may be held when neighbours are fetched. The rest is for what ranks read
-// next.
+// neighboursShare is the part of the budget up to which neighbours are fetched. The rest is for the files that ranks
+// read next.
 const neighboursShare = 0.75
 
-// neighbours makes items of the files beside one in the source that ranks here read later. A file waits for its read
-// about half as long as the last one, so that many positions ahead there is room for.
+// neighbours makes items of the files next to one in the source that ranks here read later. On average a file waits for
+// its read about half as long as the last one, so there is room for far positions ahead.
 func (t *Tracker) neighbours(of *item, lap bool) (ws []Want) {
 	if t.cfg.Neighbours == nil {
 		return nil
@@ -76,7 +76,7 @@ func (t *Tracker) neighbours(of *item, lap bool) (ws []Want) {
 	return ws
 }
 
-// want makes an item of the file at a position; nil if the file should not be fetched now.
+// want makes an item of the file at a position; it returns nil if the file should not be fetched now.
 func (t *Tracker) want(r *rank, at int) *item {
 	f := t.fileAt(r, at)
 	if f < 0 || r.seen(at) || at < r.front-r.window {
@@ -89,7 +89,7 @@ func (t *Tracker) want(r *rank, at int) *item {
 		}
 		return nil
 	}
-	beacon := at >= r.beacon && at < r.next && !t.unread(f, at, r) // none before its turn
+	beacon := at >= r.beacon && at < r.next && !t.unread(f, at, r) // a file before its turn is no beacon
 	if t.cache.resident && !beacon {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (t *Tracker) want(r *rank, at int) *item {
 	w := Want{File: f, Rank: r.id, Probe: beacon || at%probeEvery == 0, Beacon: beacon, Run: t.runs}
 	if it := t.items[f]; it != nil {
 		if it.Rank != r.id || it.at < at {
-			it.then, it.next = &w, at // its page may be gone by then
+			it.then, it.next = &w, at // its pages may be dropped by then
 		}
 		return nil
 	}
@@ -111,7 +111,7 @@ func (t *Tracker) want(r *rank, at int) *item {
 	return it
 }
 
-// again returns wants that were not staged at the last attempt and are due.
+// again returns wants that were not staged at the last attempt and whose next attempt is due.
 func (t *Tracker) again(n int, now time.Time) (ws []Want) {
 	for _, r := range t.active {
 		for _, it := range r.items {
@@ -124,7 +124,7 @@ func (t *Tracker) again(n int, now time.Time) (ws []Want) {
 	return ws
 }
 
-// nearest is the rank whose next want is closest to its front; nil if none wants any.
+// nearest returns the rank whose next want is closest to its front, or nil if no rank wants a file.
 func (t *Tracker) nearest() *rank {
 	var best *rank
 	for _, r := range t.active {
@@ -147,7 +147,7 @@ func (t *Tracker) nearest() *rank {
 	return best
 }
 
-// distance is how many positions ahead of a rank files are fetched.
+// distance returns how many positions ahead of a rank files are fetched.
 func (t *Tracker) distance(r *rank) int {
 	d := int(r.pace * (2*t.took + timeAhead).Seconds())
 	if t.joined { // the rest of the budget is for neighbours
@@ -156,7 +156,7 @@ func (t *Tracker) distance(r *rank) int {
 	return min(max(d, leastAhead, 2*t.spacing(r)), mostAhead, max(r.length/2, 1))
 }
 
-// fileAt is the file at a position of a rank; -1: none.
+// fileAt returns the file at a position of a rank, or -1 if there is none.
 func (t *Tracker) fileAt(r *rank, at int) int {
 	n := t.current
 	if at >= r.length {
@@ -168,8 +168,8 @@ func (t *Tracker) fileAt(r *rank, at int) int {
 	return -1
 }
 
-// fits reports whether the budget has room for the next file of a rank, and makes room if it can. A file that is larger
-// than the whole budget has room if nothing else is held.
+// fits reports whether the budget has room for the next file of a rank, and makes room if it can. A file larger than
+// the whole budget fits if no other file is held.
 func (t *Tracker) fits(r *rank) bool {
 	n := t.cfg.Mean
 	if f := t.fileAt(r, r.first()); f >= 0 {
@@ -195,7 +195,7 @@ func (t *Tracker) relieve() {
 	}
 }
 
-// Fetched takes the result of a want. It reports whether the file is still wanted.
+// Fetched processes the result of a want. It reports whether the file is still wanted.
 func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, now time.Time) bool {
 	if took > 0 {
 		t.took += (took - t.took) / 8
@@ -219,7 +219,7 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 		return true
 	case Failed:
 		if r := t.active[it.Rank]; r != nil && it.Beacon {
-			r.beacon = min(r.beacon, it.at) // another file is the beacon
+			r.beacon = min(r.beacon, it.at) // another file becomes the beacon
 		}
 		t.release(it)
 		return false
@@ -235,8 +235,8 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 	return true
 }
 
-// overtaken reports whether a want that was not asked for yet is not needed any more, since its file was read. It gives up
-// the want.
+// overtaken reports whether a want that was not requested yet is no longer needed, because its file was read. It then
+// gives up the want.
 func (t *Tracker) overtaken(w Want, now time.Time) bool {
 	if it := t.items[w.File]; it != nil && !it.met {
 		return false
@@ -245,8 +245,8 @@ func (t *Tracker) overtaken(w Want, now time.Time) bool {
 	return true
 }
 
-// consume records that a file was read; true if it was prefetched and still held, or is under way. Fetched
-// decides whether the latter is a hit.
+// consume records that a file was read; it returns true if the file was prefetched and is still held, or is in flight.
+// For a file in flight, Fetched decides whether the read is a hit.
 func (t *Tracker) consume(file int) bool {
 	it := t.items[file]
 	if it == nil {
@@ -256,7 +256,7 @@ func (t *Tracker) consume(file int) bool {
 		it.met = true
 		return true
 	}
-	hit := it.fetched && !it.stored // a stored file that is read was dropped by the kernel
+	hit := it.fetched && !it.stored // a read of a stored file means that the kernel dropped it
 	if hit {
 		t.count.hits++
 	}
@@ -264,7 +264,7 @@ func (t *Tracker) consume(file int) bool {
 	return hit
 }
 
-// release gives up an item. One that is under way is released when it has been fetched.
+// release gives up an item. The bytes of an item in flight are discarded when they arrive.
 func (t *Tracker) release(it *item) {
 	if t.items[it.File] != it {
 		return
@@ -286,7 +286,7 @@ func (t *Tracker) release(it *item) {
 	}
 }
 
-// Lost notes that the kernel has lost all pages: files that were stored and not read yet are fetched again.
+// Lost records that the kernel has lost all pages: files that were stored and not read yet are fetched again.
 func (t *Tracker) Lost() {
 	for _, r := range t.active {
 		for _, it := range slices.Clone(r.items) {
@@ -298,7 +298,7 @@ func (t *Tracker) Lost() {
 	}
 }
 
-// Released returns the files kept in memory that are not wanted any more, since the last call.
+// Released returns the files kept in memory that have become unwanted since the last call.
 func (t *Tracker) Released() []int {
 	r := t.released
 	t.released = nil

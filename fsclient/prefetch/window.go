@@ -3,22 +3,22 @@ package prefetch
 import "time"
 
 const (
-	lag         = 50 * time.Millisecond // what a demand read may wait behind prefetch in the network
-	leastFlying = 128 << 10             // bytes under way
+	lag         = 50 * time.Millisecond // the longest wait of a demand read behind prefetch in the network
+	leastFlying = 128 << 10             // bytes in flight
 	mostFlying  = 4 << 20
 )
 
-// window bounds the bytes under way from other nodes to what the network brings within lag. More
-// would fetch nothing sooner, and demand reads would queue behind it.
+// window bounds the bytes in flight from other nodes to the bytes that the network delivers within lag. More would
+// fetch nothing sooner, and demand reads would queue behind it.
 type window struct {
 	flying int64
-	rate   float64 // bytes per second that arrive while any are under way, moving average; 0 is not known
-	came   int64   // bytes since then:
+	rate   float64 // bytes per second that arrive while any are in flight, moving average; 0: unknown
+	came   int64   // bytes that arrived since then:
 	since  time.Time
 }
 
-// room is how many more files of n bytes to fetch now. It is none until half of the window is free, so
-// that batches are large.
+// room returns how many more files of n bytes to fetch now. It is 0 until half of the window is free, so that batches
+// are large.
 func (w *window) room(n int64) int64 {
 	size := int64(batchBytes)
 	if w.rate > 0 {
@@ -30,7 +30,7 @@ func (w *window) room(n int64) int64 {
 	return max((size-w.flying)/n, 1)
 }
 
-// begin notes that n bytes were asked for.
+// begin records a request for n bytes.
 func (w *window) begin(n int64, now time.Time) {
 	if w.flying == 0 {
 		w.came, w.since = 0, now
@@ -38,7 +38,7 @@ func (w *window) begin(n int64, now time.Time) {
 	w.flying += n
 }
 
-// end notes that came of n bytes have arrived, and that the others do not come.
+// end records that of n requested bytes came have arrived, and that the others will not.
 func (w *window) end(n, came int64, now time.Time) {
 	w.flying -= n
 	w.came += came

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// pipe is a network that brings bytes in their order.
+// pipe is a network that delivers bytes in order.
 type pipe struct {
 	w       window
 	rate    int64 // bytes per second
 	latency time.Duration
 	now     time.Time
-	free    time.Time // when it has brought all
+	free    time.Time // when it has delivered all bytes
 	queue   []parcel
-	queued  time.Duration // the longest that bytes were under way
+	queued  time.Duration // the longest time that bytes were in flight
 }
 
 type parcel struct {
@@ -21,7 +21,7 @@ type parcel struct {
 	done time.Time
 }
 
-// fetch has the window filled for so long. A file has n bytes, and a batch has files.
+// fetch keeps the window filled for long. A file has n bytes, and a batch at most files of them.
 func (p *pipe) fetch(n int64, files int, long time.Duration) (bytes int64) {
 	for end := p.now.Add(long); p.now.Before(end); {
 		for wants := p.w.room(n); wants > 0; {
@@ -44,8 +44,8 @@ func (p *pipe) fetch(n int64, files int, long time.Duration) (bytes int64) {
 	return bytes
 }
 
-// TestWindow: whatever the network, most of its bandwidth is used, and what is under way is there
-// within a few lags: at once, and soon after the bandwidth has changed.
+// TestWindow: on any network, most of the bandwidth is used, and bytes in flight arrive within a few lags, from the
+// start and soon after the bandwidth changes.
 func TestWindow(t *testing.T) {
 	for _, rate := range []int64{5e6, 12.5e6, 125e6, 1250e6, 12500e6} {
 		for _, latency := range []time.Duration{20 * time.Microsecond, 500 * time.Microsecond, 5 * time.Millisecond} {
@@ -56,7 +56,7 @@ func TestWindow(t *testing.T) {
 					p.fetch(n, 5, time.Second)
 					p.queued = 0
 					bytes := p.fetch(n, 5, time.Second)
-					reach := min(float64(p.rate), mostFlying/2/latency.Seconds()) // as much as may be under way
+					reach := min(float64(p.rate), mostFlying/2/latency.Seconds()) // the limit on bytes in flight
 					if float64(bytes) < 0.7*reach {
 						t.Errorf("%d B/s, %v, files of %d bytes: %d bytes in a second", p.rate, latency, n, bytes)
 					}
@@ -69,7 +69,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestWindowLoss: what fails leaves the window, which opens again afterwards.
+// TestWindowLoss: failed requests leave the window, which opens again afterwards.
 func TestWindowLoss(t *testing.T) {
 	p := &pipe{rate: 125e6, latency: time.Millisecond, now: time.Unix(1e9, 0)}
 	p.fetch(100<<10, 5, time.Second)

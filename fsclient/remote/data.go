@@ -23,20 +23,20 @@ var (
 	_ datapath.PresentReader = (*Data)(nil)
 )
 
-// NewData is the data of the node that c calls.
+// NewData returns the data of the node that c calls.
 func NewData(c rpc.Caller) *Data { return &Data{c: c} }
 
-// ReadAt is datapath.Reader.
+// ReadAt implements datapath.Reader.
 func (d *Data) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
 	return d.readAt(ctx, wire.OpRead, ino, p, off)
 }
 
-// ReadSummed is datapath.SummedReader.
+// ReadSummed implements datapath.SummedReader.
 func (d *Data) ReadSummed(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
 	return d.readAt(ctx, wire.OpReadSummed, ino, p, off)
 }
 
-// ReadIfPresent is datapath.PresentReader.
+// ReadIfPresent implements datapath.PresentReader.
 func (d *Data) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
 	return d.readAt(ctx, wire.OpReadIfPresent, ino, p, off)
 }
@@ -66,7 +66,7 @@ func (d *Data) readAt(ctx context.Context, op wire.Op, ino metadata.Ino, p []byt
 	return n, nil
 }
 
-// ReadPipe is datapath.Piper.
+// ReadPipe implements datapath.Piper.
 func (d *Data) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
 	if len(p) > wire.MaxData {
 		return d.ReadAt(ctx, ino, p, off)
@@ -78,8 +78,8 @@ func (d *Data) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe
 	return call.N, nil
 }
 
-// WriteAt is datapath.Writer. If it fails, any part of p may have been written.
-// The peer checks the checksum of staged data; after a mismatch it is sent again.
+// WriteAt implements datapath.Writer. If it fails, any part of p may have been written. The peer verifies the checksum
+// of staged data; after a mismatch the data is sent again.
 func (d *Data) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
 	for n := 0; n < len(p); n += wire.MaxData {
 		part := p[n:min(len(p), n+wire.MaxData)]
@@ -103,25 +103,25 @@ func (d *Data) write(ctx context.Context, q wire.WriteReq, p []byte) error {
 	return err
 }
 
-// summedTries is how often bytes are sent whose checksum does not match.
+// summedTries bounds how often bytes are sent whose checksum does not match.
 const summedTries = 3
 
-// Sync is datapath.Writer.
+// Sync implements datapath.Writer.
 func (d *Data) Sync(ctx context.Context, ino metadata.Ino) error {
 	return do(ctx, d.c, wire.OpSync, &wire.InoReq{Ino: ino}, nil)
 }
 
-// Truncate is datapath.Remover.
+// Truncate implements datapath.Remover.
 func (d *Data) Truncate(ctx context.Context, ino metadata.Ino, size int64) error {
 	return do(ctx, d.c, wire.OpTruncate, &wire.TruncateReq{Ino: ino, Size: size}, nil)
 }
 
-// Remove is datapath.Remover.
+// Remove implements datapath.Remover.
 func (d *Data) Remove(ctx context.Context, ino metadata.Ino) error {
 	return do(ctx, d.c, wire.OpRemoveObject, &wire.InoReq{Ino: ino}, nil)
 }
 
-// Space is datapath.Meter.
+// Space implements datapath.Meter.
 func (d *Data) Space(ctx context.Context) (datapath.Space, error) {
 	var r wire.SpaceResp
 	err := do(ctx, d.c, wire.OpSpace, nil, &r)

@@ -10,28 +10,28 @@ import (
 
 var _ metadata.Leaser = (*Store)(nil)
 
-// LookupLease is metadata.Leaser. The home knows from the connection which node asks.
+// LookupLease implements metadata.Leaser. The home knows the calling node from the connection.
 func (s *Store) LookupLease(ctx context.Context, dir metadata.Ino, name string, _ metadata.NodeID) (metadata.Entry, metadata.Lease, error) {
 	var r wire.LeasedEntryResp
 	err := do(ctx, s.c, wire.OpLookupLease, &wire.DirName{Dir: dir, Name: name}, &r)
 	return r.Entry, r.Lease, err
 }
 
-// GetattrLease is metadata.Leaser.
+// GetattrLease implements metadata.Leaser.
 func (s *Store) GetattrLease(ctx context.Context, ino metadata.Ino, _ metadata.NodeID) (metadata.Attr, metadata.Lease, error) {
 	var r wire.LeasedAttrResp
 	err := do(ctx, s.c, wire.OpGetattrLease, &wire.InoReq{Ino: ino}, &r)
 	return r.Attr, r.Lease, err
 }
 
-// RenewLease is metadata.Leaser.
+// RenewLease implements metadata.Leaser.
 func (s *Store) RenewLease(ctx context.Context, session uint64, _ metadata.NodeID) (time.Duration, error) {
 	var r wire.RenewLeaseResp
 	err := do(ctx, s.c, wire.OpRenewLease, &wire.RenewLeaseReq{Session: session}, &r)
 	return r.Term, err
 }
 
-// ReadDirLease is metadata.Leaser.
+// ReadDirLease implements metadata.Leaser.
 func (s *Store) ReadDirLease(ctx context.Context, dir metadata.Ino, after string, limit int, _ metadata.NodeID) (metadata.LeasedListing, error) {
 	var r wire.LeasedListingResp
 	err := do(ctx, s.c, wire.OpReadDirLease, &wire.ReadDirReq{Dir: dir, After: after, Limit: uint32(limit)}, &r)

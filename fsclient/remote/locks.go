@@ -9,14 +9,14 @@ import (
 
 var _ metadata.Locks = (*Store)(nil)
 
-// Lock is metadata.Locks.
+// Lock implements metadata.Locks.
 func (s *Store) Lock(ctx context.Context, by metadata.Holder, q metadata.LockReq) (metadata.LockAnswer, error) {
 	var r wire.LockResp
 	err := do(ctx, s.c, wire.OpLock, &wire.LockReq{Run: by.Run, Req: q}, &r)
 	return r.Answer, err
 }
 
-// TestLock is metadata.Locks.
+// TestLock implements metadata.Locks.
 func (s *Store) TestLock(ctx context.Context, by metadata.Holder, ino metadata.Ino, l metadata.Lock) (metadata.NodeID, metadata.Lock, error) {
 	var r wire.HeldLockResp
 	err := do(ctx, s.c, wire.OpTestLock, &wire.LockReq{Run: by.Run, Req: metadata.LockReq{Ino: ino, Lock: l}}, &r)

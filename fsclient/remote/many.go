@@ -12,7 +12,7 @@ import (
 
 var _ datapath.ManyReader = (*Data)(nil)
 
-// ReadMany is datapath.ManyReader.
+// ReadMany implements datapath.ManyReader.
 func (d *Data) ReadMany(ctx context.Context, rs []datapath.RangeRead, buf []byte, verified bool) error {
 	q := wire.ReadManyReq{Summed: verified, Files: make([]wire.ReadReq, len(rs))}
 	for i := range rs {

@@ -28,8 +28,7 @@ func (p *manyPeer) Do(_ context.Context, c *rpc.Call) error {
 	return wire.Parse(wire.Append(nil, &p.reply), c.Reply)
 }
 
-// TestReadMany: each file has its own bytes or its own error; a peer that lies about lengths is
-// not believed at all.
+// TestReadMany: each file has its own bytes or its own error; a reply with wrong lengths is rejected as a whole.
 func TestReadMany(t *testing.T) {
 	read := func(p *manyPeer, verified bool) ([]datapath.RangeRead, error) {
 		rs := []datapath.RangeRead{{Len: 3}, {Len: 4}, {Len: 2}}

@@ -12,21 +12,21 @@ var (
 	_ metadata.AheadOpener = (*Store)(nil)
 )
 
-// Open is metadata.Opens. The peer knows by the connection which node asks.
+// Open implements metadata.Opens. The peer knows the calling node from the connection.
 func (s *Store) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, o metadata.Opening) (metadata.Holding, error) {
 	var r wire.OpenResp
 	err := do(ctx, s.c, wire.OpOpen, &wire.OpenReq{Run: by.Run, Ino: ino, Opening: o}, &r)
 	return r.Holding, err
 }
 
-// OpenAhead is metadata.AheadOpener.
+// OpenAhead implements metadata.AheadOpener.
 func (s *Store) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) ([]metadata.Attr, metadata.Run, error) {
 	var r wire.OpenAheadResp
 	err := do(ctx, s.c, wire.OpOpenAhead, &wire.OpenAheadReq{Run: by.Run, Files: files}, &r)
 	return r.Attrs, r.Run, err
 }
 
-// CreateOpen is metadata.Opens.
+// CreateOpen implements metadata.Opens.
 func (s *Store) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.Opening, dir metadata.Ino, name string, n metadata.New) (metadata.Holding, error) {
 	var r wire.OpenResp
 	q := wire.CreateOpenReq{Run: by.Run, Opening: o, CreateReq: wire.CreateReq{Dir: dir, Name: name, New: n}}
@@ -34,7 +34,7 @@ func (s *Store) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.O
 	return r.Holding, err
 }
 
-// Closed is metadata.Opens. Many files are several calls.
+// Closed implements metadata.Opens. Many files take several calls.
 func (s *Store) Closed(ctx context.Context, by metadata.Holder, files []metadata.Opened) error {
 	for len(files) > 0 {
 		n := min(len(files), wire.MaxOpened)
@@ -46,7 +46,7 @@ func (s *Store) Closed(ctx context.Context, by metadata.Holder, files []metadata
 	return nil
 }
 
-// Append is metadata.Opens.
+// Append implements metadata.Opens.
 func (s *Store) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
 	var r wire.PlaceResp
 	err := do(ctx, s.c, wire.OpAppend, &wire.AppendReq{Run: by.Run, Req: q}, &r)

@@ -13,7 +13,7 @@ import (
 
 var _ datapath.PiecePutter = (*Data)(nil)
 
-// PutPieces is datapath.PiecePutter. Pieces whose checksum does not match are sent again.
+// PutPieces implements datapath.PiecePutter. Pieces whose checksum does not match are sent again.
 func (d *Data) PutPieces(ctx context.Context, ps []datapath.PiecePut) ([]error, error) {
 	errs, err := d.putPieces(ctx, ps)
 	for try := 1; try < summedTries && err == nil; try++ {

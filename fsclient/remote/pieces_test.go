@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// piecePeer keeps pieces. It sees those of spoiled as corrupt, some times.
+// piecePeer stores pieces. It reports the pieces in spoiled as corrupt, a given number of times.
 type piecePeer struct {
 	t       *testing.T
 	spoiled map[metadata.Ino]int

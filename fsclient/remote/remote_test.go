@@ -34,7 +34,7 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	var err error
 	parse := func(q wire.Message) {
 		if perr := wire.Parse(wire.Append(nil, c.Body), q); perr != nil {
-			panic(perr) // the stub has made it
+			panic(perr) // the stub has encoded it
 		}
 	}
 	attr := func(a metadata.Attr, aerr error) {
@@ -199,7 +199,7 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	return err
 }
 
-// client is the stub, and removes orphans at the home itself.
+// client is the stub; it also removes orphans at the home.
 type client struct {
 	*remote.Store
 	home *clienttest.Home
@@ -222,7 +222,7 @@ func TestParticipant(t *testing.T) {
 	metadatatest.RunParticipant(t, func(t *testing.T) metadatatest.Participant { return openMeta(t, 0) })
 }
 
-// TestPeer: calls between homes have their answers.
+// TestPeer: calls between homes are answered.
 func TestPeer(t *testing.T) {
 	s := openMeta(t, 0)
 	ctx := context.Background()
@@ -275,7 +275,7 @@ func TestData(t *testing.T) {
 	})
 }
 
-// TestLongDirectory: a listing that is longer than a frame takes several calls.
+// TestLongDirectory: a listing larger than a frame takes several calls.
 func TestLongDirectory(t *testing.T) {
 	s := openMeta(t, 0)
 	ctx := context.Background()
@@ -293,7 +293,7 @@ func TestLongDirectory(t *testing.T) {
 	}
 }
 
-// badPeer answers without an error, with an invalid body.
+// badPeer answers without an error, but with an invalid body.
 type badPeer struct{}
 
 func (badPeer) Do(_ context.Context, c *rpc.Call) error {

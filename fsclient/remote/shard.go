@@ -9,12 +9,12 @@ import (
 
 var _ metadata.Shards = (*Store)(nil)
 
-// CreateShard is metadata.Sections.
+// CreateShard implements metadata.Sections.
 func (s *Store) CreateShard(ctx context.Context, n metadata.NewShard) error {
 	return do(ctx, s.c, wire.OpShardCreate, &wire.ShardCreateReq{NewShard: n}, nil)
 }
 
-// FillShard is metadata.Sections. One call takes at most wire.MaxEntries.
+// FillShard implements metadata.Sections. One call takes at most wire.MaxEntries.
 func (s *Store) FillShard(ctx context.Context, sec metadata.Shard, es []metadata.Entry) error {
 	for len(es) > 0 {
 		n := min(len(es), wire.MaxEntries)
@@ -26,19 +26,19 @@ func (s *Store) FillShard(ctx context.Context, sec metadata.Shard, es []metadata
 	return nil
 }
 
-// ChangeShard is metadata.Sections.
+// ChangeShard implements metadata.Sections.
 func (s *Store) ChangeShard(ctx context.Context, c metadata.ShardChange) error {
 	return do(ctx, s.c, wire.OpShardChange, &wire.ShardChangeReq{ShardChange: c}, nil)
 }
 
-// ReportShard is metadata.Sections. The peer knows the caller: by is not sent.
+// ReportShard implements metadata.Sections. The peer knows the caller: by is not sent.
 func (s *Store) ReportShard(ctx context.Context, _ metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
 	var a wire.ShardReportResp
 	err := do(ctx, s.c, wire.OpShardReport, &wire.ShardReportReq{ShardReport: r}, &a)
 	return a.ShardAnswer, err
 }
 
-// ReadShard is metadata.Sections. One call returns at most wire.MaxEntries.
+// ReadShard implements metadata.Sections. One call returns at most wire.MaxEntries.
 func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
 	return pages(after, limit, entryName, func(after string, limit uint32) ([]metadata.Entry, error) {
 		var r wire.EntriesResp
@@ -48,7 +48,7 @@ func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.
 	})
 }
 
-// pages makes one listing of several calls, if limit is more than one returns.
+// pages combines several calls into one listing, if limit exceeds the entries that one call returns.
 func pages[E any](after string, limit int, name func(*E) string, read func(after string, limit uint32) ([]E, error)) ([]E, error) {
 	var all []E
 	for len(all) < limit || limit <= 0 {

@@ -11,7 +11,7 @@ import (
 
 var _ metadata.TxPeer = (*Store)(nil)
 
-// Prepare is metadata.Participant.
+// Prepare implements metadata.Participant.
 func (s *Store) Prepare(ctx context.Context, tx metadata.TxID, edits []metadata.Edit) (metadata.Vote, error) {
 	if len(edits) > metadata.MaxEdits {
 		return metadata.Vote{}, fmt.Errorf("%d edits: %w", len(edits), syscall.EINVAL)
@@ -21,34 +21,34 @@ func (s *Store) Prepare(ctx context.Context, tx metadata.TxID, edits []metadata.
 	return r.Vote, err
 }
 
-// Commit is metadata.Participant.
+// Commit implements metadata.Participant.
 func (s *Store) Commit(ctx context.Context, tx metadata.TxID) error {
 	return do(ctx, s.c, wire.OpCommit, &wire.TxReq{Tx: tx}, nil)
 }
 
-// Abort is metadata.Participant.
+// Abort implements metadata.Participant.
 func (s *Store) Abort(ctx context.Context, tx metadata.TxID) error {
 	return do(ctx, s.c, wire.OpAbort, &wire.TxReq{Tx: tx}, nil)
 }
 
-// Outcome is metadata.TxPeer.
+// Outcome implements metadata.TxPeer.
 func (s *Store) Outcome(ctx context.Context, tx metadata.TxID) (metadata.Outcome, error) {
 	var r wire.OutcomeResp
 	err := do(ctx, s.c, wire.OpOutcome, &wire.TxReq{Tx: tx}, &r)
 	return r.Outcome, err
 }
 
-// LockRename is metadata.TxPeer.
+// LockRename implements metadata.TxPeer.
 func (s *Store) LockRename(ctx context.Context, tx metadata.TxID) error {
 	return do(ctx, s.c, wire.OpRenameLock, &wire.RenameLockReq{Tx: tx}, nil)
 }
 
-// UnlockRename is metadata.TxPeer.
+// UnlockRename implements metadata.TxPeer.
 func (s *Store) UnlockRename(ctx context.Context, tx metadata.TxID) error {
 	return do(ctx, s.c, wire.OpRenameLock, &wire.RenameLockReq{Tx: tx, Unlock: true}, nil)
 }
 
-// Ancestor is metadata.TxPeer.
+// Ancestor implements metadata.TxPeer.
 func (s *Store) Ancestor(ctx context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
 	var r wire.InoReq
 	err := do(ctx, s.c, wire.OpAncestor, &wire.AncestorReq{From: from, Stop: stop}, &r)

@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	moveWait      = 15 * time.Second      // for a directory whose entries move
-	firstPause    = time.Millisecond      // before a retry; each is twice the last
+	moveWait      = 15 * time.Second      // for a directory whose entries are moving
+	firstPause    = time.Millisecond      // before a retry; doubled for each further retry
 	longestPause  = 32 * time.Millisecond // but not longer
 	freeRedirects = 4                     // followed without a pause
 )
 
-// Split is the epoch in which a directory was split into shards; 0 if it is not, as
-// far as is known here.
+// Split returns the epoch in which a directory was split into shards; 0 if it is not split, as far as this node knows.
 func (r *Router) Split(dir metadata.Ino) metadata.Epoch { return r.shards.Epoch(dir) }
 
-// Shards is where the entries of a directory are that was split in the epoch e.
+// Shards returns where the entries are of a directory that was split in the epoch e.
 func (r *Router) Shards(ctx context.Context, e metadata.Epoch) (cluster.ShardMap, error) {
 	m, err := r.MapOf(ctx, e)
 	if err != nil {
@@ -32,7 +31,7 @@ func (r *Router) Shards(ctx context.Context, e metadata.Epoch) (cluster.ShardMap
 	return m.ShardMap(e), nil
 }
 
-// Entry is the store that keeps the entry name of dir, as far as is known here.
+// Entry returns the store that keeps the entry name of dir, as far as this node knows.
 func (r *Router) Entry(ctx context.Context, dir metadata.Ino, name string) (metadata.NodeStore, error) {
 	e := r.shards.Epoch(dir)
 	m, err := r.MapOf(ctx, e)
@@ -46,8 +45,7 @@ func (r *Router) Entry(ctx context.Context, dir metadata.Ino, name string) (meta
 	return s, nil
 }
 
-// At calls fn with the store that keeps the entry name of dir. If the entry has moved
-// it calls fn again.
+// At calls fn with the store that keeps the entry name of dir. If the entry has moved, it calls fn again.
 func At[T any](ctx context.Context, r *Router, dir metadata.Ino, name string, fn func(metadata.NodeStore) (T, error)) (T, error) {
 	return Do(ctx, r, func() (v T, err error) {
 		s, err := r.Entry(ctx, dir, name)
@@ -58,8 +56,8 @@ func At[T any](ctx context.Context, r *Router, dir metadata.Ino, name string, fn
 	})
 }
 
-// Do calls fn, which calls the node that keeps an entry, and again if the node has
-// answered that the entry is elsewhere or just moving.
+// Do calls fn, which calls the node that keeps an entry. It calls fn again if the node answers that the entry is
+// elsewhere or is moving.
 func Do[T any](ctx context.Context, r *Router, fn func() (T, error)) (T, error) {
 	try := attempts{backoff: retry.New(firstPause, longestPause, 0)}
 	for {
@@ -70,14 +68,14 @@ func Do[T any](ctx context.Context, r *Router, fn func() (T, error)) (T, error) 
 	}
 }
 
-// attempts is what a call has cost so far.
+// attempts counts the redirects and pauses of a call.
 type attempts struct {
 	redirects int
 	backoff   retry.Backoff
 	waited    time.Duration
 }
 
-// final is an error as the application gets it, which must not retry by itself.
+// final converts an error for the application, which must not retry by itself.
 func final(err error) error {
 	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EREMOTE) {
 		return fmt.Errorf("%v: %w", err, syscall.EIO)
@@ -85,7 +83,7 @@ func final(err error) error {
 	return err
 }
 
-// retry reports whether a call that failed with err is to be made again now.
+// retry reports whether a call that failed with err must be repeated now.
 func (r *Router) retry(ctx context.Context, try *attempts, err error) bool {
 	var e *metadata.Redirect
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// fakeStore is a node's metadata that says which node it is.
+// fakeStore is a node's metadata store that knows its node.
 type fakeStore struct {
 	metadata.NodeStore
 	id metadata.NodeID
@@ -56,8 +56,8 @@ func TestHome(t *testing.T) {
 	}
 }
 
-// TestHomeStoodInFor: a home is alive while the node that stands in for it is, whatever became of its own; this node's
-// home is no exception.
+// TestHomeStoodInFor: a home is alive while the node that stands in for it is, whatever the state of its own node; this
+// also holds for the home on this node.
 func TestHomeStoodInFor(t *testing.T) {
 	for _, lost := range []metadata.NodeID{0, 2} {
 		r, view := newRouter(t)
@@ -78,7 +78,7 @@ func TestHomeStoodInFor(t *testing.T) {
 	}
 }
 
-// TestStandInGivenUp: a node that was given up, and that stands in for another one, does not call itself.
+// TestStandInGivenUp: a node that was given up and stands in for another one does not call itself.
 func TestStandInGivenUp(t *testing.T) {
 	r, view := newRouter(t)
 	m, _ := view.Load().Map.WithPartner(2, 0, cluster.Partner{Node: 0, Since: view.Load().Map.Epoch})
@@ -89,8 +89,7 @@ func TestStandInGivenUp(t *testing.T) {
 	}
 }
 
-// TestRedirect: a call follows a redirect to the shards, and the next one goes there at
-// once.
+// TestRedirect: a call follows a redirect to the shards, and the next call goes there directly.
 func TestRedirect(t *testing.T) {
 	r, view := newRouter(t)
 	dir := metadata.LiveIno(1, 9)
@@ -114,7 +113,7 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
-// TestFinalError: an application is not told to retry, and a signal ends the retries.
+// TestFinalError: an application never gets EAGAIN, and a signal ends the retries.
 func TestFinalError(t *testing.T) {
 	r, _ := newRouter(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -128,7 +127,7 @@ func TestFinalError(t *testing.T) {
 	}
 }
 
-// TestNewerMap: a layout of a newer epoch waits for the map.
+// TestNewerMap: a layout of a later epoch waits for the map.
 func TestNewerMap(t *testing.T) {
 	r, view := newRouter(t)
 	newer := view.Load().Map.WithState(2, cluster.Down, "")
@@ -152,8 +151,8 @@ func TestNewerMap(t *testing.T) {
 	}
 }
 
-// TestPairs: the nodes of a file with two copies are those of the map, also for other files, epochs and nodes, and a map in
-// which nodes are lost.
+// TestPairs: the nodes of a file with two copies match the map, also for other files, epochs and nodes, and for a map
+// with lost nodes.
 func TestPairs(t *testing.T) {
 	r, view := newRouter(t)
 	was := view.Load().Map

@@ -27,8 +27,8 @@ type Config struct {
 	Meta func(metadata.NodeID) metadata.NodeStore
 	Data func(metadata.NodeID) datapath.Store
 	View func() cluster.View
-	// Replicas appends to buf the nodes that have a replica of a chunk of the file ino, which owner owns
-	// ino; nil: there are none.
+	// Replicas appends to buf the nodes that have a replica of a chunk of the file ino, which owner owns. If it is nil,
+	// there are no replicas.
 	Replicas func(buf []metadata.NodeID, ino metadata.Ino, chunk uint32, owner metadata.NodeID) []metadata.NodeID
 }
 
@@ -37,21 +37,21 @@ type Router struct {
 	cfg    Config
 	meta   *cache.Stubs[metadata.NodeStore]
 	data   *cache.Stubs[datapath.Store]
-	away   *cache.Stubs[metadata.NodeStore] // of this node's home, if another node stands in for it
-	here   func() error                     // why Local cannot be used
+	away   *cache.Stubs[metadata.NodeStore] // stubs of this node's home, if another node stands in for it
+	here   func() error                     // returns why Local cannot be used
 	shards cluster.ShardTable
-	pairs  *lru.Cache[pair, []metadata.NodeID] // the orders of files with two copies: by Slurm's topology, which takes time
+	pairs  *lru.Cache[pair, []metadata.NodeID] // orders of files with two copies: by Slurm's topology, which is slow
 
 	local, remote atomic.Int64 // metadata calls
 }
 
-// pair names the two nodes of the local files of node that were made in epoch.
+// pair identifies the node pair of the local files of node that were created in epoch.
 type pair struct {
 	node  metadata.NodeID
 	epoch metadata.Epoch
 }
 
-// maxPairs is how many are remembered.
+// maxPairs bounds the remembered pairs.
 const maxPairs = 1 << 12
 
 // New returns a Router. It connects to nothing.
@@ -69,13 +69,13 @@ func New(cfg Config) *Router {
 	return r
 }
 
-// Calls is how many metadata calls were routed to this node and to others.
+// Calls returns how many metadata calls were routed to this node and to others.
 func (r *Router) Calls() (local, remote int64) { return r.local.Load(), r.remote.Load() }
 
-// Map is the cluster map of now.
+// Map returns the current cluster map.
 func (r *Router) Map() cluster.Map { return r.cfg.View().Map }
 
-// Home is the store that keeps the live inode ino.
+// Home returns the store that keeps the live inode ino.
 func (r *Router) Home(ino metadata.Ino) (metadata.NodeStore, error) {
 	s, err := r.Meta(ino.Home())
 	if err != nil {
@@ -84,7 +84,7 @@ func (r *Router) Home(ino metadata.Ino) (metadata.NodeStore, error) {
 	return s, nil
 }
 
-// Meta is the metadata of a node.
+// Meta returns the metadata of a node.
 func (r *Router) Meta(id metadata.NodeID) (metadata.NodeStore, error) {
 	s, local, err := r.home(id)
 	switch {
@@ -97,7 +97,7 @@ func (r *Router) Meta(id metadata.NodeID) (metadata.NodeStore, error) {
 	return s, err
 }
 
-// home is the store of a home: Local, or that of another node, which may stand in for the node id.
+// home returns the store of a home: Local, or that of another node, which may stand in for the node id.
 func (r *Router) home(id metadata.NodeID) (s metadata.NodeStore, local bool, err error) {
 	if id == r.cfg.Self {
 		err := r.here()
@@ -126,7 +126,7 @@ func (r *Router) replaced(id metadata.NodeID) bool {
 	return n.Partner.StandsIn
 }
 
-// Data is the file data of a node.
+// Data returns the file data of a node.
 func (r *Router) Data(id metadata.NodeID) (datapath.Store, error) {
 	if n, ok := r.Map().Node(id); id != r.cfg.Self && (!ok || n.State == cluster.Down) {
 		return nil, lost(n, ok, id)
@@ -134,7 +134,7 @@ func (r *Router) Data(id metadata.NodeID) (datapath.Store, error) {
 	return r.data.Get(id), nil
 }
 
-// HomeAlive is EHOSTDOWN for a home that the cluster map has given up, and that no other node stands in for.
+// HomeAlive returns EHOSTDOWN for a home that the cluster map has given up and for which no other node stands in.
 func (r *Router) HomeAlive(id metadata.NodeID) error {
 	if id == r.cfg.Self && !r.replaced(id) {
 		return nil
@@ -156,12 +156,12 @@ func lost(n cluster.Node, known bool, id metadata.NodeID) error {
 }
 
 const (
-	epochWait = 5 * time.Second // for a cluster map that another node has already
+	epochWait = 5 * time.Second // for a cluster map that another node already has
 	epochPoll = 5 * time.Millisecond
 )
 
-// MapOf is the cluster map of the epoch e or a later one. It waits for one that
-// another node has and this one has not.
+// MapOf returns the cluster map of the epoch e or a later one. If another node has that map and this one does not, it
+// waits for it.
 func (r *Router) MapOf(ctx context.Context, e metadata.Epoch) (cluster.Map, error) {
 	m := r.Map()
 	if e <= m.Epoch {
@@ -183,8 +183,7 @@ func (r *Router) MapOf(ctx context.Context, e metadata.Epoch) (cluster.Map, erro
 	}
 }
 
-// Order is the nodes of a file's stripe, by the map of the epoch in which it was
-// made.
+// Order returns the nodes of a file's stripe, by the map of the epoch in which the file was created.
 func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout) ([]metadata.NodeID, error) {
 	if l.Kind == metadata.Overflow {
 		return []metadata.NodeID{r.cfg.Self}, nil // the reader fetches it from the source
@@ -212,8 +211,8 @@ func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout)
 	return order, nil
 }
 
-// Where appends to buf the nodes that have the byte at pos of the file a of a dataset, which owner owns: the
-// owner, or its stand-in if it was lost, and the holders of replicas.
+// Where appends to buf the nodes that have the byte at pos of the dataset file a, which owner owns: the owner, or its
+// stand-in if it was lost, and the holders of replicas.
 func (r *Router) Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID, pos int64) []metadata.NodeID {
 	m := r.Map()
 	holder := m.Holder(a.Ino, owner)
@@ -233,7 +232,7 @@ func (r *Router) Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.N
 // CopiesOf returns where a part of a file with copies is now (cluster.Map.CopiesOf).
 func (r *Router) CopiesOf(p cluster.Part) cluster.Copies { return r.Map().CopiesOf(p) }
 
-// Copies is how many copies there are of the part of the file a that has the fewest.
+// Copies returns how many copies there are of the part of the file a that has the fewest.
 func (r *Router) Copies(ctx context.Context, a metadata.Attr) (int, error) {
 	if !a.Object().Copied() {
 		return 1, nil
@@ -249,9 +248,9 @@ func (r *Router) Copies(ctx context.Context, a metadata.Attr) (int, error) {
 	return least, nil
 }
 
-// Hosts is the names of the nodes that hold the data of the file a, in the order of
-// its stripe, with copies those that count, or its owner and the holders of replicas; "source" for a file
-// that is read through from the source.
+// Hosts returns the names of the nodes that hold the data of the file a, in the order of its stripe: with copies those
+// whose copies count, and for a whole dataset file also the holders of replicas; "source" for a file that is read
+// through from the source.
 func (r *Router) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
 	if a.Layout.Kind == metadata.Overflow {
 		return []string{"source"}, nil

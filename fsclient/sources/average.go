@@ -8,9 +8,9 @@ import (
 const (
 	memory    = time.Second // time constant of the averages
 	mostNew   = 0.5         // weight limit of one sample after the first ones
-	outlier   = 2           // a first sample above that many averages counts as that many
-	surprise  = 16          // so does a second one in a row
-	smallRead = 16 << 10    // bytes; up to here the time of a read is the place's latency
+	outlier   = 2           // a first sample above this many averages counts as this many
+	surprise  = 16          // likewise for a second one in a row
+	smallRead = 16 << 10    // bytes; up to this size the time of a read counts as the place's latency
 )
 
 // average is a moving average that one outlier does not move far.
@@ -40,7 +40,7 @@ func (a *average) add(x float64, now time.Time) {
 	a.at = now
 }
 
-// speed estimates the time that reads of a place take.
+// speed estimates the time that reads from a place take.
 type speed struct {
 	latency average // seconds
 	perByte average // seconds, beyond the latency
@@ -54,12 +54,12 @@ func (s *speed) add(n int64, took float64, now time.Time) {
 	s.perByte.add(max(took-s.latency.value, took/4)/float64(n), now)
 }
 
-// expect is how long a read of n bytes takes; false if nothing is known.
+// expect returns the expected time of a read of n bytes; known is false without samples.
 func (s *speed) expect(n int64) (seconds float64, known bool) {
 	return s.latency.value + float64(n)*s.perByte.value, s.latency.n+s.perByte.n > 0
 }
 
-// last is the time of the last sample.
+// last returns the time of the last sample.
 func (s *speed) last() time.Time {
 	if s.latency.at.After(s.perByte.at) {
 		return s.latency.at

@@ -25,19 +25,19 @@ type Status struct {
 	State       State
 	Latency     float64 // seconds; 0: unknown
 	Bandwidth   float64 // bytes per second of one read; 0: unknown
-	Share       float64 // of the reads of the last seconds, up to 1
+	Share       float64 // of recent reads, up to 1
 	Reads       int64
-	Replicas    int64 // of Reads, those from a replica
+	Replicas    int64 // reads of a replica among Reads
 	Failures    int64
 	Bytes       int64
 	Outstanding int
 }
 
-// typicalRead is the read by which places are compared in a status: a sample of ImageNet.
+// typicalRead is the size of the read by which a status compares places: a sample of ImageNet.
 const typicalRead = 110 << 10
 
-// Status lists the places that were read from, in the order of their numbers. Slow is
-// relative to the fastest node that is not this one.
+// Status lists the places that were read from, in the order of their numbers. Slow is relative to the fastest other
+// node.
 func (t *Table) Status() []Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,16 +14,15 @@ import (
 const Source metadata.NodeID = 0xfffe
 
 const (
-	slowFactor = 4.0  // a place that takes that many times as long as the best one is slow
-	near       = 1.25 // costs within this factor are the same
-	ownDrive   = 0.5  // of the cost of this node's drive counts, so that the network is spared
+	slowFactor = 4.0  // a place is slow if it takes this many times as long as the best one
+	near       = 1.25 // costs within this factor count as equal
+	ownDrive   = 0.5  // share of the cost of this node's drive that counts, so that the network is spared
 
 	firstProbe = 500 * time.Millisecond
 	lastProbe  = 8 * time.Second
-	failCost   = 1.0 // seconds that a failed read counts as, at least
+	failCost   = 1.0 // least seconds that a failed read counts as
 
-	// The longest that a read waits for one place while another has the bytes, in expected
-	// times and bounded.
+	// The longest that a read waits for one place while another has the bytes, in expected times, with its bounds.
 	patienceFactor = 16
 	leastPatience  = 250 * time.Millisecond
 	mostPatience   = 5 * time.Second
@@ -36,9 +35,9 @@ type place struct {
 	speed
 	remote      bool // another node
 	outstanding int
-	moved       time.Time // last answer, or first read of those outstanding
+	moved       time.Time // last answer, or first of the outstanding reads
 	failed      bool
-	probeAt     time.Time // not before
+	probeAt     time.Time // earliest time of the next probe
 	interval    time.Duration
 
 	reads, replicas, failures, bytes int64
@@ -46,7 +45,7 @@ type place struct {
 	recentAt                         time.Time
 }
 
-// Table is the places that one client reads from.
+// Table holds the places that one client reads from.
 type Table struct {
 	self metadata.NodeID
 	now  func() time.Time
@@ -55,10 +54,10 @@ type Table struct {
 	mu     sync.Mutex
 	places map[metadata.NodeID]*place // guarded by mu
 	remote int                        // guarded by mu; reads outstanding at other nodes
-	quiet  time.Time                  // guarded by mu; when the last of them ended
+	quiet  time.Time                  // guarded by mu; when the last of those ended
 }
 
-// New makes a table of the node self. A nil rand is the process's own.
+// New makes the table of the node self. If random is nil, the process's random numbers are used.
 func New(self metadata.NodeID, now func() time.Time, random func(n int) int) *Table {
 	if random == nil {
 		random = rand.IntN
@@ -66,7 +65,7 @@ func New(self metadata.NodeID, now func() time.Time, random func(n int) int) *Ta
 	return &Table{self: self, now: now, rand: random, places: make(map[metadata.NodeID]*place)}
 }
 
-// Read is a read that is outstanding.
+// Read is an outstanding read.
 type Read struct {
 	Place metadata.NodeID
 	// Patience is how long to wait before another place is asked; 0: no bound.
@@ -77,8 +76,8 @@ type Read struct {
 	began time.Time
 }
 
-// Begin chooses the place for a read of n bytes among those that have them, the owner
-// first, and counts it as outstanding. End must be called.
+// Begin chooses the place for a read of n bytes among those that have them, the owner first, and counts it as
+// outstanding. The caller must call End.
 func (t *Table) Begin(n int64, among []metadata.NodeID) Read {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +103,7 @@ func (t *Table) Begin(n int64, among []metadata.NodeID) Read {
 	return r
 }
 
-// End says that the read has brought n bytes, or has failed.
+// End records that the read returned n bytes, or failed.
 func (r Read) End(n int64, failed bool) {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
@@ -129,14 +128,14 @@ func (r Read) End(n int64, failed bool) {
 	p.add(n, took, now)
 }
 
-// Drop says that the read was not made, for a reason other than the place.
+// Drop records that the read was not made, for a reason unrelated to the place.
 func (r Read) Drop() {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
 	r.ended(r.t.now())
 }
 
-// ended counts a read as outstanding no more. The caller holds mu.
+// ended removes a read from the outstanding ones. The caller holds mu.
 func (r Read) ended(now time.Time) {
 	r.p.outstanding--
 	if r.p.remote {
@@ -145,7 +144,7 @@ func (r Read) ended(now time.Time) {
 	}
 }
 
-// Idle is how long no read of another node has been outstanding: 0 while one is.
+// Idle returns how long no read from another node has been outstanding: 0 while one is.
 func (t *Table) Idle() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,8 +170,7 @@ type option struct {
 	cost float64
 }
 
-// choose returns the index of the place to read from, and how long a read takes at the best
-// one.
+// choose returns the index of the place to read from, and the expected time of a read at the best place.
 func (t *Table) choose(n int64, among []metadata.NodeID, now time.Time) (chosen int, best float64) {
 	var buf [8]option
 	all, own := buf[:0], -1
@@ -193,14 +191,14 @@ func (t *Table) choose(n int64, among []metadata.NodeID, now time.Time) (chosen 
 		all = append(all, option{i, p, took})
 	}
 	if math.IsInf(best, 1) {
-		best = failCost / 1000 // nothing is known yet
+		best = failCost / 1000 // no place is known yet
 	}
 	if own >= 0 && !all[own].p.failed && all[own].cost <= best {
 		return own, best // the others need no probes
 	}
 	for i := range all {
 		if all[i].cost < 0 {
-			all[i].cost = best // as good as the best until it is known
+			all[i].cost = best // counts as the best until it is known
 		}
 	}
 	for _, o := range all {
@@ -235,7 +233,7 @@ func (t *Table) draw(fast []option) int {
 	return same[a].i
 }
 
-// leastBad picks among places that have all failed the one whose next probe is nearest.
+// leastBad picks, among places that have all failed, the one whose next probe is due first.
 func (t *Table) leastBad(among []metadata.NodeID) int {
 	least := 0
 	for i, id := range among {
@@ -246,7 +244,7 @@ func (t *Table) leastBad(among []metadata.NodeID) int {
 	return least
 }
 
-// cost is how long a read of n bytes takes: at least as long as the place has been silent.
+// cost returns the expected time of a read of n bytes: at least as long as the place has been silent.
 func (p *place) cost(n int64, now time.Time) (seconds float64, known bool) {
 	seconds, known = p.expect(n)
 	if p.outstanding > 0 {
@@ -260,7 +258,7 @@ func (p *place) cost(n int64, now time.Time) (seconds float64, known bool) {
 	return seconds, known
 }
 
-// due reports whether to probe a place: it was not read from for a while.
+// due reports whether to probe a place, because it was not read from for a while.
 func (p *place) due(now time.Time) bool {
 	if p.outstanding > 0 || now.Before(p.probeAt) || p.last().IsZero() && !p.failed {
 		return false
@@ -268,7 +266,7 @@ func (p *place) due(now time.Time) bool {
 	return p.failed || now.Sub(p.last()) >= firstProbe
 }
 
-// putOff has the next probe wait twice as long as this one did.
+// putOff doubles the interval until the next probe.
 func (p *place) putOff(now time.Time) {
 	p.interval = min(max(2*p.interval, firstProbe), lastProbe)
 	p.probeAt = now.Add(p.interval)

@@ -10,15 +10,15 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// world is readers that read from places whose speed changes, in virtual time.
+// world simulates, in virtual time, readers of places whose speed changes.
 type world struct {
 	t      *testing.T
 	now    time.Duration
 	rng    *rand.Rand
 	events events
 	tables []*Table
-	took   func(id metadata.NodeID, at time.Duration, busy int) time.Duration // of a read that begins now
-	busy   map[metadata.NodeID]int                                            // reads of all readers
+	took   func(id metadata.NodeID, at time.Duration, busy int) time.Duration // the duration of a read that begins now
+	busy   map[metadata.NodeID]int                                            // reads in progress, by all readers
 	begun  map[metadata.NodeID][]time.Duration
 }
 
@@ -37,7 +37,7 @@ func (e *events) Pop() any          { x := (*e)[len(*e)-1]; *e = (*e)[:len(*e)-1
 
 var start = time.Unix(1e9, 0)
 
-// never is the time of a read that is not answered.
+// never is the duration of a read that is not answered.
 const never = time.Hour
 
 func newWorld(t *testing.T, seed uint64, clients int) *world {
@@ -76,7 +76,7 @@ func (w *world) run(until time.Duration) {
 	w.now = until
 }
 
-// reads is how many reads of a place began in [from, to), and of all places.
+// reads returns how many reads of a place began in [from, to), and how many of all places.
 func (w *world) reads(id metadata.NodeID, from, to time.Duration) (n, all int) {
 	for p, times := range w.begun {
 		for _, at := range times {
@@ -91,16 +91,15 @@ func (w *world) reads(id metadata.NodeID, from, to time.Duration) (n, all int) {
 	return n, all
 }
 
-// jitter is d times something between a half and one and a half.
+// jitter returns d times a factor between a half and one and a half.
 func (w *world) jitter(d time.Duration) time.Duration {
 	return d/2 + time.Duration(w.rng.Int64N(int64(d)))
 }
 
 const sample = 110 << 10
 
-// TestSlowPlaceIsRelieved: with readers at random, an owner that is ten times as slow from
-// one moment on gets only probes within three seconds, and its share again within ten
-// seconds of its recovery.
+// TestSlowPlaceIsRelieved: with readers at random, an owner that becomes ten times as slow gets only probes within
+// three seconds, and its full share within ten seconds of its recovery.
 func TestSlowPlaceIsRelieved(t *testing.T) {
 	for seed := range uint64(6) {
 		for _, hangs := range []bool{false, true} {
@@ -133,15 +132,14 @@ func TestSlowPlaceIsRelieved(t *testing.T) {
 	}
 }
 
-// TestFastestIsUsed: places differ in latency and bandwidth, and which one is fastest depends on
-// the size of the read.
+// TestFastestIsUsed: places differ in latency and bandwidth, and the fastest place depends on the size of the read.
 func TestFastestIsUsed(t *testing.T) {
 	for seed := range uint64(10) {
 		w := newWorld(t, seed, 1)
 		const small, large = 4 << 10, 8 << 20
 		size := int64(small)
 		w.took = func(id metadata.NodeID, _ time.Duration, _ int) time.Duration {
-			if id == 0 { // near and narrow
+			if id == 0 { // low latency, low bandwidth
 				return w.jitter(100*time.Microsecond + time.Duration(size)*20)
 			}
 			return w.jitter(3*time.Millisecond + time.Duration(size))
@@ -166,7 +164,7 @@ func TestFastestIsUsed(t *testing.T) {
 	}
 }
 
-// TestOutlier: one read that takes a hundred times as long changes nothing.
+// TestOutlier: a single read that takes a hundred times as long has no effect.
 func TestOutlier(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	table := w.tables[0]
@@ -199,8 +197,8 @@ func TestOutlier(t *testing.T) {
 	}
 }
 
-// TestNoHerd: many clients share two equal places whose reads slow each other down: neither
-// gets most of the reads, at any time.
+// TestNoHerd: many clients share two equal places whose reads slow each other down: neither place gets most of the
+// reads at any moment.
 func TestNoHerd(t *testing.T) {
 	for seed := range uint64(3) {
 		w := newWorld(t, seed, 16)
@@ -233,7 +231,7 @@ func TestOutstanding(t *testing.T) {
 	}
 }
 
-// TestIdle: a node reads from others from the beginning of such a read until none is outstanding any more.
+// TestIdle: a node counts as reading from others from the beginning of such a read until none is outstanding.
 func TestIdle(t *testing.T) {
 	now := start
 	table := New(1, func() time.Time { return now }, nil)
@@ -259,7 +257,7 @@ func TestIdle(t *testing.T) {
 	pass(time.Second, time.Second, "after a failed read")
 }
 
-// TestOwnDrive: this node's drive is used unless it is more than twice as slow as another.
+// TestOwnDrive: this node's drive is used unless it is more than twice as slow as another place.
 func TestOwnDrive(t *testing.T) {
 	for _, c := range []struct {
 		own  time.Duration
@@ -272,7 +270,7 @@ func TestOwnDrive(t *testing.T) {
 			}
 			return w.jitter(time.Millisecond)
 		}
-		w.reader(w.tables[0], sample, []metadata.NodeID{0}, 100*time.Millisecond) // other files
+		w.reader(w.tables[0], sample, []metadata.NodeID{0}, 100*time.Millisecond) // of other files
 		w.reader(w.tables[0], sample, []metadata.NodeID{0, 99}, time.Millisecond)
 		w.run(10 * time.Second)
 		n, all := w.reads(99, 5*time.Second, 10*time.Second)

@@ -18,11 +18,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/copies"
 )
 
-// file is where a file's objects are.
+// file describes where a file's objects are.
 type file struct {
 	object metadata.Ino
-	first  []metadata.NodeID // of the stripe; with copies, where each part was first
-	parts  []cluster.Part    // with copies: what first has
+	first  []metadata.NodeID // of the stripe; with copies, the first node of each part
+	parts  []cluster.Part    // with copies: the parts of the nodes in first
 }
 
 // fileOn splits the nodes of the file a (cluster.Map.Order).
@@ -37,7 +37,7 @@ func fileOn(a *metadata.Attr, order []metadata.NodeID) file {
 
 func (f *file) copied() bool { return f.object.Copied() }
 
-// part returns what id has first.
+// part returns the part whose first node is id.
 func (f *file) part(id metadata.NodeID) cluster.Part { return f.parts[slices.Index(f.first, id)] }
 
 // place is an object on a node.
@@ -46,7 +46,7 @@ type place struct {
 	object metadata.Ino
 }
 
-// Spans returns where the n bytes at off of the live file a are written: with copies, all those that count or are made.
+// Spans returns where the n bytes at off of the live file a are written: with copies, to all that count or are made.
 func (d *Data) Spans(a *metadata.Attr, order []metadata.NodeID, off, n int64) []datapath.Span {
 	f := fileOn(a, order)
 	spans := datapath.Spans(a.Layout.Chunk(), f.first, off, n)
@@ -64,7 +64,7 @@ func (d *Data) Spans(a *metadata.Attr, order []metadata.NodeID, off, n int64) []
 	return all
 }
 
-// withSeconds returns nodes, which are some of f.first, and those with their second copies.
+// withSeconds returns nodes, which are a subset of f.first, and the nodes with the second copies of their parts.
 func (f *file) withSeconds(nodes []metadata.NodeID) []metadata.NodeID {
 	if !f.copied() {
 		return nodes
@@ -76,10 +76,10 @@ func (f *file) withSeconds(nodes []metadata.NodeID) []metadata.NodeID {
 	return all
 }
 
-// eachWait is how long a read waits for one copy while there is another one.
+// eachWait bounds how long a read waits for one copy while there is another one.
 const eachWait = 2 * time.Second
 
-// use is what is done with one copy of a part.
+// use is an operation on one copy of a part.
 type use func(ctx context.Context, at place, node datapath.Store) error
 
 // onNode calls fn with the object at a place.
@@ -91,11 +91,11 @@ func (d *Data) onNode(ctx context.Context, at place, fn use) error {
 	return fn(ctx, at, node)
 }
 
-// errNoCopy says that no copy counts whose node serves.
-var errNoCopy = fmt.Errorf("the nodes with its copies are lost: %w", syscall.EHOSTDOWN)
+// errNoCopy reports that no node with a copy that counts is serving.
+var errNoCopy = fmt.Errorf("all nodes with a copy are down: %w", syscall.EHOSTDOWN)
 
-// onAll calls fn with all copies of the part that id has first, once each, and again with one that does not
-// answer, until a newer map has excluded it; last with one that is being made (package copies).
+// onAll calls fn once with each copy of the part whose first node is id. It calls fn again with a copy that does not
+// answer, until a newer map has excluded that copy. The copy that is being made comes last (package copies).
 func (d *Data) onAll(ctx context.Context, f *file, id metadata.NodeID, fn use) error {
 	if !f.copied() {
 		return d.onNode(ctx, place{id, f.object}, fn)
@@ -131,7 +131,7 @@ func (d *Data) onAll(ctx context.Context, f *file, id metadata.NodeID, fn use) e
 	})
 }
 
-// onOne calls fn with a copy of the part that id has first until one answers: this node's own, or the first.
+// onOne calls fn with one copy after another of the part that id has first, this node's own first, until one answers.
 func (d *Data) onOne(ctx context.Context, f *file, id metadata.NodeID, fn use) error {
 	if !f.copied() {
 		return d.onNode(ctx, place{id, f.object}, fn)
@@ -157,8 +157,8 @@ func (d *Data) onOne(ctx context.Context, f *file, id metadata.NodeID, fn use) e
 	})
 }
 
-// onCurrent calls fn with one copy, for a while if there is another one. The answer of a copy that a map has
-// excluded meanwhile is ESHUTDOWN.
+// onCurrent calls fn with one copy, for a limited time if there is another one. If a map has excluded the copy
+// meanwhile, its answer is replaced by ESHUTDOWN.
 func (d *Data) onCurrent(ctx context.Context, part cluster.Part, c cluster.Copy, another bool, fn use) error {
 	limited, cancel := ctx, context.CancelFunc(func() {})
 	if another {
@@ -169,13 +169,13 @@ func (d *Data) onCurrent(ctx context.Context, part cluster.Part, c cluster.Copy,
 		return err
 	}
 	if !slices.Contains(d.cfg.Nodes.CopiesOf(part).Current, c) {
-		return fmt.Errorf("node %d has an old copy: %w", c.Node, syscall.ESHUTDOWN)
+		return fmt.Errorf("copy on node %d is stale: %w", c.Node, syscall.ESHUTDOWN)
 	}
 	return nil
 }
 
-// retryCopies repeats try while its error says that a node did not answer, up to lostPatience. A disk that
-// failed is an error at once, unless another copy may still answer.
+// retryCopies repeats try while its error says that a node did not answer, up to lostPatience. A disk failure is
+// returned at once, unless another copy may still answer.
 func (d *Data) retryCopies(ctx context.Context, try func() error) error {
 	since := d.cfg.Now()
 	for b := retry.New(firstPause, longestPause, 0); ; {

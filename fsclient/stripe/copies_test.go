@@ -30,7 +30,7 @@ func (s *memStore) Data(_ context.Context, ino metadata.Ino, off int64) (datapat
 	return datapath.Extent{From: off, To: int64(len(s.objects[ino]))}, nil
 }
 
-// TestCopies: all changes reach both copies, and each of them alone gives the bytes.
+// TestCopies: all changes reach both copies, and each copy alone provides the bytes.
 func TestCopies(t *testing.T) {
 	d, n, _ := newData(t)
 	want := pattern(chunk + 100)
@@ -74,8 +74,8 @@ func TestCopies(t *testing.T) {
 	has(0)
 }
 
-// TestWriteWithoutOneCopy: a write waits for a copy that does not answer until the map excludes it, and not
-// for one that the disk has refused.
+// TestWriteWithoutOneCopy: a write waits for a copy that does not answer until the map excludes it, but not for a copy
+// whose disk refused the write.
 func TestWriteWithoutOneCopy(t *testing.T) {
 	d, n, _ := newData(t)
 	a, pair := copiedAttr(5000, 10), []metadata.NodeID{0, 1}
@@ -102,7 +102,7 @@ func TestWriteWithoutOneCopy(t *testing.T) {
 	}
 }
 
-// TestReadOfOtherCopy: a copy that fails, or that the map excludes while it answers, is replaced by the other.
+// TestReadOfOtherCopy: a copy that fails, or that the map excludes during the read, is replaced by the other one.
 func TestReadOfOtherCopy(t *testing.T) {
 	d, n, _ := newData(t)
 	a, pair, want := copiedAttr(5000, 10), []metadata.NodeID{0, 1}, pattern(10)
@@ -128,7 +128,7 @@ func TestReadOfOtherCopy(t *testing.T) {
 	}
 }
 
-// TestCopyThatIsMade: a change reaches a copy that is being made, under its own number, after the one that counts.
+// TestCopyThatIsMade: a change reaches a copy under construction, in its own object, after the complete copy.
 func TestCopyThatIsMade(t *testing.T) {
 	d, n, _ := newData(t)
 	want := pattern(2 * chunk)

@@ -12,14 +12,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Part is the bytes of one node's object that a range of a file has there.
+// Part is the range of one node's object that holds bytes of a range of a file.
 type Part struct {
-	Node   metadata.NodeID // that has its first copy
+	Node   metadata.NodeID // the node that has its first copy
 	Object metadata.Ino
 	Off, N int64
 }
 
-// parts is where a range is; on each node it is in one piece.
+// parts returns where a range is; on each node it is contiguous.
 func parts(a *metadata.Attr, order []metadata.NodeID, off, n int64) []Part {
 	s := datapath.Stripe{Chunk: a.Layout.Chunk(), Width: len(order)}
 	var ps []Part
@@ -57,22 +57,21 @@ func (d *Data) Shape(ctx context.Context, a *metadata.Attr, order []metadata.Nod
 	})
 }
 
-// holeUnit is the alignment of holes, as on a disk. What an object lacks up to the
-// next multiple is zeros all the same.
+// holeUnit is the alignment of holes, as on a disk. Bytes that an object lacks up to the next multiple read as zeros
+// anyway.
 const holeUnit = 4096
 
-// NextData is the first offset from off on that has data; ENXIO if there is none
-// before the end of the file.
+// NextData returns the first offset from off on that has data; ENXIO if there is none before the end of the file.
 func (d *Data) NextData(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, off int64) (int64, error) {
 	at, err := d.seek(ctx, a, order, off, func(_ int64, e datapath.Extent) int64 { return e.From })
 	if err == nil && at >= a.Size {
-		err = fmt.Errorf("inode %v: data behind %d: %w", a.Ino, off, syscall.ENXIO)
+		err = fmt.Errorf("inode %v: no data after offset %d: %w", a.Ino, off, syscall.ENXIO)
 	}
 	return at, err
 }
 
-// NextHole is the first offset from off on that has none; the end of the file is a
-// hole. ENXIO if off is not before the end.
+// NextHole returns the first offset from off on that has no data; the end of the file is a hole. ENXIO if off is not
+// before the end.
 func (d *Data) NextHole(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, off int64) (int64, error) {
 	at, err := d.seek(ctx, a, order, off, func(from int64, e datapath.Extent) int64 {
 		if e.From > from {
@@ -83,13 +82,13 @@ func (d *Data) NextHole(ctx context.Context, a *metadata.Attr, order []metadata.
 	return min(at, a.Size), err
 }
 
-// seek is the first offset of the file that pick finds in one of its objects. pick
-// gets the offset in the object to begin at, and the first data from there.
+// seek returns the first offset of the file that pick finds in one of its objects. pick gets the offset in the object
+// to begin at, and the first data from there.
 func (d *Data) seek(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, off int64, pick func(from int64, e datapath.Extent) int64) (int64, error) {
 	switch {
 	case off < 0 || off >= a.Size:
 		return 0, fmt.Errorf("inode %v: seek at %d: %w", a.Ino, off, syscall.ENXIO)
-	case a.Ino.Sealed(): // has no holes
+	case a.Ino.Sealed(): // a dataset file has no holes
 		return pick(off, datapath.Extent{From: off, To: a.Size}), nil
 	}
 	f := fileOn(a, order)

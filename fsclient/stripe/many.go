@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Whole returns the node and the object that all of the live file a is, which lies on the nodes order; false if it is several
-// pieces or has copies.
+// Whole returns the node and the object that hold all of the live file a, which lies on the nodes order. It returns
+// false if the file is striped or has copies.
 func Whole(a *metadata.Attr, order []metadata.NodeID) (metadata.NodeID, datapath.RangeRead, bool) {
 	f := fileOn(a, order)
 	spans := datapath.Spans(a.Layout.Chunk(), f.first, 0, a.Size)
@@ -20,8 +20,8 @@ func Whole(a *metadata.Attr, order []metadata.NodeID) (metadata.NodeID, datapath
 	return spans[0].Node, datapath.RangeRead{Ino: f.object, Off: spans[0].Off, Len: a.Size}, true
 }
 
-// ReadMany reads small files that lie whole on the node id, without waiting for any: of one dataset, or live ones
-// (datapath.ManyReader). It does not ask other nodes.
+// ReadMany reads small files that lie whole on the node id, without waiting for any: files of one dataset, or live
+// files (datapath.ManyReader). It does not ask other nodes.
 func (d *Data) ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.RangeRead, buf []byte) error {
 	node, err := d.cfg.Nodes.Data(id)
 	if err != nil {
@@ -29,7 +29,7 @@ func (d *Data) ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.R
 	}
 	many, ok := node.(datapath.ManyReader)
 	if !ok {
-		return fmt.Errorf("node %d reads no batches: %w", id, syscall.EOPNOTSUPP)
+		return fmt.Errorf("node %d does not support batch reads: %w", id, syscall.EOPNOTSUPP)
 	}
 	if err := many.ReadMany(ctx, rs, buf, d.cfg.VerifyReads && len(rs) > 0 && rs[0].Ino.Sealed()); err != nil {
 		return err

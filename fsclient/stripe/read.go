@@ -17,12 +17,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Nodes is what a Data needs to know of the nodes.
+// Nodes gives a Data access to the nodes.
 type Nodes interface {
-	// Data is the file data of a node.
+	// Data returns the file data of a node.
 	Data(id metadata.NodeID) (datapath.Store, error)
-	// Where appends to buf the nodes that have the byte at pos of the file a of a dataset, which owner owns:
-	// the owner, or its stand-in if it was lost, and the holders of replicas.
+	// Where appends to buf the nodes that have the byte at pos of the dataset file a, which owner owns: the owner, or
+	// its stand-in if it was lost, and the holders of replicas.
 	Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID, pos int64) []metadata.NodeID
 	// CopiesOf returns where a part of a file with copies is now (cluster.Map.CopiesOf).
 	CopiesOf(p cluster.Part) cluster.Copies
@@ -32,14 +32,14 @@ type Nodes interface {
 type Config struct {
 	Self  metadata.NodeID
 	Nodes Nodes
-	// VerifyReads compares what other nodes send of datasets with what was staged.
+	// VerifyReads compares dataset bytes from other nodes with the staged content.
 	VerifyReads bool
 	Sources     *sources.Table // chooses between nodes that have the same bytes
 	Log         *logrus.Entry
 	Now         func() time.Time
 }
 
-// Data is the data of all files.
+// Data reads and writes the data of all files.
 type Data struct {
 	cfg Config
 
@@ -52,14 +52,14 @@ type Data struct {
 // New returns the data of all files.
 func New(cfg Config) *Data { return &Data{cfg: cfg} }
 
-// Stats is what was read and written, in bytes.
+// Stats counts the bytes read and written.
 type Stats struct {
 	ReadLocal, ReadRemote   int64
 	WriteLocal, WriteRemote int64
 	Writing                 int64 // writes in flight
 }
 
-// Stats returns what was read and written since the start.
+// Stats returns the counters since the start.
 func (d *Data) Stats() Stats {
 	return Stats{
 		ReadLocal: d.readLocal.Load(), ReadRemote: d.readRemote.Load(),
@@ -75,20 +75,20 @@ func (d *Data) count(local, remote *atomic.Int64, id metadata.NodeID, n int) {
 	remote.Add(int64(n))
 }
 
-// ReadOpts says how to read. The zero value reads into the caller's buffer and waits
-// for bytes that are being staged.
+// ReadOpts are the options of a read. The zero value reads into the caller's buffer and waits for bytes that are being
+// staged.
 type ReadOpts struct {
-	// Pipe may get the bytes instead of the buffer, all of them (Pipe.N); nil is none.
+	// Pipe may get the bytes instead of the buffer, all of them (Pipe.N); nil: no pipe.
 	Pipe *datapath.Pipe
-	// NoWait reads of a dataset only what the owners can give at once; EAGAIN if one
-	// cannot. For bytes that no reader waits for.
+	// NoWait reads from a dataset only bytes that the owners can return at once; EAGAIN if one cannot. It is for bytes
+	// that no reader waits for.
 	NoWait bool
-	// Direct reads nothing from what was read ahead.
+	// Direct uses no content that was read ahead.
 	Direct bool
 }
 
-// Read fills p from offset off of the file that a describes, which lies on the nodes
-// order (cluster.Map.Order). Fewer bytes than len(p) mean the end of the file, at a.Size; holes are zeros.
+// Read fills p from offset off of the file that a describes, which lies on the nodes order (cluster.Map.Order). Fewer
+// bytes than len(p) mean the end of the file, at a.Size; holes are zeros.
 func (d *Data) Read(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, p []byte, off int64, o ReadOpts) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("inode %v: read at %d: %w", a.Ino, off, syscall.EINVAL)
@@ -100,7 +100,7 @@ func (d *Data) Read(ctx context.Context, a *metadata.Attr, order []metadata.Node
 	f := fileOn(a, order)
 	spans := datapath.Spans(a.Layout.Chunk(), f.first, off, int64(len(p)))
 	if len(spans) != 1 {
-		o.Pipe = nil // its bytes could not be put in order
+		o.Pipe = nil // the pipe's bytes could not be ordered
 	}
 	err := wait.Each(ctx, spans, func(ctx context.Context, s datapath.Span) error {
 		part := p[s.Pos-off:][:s.Len]
@@ -122,7 +122,7 @@ func (d *Data) Read(ctx context.Context, a *metadata.Attr, order []metadata.Node
 	return len(p), nil
 }
 
-// readLive reads a span of a live file, where what is missing is a hole.
+// readLive reads a span of a live file, where missing bytes are a hole.
 func (d *Data) readLive(ctx context.Context, f *file, s datapath.Span, o ReadOpts, p []byte) error {
 	if f.copied() {
 		o.Pipe = nil // the bytes may have to be read again
@@ -141,7 +141,7 @@ func (d *Data) readLive(ctx context.Context, f *file, s datapath.Span, o ReadOpt
 	})
 }
 
-// readObject reads from a node's object by the call that o wants.
+// readObject reads from a node's object by the call that o asks for.
 func readObject(ctx context.Context, node datapath.Store, ino metadata.Ino, p []byte, off int64, o ReadOpts) (int, error) {
 	if o.NoWait {
 		if h, ok := node.(datapath.PresentReader); ok {
@@ -155,7 +155,7 @@ func readObject(ctx context.Context, node datapath.Store, ino metadata.Ino, p []
 	return node.ReadAt(ctx, ino, p, off)
 }
 
-// readVerified is readObject that compares the bytes that arrive, if that is wanted.
+// readVerified is readObject that also verifies the checksum of the bytes if the configuration asks for it.
 func (d *Data) readVerified(ctx context.Context, node datapath.Store, ino metadata.Ino, p []byte, off int64, o ReadOpts) (int, error) {
 	s, ok := node.(datapath.SummedReader)
 	if !ok || !d.cfg.VerifyReads || o.NoWait {

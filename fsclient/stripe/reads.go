@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Place is where bytes of a dataset's file came from.
+// Place is where bytes of a dataset file came from.
 type Place int
 
 // The places.
@@ -14,18 +14,17 @@ const (
 	Own     Place = iota // this node, as the file's owner or the owner's stand-in
 	Replica              // this node, which has a replica
 	Remote               // another node
-	Source               // the source, read by this node or, if it lost its room later, by the owner
+	Source               // the source, read by this node or, if its room was lost later, by the owner
 	places
 )
 
-// DatasetReads counts the reads of a dataset, by Place, without those that no reader waits
-// for (ReadOpts.NoWait).
+// DatasetReads counts the reads of a dataset, by Place, except those that no reader waits for (ReadOpts.NoWait).
 type DatasetReads struct {
 	Samples [places]int64 // reads of the first byte of a file
 	Bytes   [places]int64
 }
 
-// datasetReads counts by dataset.
+// datasetReads holds the counters of each dataset.
 type datasetReads struct {
 	mu  sync.Mutex
 	all map[metadata.DatasetID]*DatasetReads // guarded by mu
@@ -60,8 +59,7 @@ func (d *Data) Datasets() map[metadata.DatasetID]DatasetReads {
 	return out
 }
 
-// placed is the place of a read of s at the node id, where holder has the bytes as owner or
-// stand-in.
+// placed returns the Place of a read of s at the node id, where holder has the bytes as owner or stand-in.
 func (s *sealedRead) placed(id, holder metadata.NodeID) Place {
 	switch {
 	case s.a.Layout.Kind == metadata.Overflow:

@@ -6,8 +6,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestDatasetReads: a read from the beginning of a file is a sample of its place; a read that no reader waits
-// for is none.
+// TestDatasetReads: a read from the beginning of a file is a sample of its place's speed; a read that no reader waits
+// for is not.
 func TestDatasetReads(t *testing.T) {
 	d, n, _ := newData(t)
 	n.lost, n.standIn = 1, 0
@@ -25,7 +25,7 @@ func TestDatasetReads(t *testing.T) {
 	}
 	read(0, 0, size, ReadOpts{})
 	read(0, 5, 7, ReadOpts{})
-	read(1, 0, 3, ReadOpts{}) // this node stands in
+	read(1, 0, 3, ReadOpts{}) // as a stand-in
 	read(2, 0, size, ReadOpts{})
 	_, _ = d.Read(ctx, a, []metadata.NodeID{0}, make([]byte, 5), 0, ReadOpts{NoWait: true})
 	a.Layout.Kind = metadata.Overflow

@@ -16,8 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// How long a read of a dataset is retried. Bytes that their owner is fetching
-// (EAGAIN) are waited for without a bound.
+// How long a read of a dataset is retried. It waits without a bound for bytes that their owner is fetching (EAGAIN).
 const (
 	lostPatience  = time.Minute     // for a node that does not answer
 	shortPatience = 5 * time.Second // for bytes that the owner lacks, although the file is staged
@@ -26,14 +25,14 @@ const (
 	badTries      = 3 // for bytes with a wrong checksum
 )
 
-// sealedRead reads a span of a file of a dataset, and retries.
+// sealedRead reads a span of a dataset file, with retries.
 type sealedRead struct {
 	d     *Data
 	a     *metadata.Attr
 	order []metadata.NodeID
 	opts  ReadOpts
 	datapath.Span
-	since time.Time // of the first failure in a row; zero is none
+	since time.Time // of the first of consecutive failures; zero: none
 	bad   int       // wrong checksums
 }
 
@@ -58,11 +57,11 @@ func (s *sealedRead) read(ctx context.Context, p []byte) error {
 	}
 }
 
-// errShort says that an owner has fewer bytes than the file.
+// errShort reports that an owner has fewer bytes than the file.
 var errShort = fmt.Errorf("bytes are missing: %w", syscall.EIO)
 
-// try asks the nodes that have the span now, one after the other, the fastest first. If all
-// fail, the error is that of the owner or its stand-in.
+// try asks the nodes that have the span now, one after the other, the fastest first. If all fail, it returns the error
+// of the owner or its stand-in.
 func (s *sealedRead) try(ctx context.Context, p []byte) error {
 	if s.a.Layout.Kind == metadata.Overflow {
 		r := s.d.cfg.Sources.Begin(int64(len(p)), []metadata.NodeID{sources.Source})
@@ -90,7 +89,7 @@ func (s *sealedRead) try(ctx context.Context, p []byte) error {
 	}
 }
 
-// from makes the read r from bytes that holder has as owner or stand-in.
+// from executes the read r of bytes that holder has as owner or stand-in.
 func (s *sealedRead) from(ctx context.Context, r sources.Read, holder metadata.NodeID, p []byte) error {
 	off := s.Off
 	if r.Place != s.Node {
@@ -117,14 +116,14 @@ func (s *sealedRead) from(ctx context.Context, r sources.Read, holder metadata.N
 		}
 	}
 	if ctx.Err() != nil || errors.Is(err, syscall.EAGAIN) || errors.Is(err, errShort) {
-		r.Drop() // the node is not to blame
+		r.Drop() // the node is not at fault
 		return err
 	}
 	r.End(int64(n), err != nil)
 	return err
 }
 
-// retriable reports whether a read that failed with err may succeed now.
+// retriable reports whether a retry of a read that failed with err may succeed.
 func (s *sealedRead) retriable(err error) bool {
 	patience := lostPatience
 	switch {

@@ -26,9 +26,9 @@ type memStore struct {
 
 	mu      sync.Mutex
 	objects map[metadata.Ino][]byte // under mu
-	errs    []error                 // under mu: of the next reads
-	fail    error                   // under mu: of writes
-	onWrite func()                  // before each
+	errs    []error                 // under mu: for the next reads
+	fail    error                   // under mu: for writes
+	onWrite func()                  // called before each write
 	synced  int                     // under mu
 }
 
@@ -81,12 +81,12 @@ func (s *memStore) Sync(context.Context, metadata.Ino) error {
 	return nil
 }
 
-// fakeNodes is three nodes. The node lost has a stand-in.
+// fakeNodes is three nodes. The lost node has a stand-in.
 type fakeNodes struct {
 	stores   [3]*memStore
 	lost     metadata.NodeID
 	standIn  metadata.NodeID
-	replicas []metadata.NodeID // of everything
+	replicas []metadata.NodeID // of all objects
 	excluded func(metadata.NodeID) bool
 	filling  []cluster.Copy
 }
@@ -139,8 +139,8 @@ func pattern(n int) []byte {
 	return p
 }
 
-// TestStripedFile: what was written is read, over all nodes; a cut removes the rest, and
-// what is missing of a live file is zeros.
+// TestStripedFile: written data can be read, over all nodes; a cut removes the rest, and missing bytes of a live file
+// are zeros.
 func TestStripedFile(t *testing.T) {
 	d, n, _ := newData(t)
 	want := pattern(5*chunk + 100)
@@ -167,7 +167,7 @@ func TestStripedFile(t *testing.T) {
 	}
 }
 
-// TestShortWrite: the bytes before the first one that failed count.
+// TestShortWrite: the result counts the bytes before the first one that failed.
 func TestShortWrite(t *testing.T) {
 	d, n, _ := newData(t)
 	n.stores[1].fail = syscall.ENOSPC
@@ -182,8 +182,7 @@ func TestShortWrite(t *testing.T) {
 	}
 }
 
-// TestSealedRead: a read of a dataset retries what can succeed, and never returns zeros
-// for missing bytes.
+// TestSealedRead: a read of a dataset is retried when that can succeed, and never returns zeros for missing bytes.
 func TestSealedRead(t *testing.T) {
 	ino := metadata.SealedIno(1, 0, 9)
 	want := pattern(100)
@@ -215,7 +214,7 @@ func TestSealedRead(t *testing.T) {
 	}
 }
 
-// TestStandIn: the bytes of a lost node come from its stand-in.
+// TestStandIn: the bytes of a lost node are read from its stand-in.
 func TestStandIn(t *testing.T) {
 	ino := metadata.SealedIno(1, 0, 9)
 	d, n, _ := newData(t)
@@ -230,7 +229,7 @@ func TestStandIn(t *testing.T) {
 	}
 }
 
-// TestNoWait: a read that does not wait fails at once where the node cannot answer so.
+// TestNoWait: a read that must not wait fails immediately if the node cannot answer in that way.
 func TestNoWait(t *testing.T) {
 	ino := metadata.SealedIno(1, 0, 9)
 	d, _, _ := newData(t)
@@ -251,7 +250,7 @@ func (s *silentStore) ReadAt(ctx context.Context, _ metadata.Ino, _ []byte, _ in
 	return 0, syscall.ETIMEDOUT
 }
 
-// withSilent has one node not answer.
+// withSilent makes one node unresponsive.
 type withSilent struct {
 	*fakeNodes
 	silent *silentStore
@@ -265,8 +264,8 @@ func (n withSilent) Data(id metadata.NodeID) (datapath.Store, error) {
 	return n.fakeNodes.Data(id)
 }
 
-// TestReplicas: bytes that one place cannot give come from another without a wait, whichever fails
-// and how: the owner is lost or silent, or the replica is gone.
+// TestReplicas: bytes that one place cannot provide are read from another without a wait, for every kind of failure:
+// the owner is lost or silent, or the replica was removed.
 func TestReplicas(t *testing.T) {
 	ino, want := metadata.SealedIno(1, 0, 7), pattern(9000)
 	a := attr(ino, len(want))

@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Write writes p at offset off of the live file a. It returns how many bytes from the
-// start of p are written, all of them unless it fails, and the nodes that it wrote to.
+// Write writes p at offset off of the live file a. It returns how many bytes from the start of p are written, all of
+// them unless it fails, and the nodes that it wrote to.
 func (d *Data) Write(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, p []byte, off int64) (int, []metadata.NodeID, error) {
 	if off < 0 {
 		return 0, nil, fmt.Errorf("inode %v: write at %d: %w", a.Ino, off, syscall.EINVAL)
@@ -33,7 +33,7 @@ func (d *Data) Write(ctx context.Context, a *metadata.Attr, order []metadata.Nod
 	nodes = f.withSeconds(nodes)
 	d.writing.Add(1)
 	defer d.writing.Add(-1)
-	// A piece that fails does not stop those before it: what they write counts.
+	// A piece that fails does not stop earlier pieces: their bytes count as written.
 	err := wait.Each(ctx, pieces, func(_ context.Context, w piece) error {
 		err := d.writeSpan(ctx, &f, w.Span, p[w.Pos-off:][:w.Len])
 		*w.done = err == nil
@@ -69,8 +69,7 @@ func (d *Data) writeSpan(ctx context.Context, f *file, s datapath.Span, p []byte
 	return nil
 }
 
-// Cut removes what lies behind size of the live file a, which has at most a.Size
-// bytes.
+// Cut removes the bytes behind size of the live file a, which has at most a.Size bytes.
 func (d *Data) Cut(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, size int64) error {
 	type object struct {
 		node metadata.NodeID
@@ -90,7 +89,7 @@ func (d *Data) Cut(ctx context.Context, a *metadata.Attr, order []metadata.NodeI
 			if o.size == 0 && !f.copied() {
 				return node.Remove(ctx, at.object) // an empty object would outlive its file
 			}
-			// A copy that is empty is kept: by its object the old one of a node that returns is replaced (daemon/rebuild).
+			// An empty copy is kept: its object replaces the old object of a node that returns (daemon/rebuild).
 			return node.Truncate(ctx, at.object, o.size)
 		})
 		if err != nil {
@@ -100,7 +99,7 @@ func (d *Data) Cut(ctx context.Context, a *metadata.Attr, order []metadata.NodeI
 	})
 }
 
-// Sync makes durable what the nodes have of the file a. Of copies those that count must have it.
+// Sync makes durable the bytes of the file a on the nodes. With copies, all copies that count must have them.
 func (d *Data) Sync(ctx context.Context, a *metadata.Attr, order, nodes []metadata.NodeID) error {
 	f := fileOn(a, order)
 	if f.copied() {

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// fanOut is how many calls Each makes at once.
+// fanOut bounds the calls that Each makes at once.
 const fanOut = 16
 
-// Each calls fn with every item, several at once, and returns when all calls have:
-// the first error, if any. The context of the other calls ends with an error.
+// Each calls fn with every item, several at once. It returns when all calls have returned, with the first error, if
+// any. An error cancels the context of the other calls.
 func Each[T any](ctx context.Context, items []T, fn func(context.Context, T) error) error {
 	switch len(items) {
 	case 0:

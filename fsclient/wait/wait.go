@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/retry"
 )
 
-// Errno is the errno of a context that has ended: EINTR if it was canceled,
-// ETIMEDOUT if its deadline has passed.
+// Errno returns the errno of a context that has ended: EINTR if it was canceled, ETIMEDOUT if its deadline has passed.
 func Errno(ctx context.Context) syscall.Errno {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return syscall.EINTR
@@ -18,7 +17,7 @@ func Errno(ctx context.Context) syscall.Errno {
 	return syscall.ETIMEDOUT
 }
 
-// For waits until done is closed. A closed channel wins over an ended context.
+// For waits until done is closed. A closed channel takes precedence over an ended context.
 func For(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -40,7 +39,7 @@ type Mutex chan struct{}
 // NewMutex returns an unlocked Mutex.
 func NewMutex() Mutex { return make(Mutex, 1) }
 
-// Lock locks m. A free mutex wins over an ended context.
+// Lock locks m. A free mutex takes precedence over an ended context.
 func (m Mutex) Lock(ctx context.Context) error {
 	select {
 	case m <- struct{}{}:
@@ -58,7 +57,7 @@ func (m Mutex) Lock(ctx context.Context) error {
 // Unlock unlocks m.
 func (m Mutex) Unlock() { <-m }
 
-// Signal wakes a loop. Signals that come before the loop has seen one are one.
+// Signal wakes a loop. Signals sent before the loop has received one are merged.
 type Signal chan struct{}
 
 // NewSignal returns a Signal that is not set.
@@ -72,9 +71,8 @@ func (s Signal) Set() {
 	}
 }
 
-// Batches calls flush after each signal for as long as work is pending. It pauses
-// before each call, so that a batch collects: first after a signal, then as long as
-// flush returns. It returns when ctx has ended.
+// Batches calls flush after each signal for as long as work is pending. It pauses before each call, so that a batch
+// collects: for first after a signal, then for the duration that flush returns. It returns when ctx has ended.
 func Batches(ctx context.Context, s Signal, first time.Duration, pending func() bool, flush func() time.Duration) {
 	for {
 		select {

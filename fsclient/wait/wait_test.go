@@ -53,8 +53,7 @@ func TestFor(t *testing.T) {
 	}
 }
 
-// TestBatches: signals that come together are one batch, and flush is called until
-// nothing is pending.
+// TestBatches: concurrent signals form one batch, and flush is called until nothing is pending.
 func TestBatches(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := NewSignal()

@@ -8,16 +8,16 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/wait"
 )
 
-// batch is buffered bytes that are being sent.
+// batch is a range of buffered bytes that is being sent.
 type batch struct {
 	data  []byte
 	off   int64 // or AtEnd
 	by    []*Reporter
-	after *batch        // of appends: the batch before; nil if there is none
-	done  chan struct{} // closed when it has arrived or has failed
+	after *batch        // of appends: the previous batch in flight, or nil
+	done  chan struct{} // closed when the batch has arrived or has failed
 }
 
-// send sends what is buffered; b.mu is held, and data is not nil.
+// send sends the buffered bytes; b.mu is held, and data is not nil.
 func (b *Buffer) send() {
 	s := &batch{data: b.data, off: b.off, by: b.by, done: make(chan struct{})}
 	if n := len(b.sending); n > 0 && s.off == AtEnd {
@@ -28,8 +28,7 @@ func (b *Buffer) send() {
 	b.pool.wg.Go(func() { b.deliver(s) })
 }
 
-// deliver writes a batch, and notes an error for its writers. It goes on when they
-// stop waiting.
+// deliver writes a batch, and records an error for its writers. It continues when they stop waiting.
 func (b *Buffer) deliver(s *batch) {
 	if s.after != nil {
 		<-s.after.done
@@ -53,8 +52,8 @@ func (b *Buffer) deliver(s *batch) {
 	close(s.done)
 }
 
-// Drain waits until all bytes that are buffered now have arrived or have failed. The
-// error is that of the wait: the Reporters have those of the writes.
+// Drain waits until all bytes buffered now have arrived or have failed. It returns the error of the wait: the Reporters
+// have the errors of the writes.
 func (b *Buffer) Drain(ctx context.Context) error {
 	b.mu.Lock()
 	if b.data != nil {
@@ -70,7 +69,7 @@ func (b *Buffer) Drain(ctx context.Context) error {
 	return nil
 }
 
-// DrainBegun is Drain that waits also for the write that is being buffered now.
+// DrainBegun is Drain that also waits for the write that is being buffered now.
 func (b *Buffer) DrainBegun(ctx context.Context) error {
 	if err := b.writer.Lock(ctx); err != nil {
 		return fmt.Errorf("inode %v: buffered writes: %w", b.file.Ino(), err)

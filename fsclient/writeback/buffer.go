@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// bufferSize is what is buffered of a file and sent as one batch: a write
-	// request of the kernel, and a part of a chunk of the usual size.
+	// bufferSize is the size of a file's buffer, which is sent as one batch: a write request of the kernel, and a part
+	// of a chunk of the usual size.
 	bufferSize = 512 << 10
-	// maxSending is how many batches of a file are in flight while the next is
-	// filled: they go to several nodes if the file is striped.
+	// maxSending bounds the batches of a file that are in flight while the next is filled: they go to several nodes if
+	// the file is striped.
 	maxSending = 4
 )
 
@@ -25,40 +25,39 @@ const MaxAppend = bufferSize
 
 // File is the file that a Buffer writes to.
 type File interface {
-	// Ino is its inode.
+	// Ino returns its inode.
 	Ino() metadata.Ino
 	// WriteThrough writes p at offset off. With an error, n bytes are written.
 	WriteThrough(ctx context.Context, p []byte, off int64) (n int, err error)
 	// AppendThrough writes p at the end of the file, wherever that is.
 	AppendThrough(ctx context.Context, p []byte) (n int, err error)
-	// Alone reports whether no other node has the file open. Whoever ends that calls DrainBegun.
+	// Alone reports whether no other node has the file open. A caller that ends this state then calls DrainBegun.
 	Alone() bool
-	// Spans returns where n bytes go that are written at offset off, or, with
-	// AtEnd, appended behind the pending bytes that have not arrived.
+	// Spans returns where n bytes go that are written at offset off or, with AtEnd, appended behind the pending bytes
+	// that have not arrived.
 	Spans(off, pending, n int64) []datapath.Span
 }
 
-// Buffer is what was written to a file in sequence, was acknowledged, and has not
-// arrived.
+// Buffer holds bytes that were written to a file in sequence and acknowledged, and have not arrived.
 type Buffer struct {
 	pool   *Pool
 	file   File
-	writer wait.Mutex // of the write that is being buffered
+	writer wait.Mutex // held by the write that is being buffered
 
 	mu      sync.Mutex
 	data    []byte      // under mu: nil if nothing is buffered
 	off     int64       // under mu: where data goes, or AtEnd
 	by      []*Reporter // under mu: the descriptors that wrote data
-	next    int64       // under mu: where a write continues the last one; AtEnd for appends
+	next    int64       // under mu: the offset that continues the last write; AtEnd for appends
 	sending []*batch    // under mu: oldest first
-	losses  uint64      // under mu: how often acknowledged bytes were lost
+	losses  uint64      // under mu: counts losses of acknowledged bytes
 	lost    error       // under mu: the last loss
 }
 
 const (
 	// AtEnd stands for the offset of an append.
 	AtEnd = -1
-	// nowhere is what next is before the first write.
+	// nowhere is the value of next before the first write.
 	nowhere = -2
 	// anywhere stands for all offsets.
 	anywhere = -3
@@ -69,9 +68,8 @@ func (p *Pool) Buffer(f File) *Buffer {
 	return &Buffer{pool: p, file: f, writer: wait.NewMutex(), next: nowhere}
 }
 
-// Write buffers the first n bytes of p, which r's descriptor writes at off: none if
-// the write does not continue the last one. If n < len(p), nothing is in flight when
-// Write returns, and the caller writes the rest through.
+// Write buffers the first n bytes of p, which r's descriptor writes at off: none if the write does not continue the
+// last one. If n < len(p), no bytes are in flight when Write returns, and the caller writes the rest through.
 func (b *Buffer) Write(ctx context.Context, r *Reporter, p []byte, off int64) (n int, err error) {
 	if err := b.writer.Lock(ctx); err != nil {
 		return 0, fmt.Errorf("write to %v: %w", b.file.Ino(), err)
@@ -92,7 +90,7 @@ func (b *Buffer) Write(ctx context.Context, r *Reporter, p []byte, off int64) (n
 	return n, b.Drain(ctx)
 }
 
-// Append buffers an append, which is taken as a whole or not at all.
+// Append buffers an append as a whole or not at all.
 func (b *Buffer) Append(ctx context.Context, r *Reporter, p []byte) (ok bool, err error) {
 	if err := b.writer.Lock(ctx); err != nil {
 		return false, fmt.Errorf("append to %v: %w", b.file.Ino(), err)
@@ -109,8 +107,8 @@ func (b *Buffer) Append(ctx context.Context, r *Reporter, p []byte) (ok bool, er
 	return false, b.Drain(ctx)
 }
 
-// WrittenThrough notes that a write past the buffer ends at end, or is an append.
-// The next write that continues it can be buffered.
+// WrittenThrough records that a write that bypassed the buffer ends at end, or is an append. The next write that
+// continues it can be buffered.
 func (b *Buffer) WrittenThrough(end int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,7 +122,7 @@ func (b *Buffer) continues(off int64, n int) bool {
 	return n > 0 && b.next == off
 }
 
-// makeRoom sends what is buffered if n more bytes do not fit.
+// makeRoom sends the buffered bytes if n more bytes do not fit.
 func (b *Buffer) makeRoom(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,8 +131,7 @@ func (b *Buffer) makeRoom(n int) {
 	}
 }
 
-// fill buffers as much of p as fits in one batch; 0 if there is no buffer to be had.
-// b.writer is held.
+// fill buffers as much of p as fits in one batch; 0 if no buffer is available. b.writer is held.
 func (b *Buffer) fill(ctx context.Context, r *Reporter, p []byte, off int64) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,8 +169,8 @@ func (b *Buffer) fill(ctx context.Context, r *Reporter, p []byte, off int64) (in
 	return n, nil
 }
 
-// adjacent reports whether a write at off is right behind all bytes that have not
-// arrived, so that it overwrites none of them; b.mu is held.
+// adjacent reports whether a write at off is right behind all bytes that have not arrived, so that it overwrites none
+// of them; b.mu is held.
 func (b *Buffer) adjacent(off int64) bool {
 	switch n := len(b.sending); {
 	case b.data != nil:
@@ -184,7 +181,7 @@ func (b *Buffer) adjacent(off int64) bool {
 	return true
 }
 
-// behind is the offset behind n bytes at off.
+// behind returns the offset behind n bytes at off.
 func behind(off int64, n int) int64 {
 	if off == AtEnd {
 		return AtEnd
@@ -192,10 +189,10 @@ func behind(off int64, n int) int64 {
 	return off + int64(n)
 }
 
-// arrived reports whether nothing is buffered that has not arrived; b.mu is held.
+// arrived reports whether all buffered bytes have arrived; b.mu is held.
 func (b *Buffer) arrived() bool { return b.data == nil && len(b.sending) == 0 }
 
-// pending is how many bytes have not arrived.
+// pending returns how many bytes have not arrived.
 func (b *Buffer) pending() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,8 +203,7 @@ func (b *Buffer) pending() int64 {
 	return int64(n)
 }
 
-// limit is how long data may become: a batch ends where a chunk may end; b.mu is
-// held.
+// limit returns the maximum length of data: a batch ends where a chunk may end; b.mu is held.
 func (b *Buffer) limit() int {
 	if b.off == AtEnd {
 		return bufferSize
@@ -215,8 +211,8 @@ func (b *Buffer) limit() int {
 	return int(bufferSize - b.off%bufferSize)
 }
 
-// allocate waits until one more batch may be filled, and returns empty memory for
-// it; nil if what goes to off is to be written through.
+// allocate waits until one more batch may be filled, and returns empty memory for it, or nil if the bytes at off must
+// be written through.
 func (b *Buffer) allocate(ctx context.Context, off int64) ([]byte, error) {
 	if err := b.awaitSending(ctx, maxSending); err != nil {
 		return nil, fmt.Errorf("write to %v: %w", b.file.Ino(), err)

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// fakeFile keeps what is written to it. Writes wait for gate, if it is set.
+// fakeFile stores what is written to it. Writes wait for gate, if it is set.
 type fakeFile struct {
 	mu     sync.Mutex
 	data   []byte
@@ -67,7 +67,7 @@ func (f *fakeFile) set(fail error, gate chan struct{}) {
 type fakeClient struct {
 	free    int64
 	flushed chan File
-	flush   func() // in a flush; may be nil
+	flush   func() // called during a flush; may be nil
 }
 
 func (c *fakeClient) Flush(_ context.Context, f File) bool {
@@ -103,20 +103,19 @@ func write(t *testing.T, b *Buffer, r *Reporter, p []byte, off int64, want int) 
 	}
 }
 
-// TestSequentialWrites: only writes that continue the last one are buffered, and few
-// batches arrive.
+// TestSequentialWrites: only writes that continue the last one are buffered, and few batches arrive.
 func TestSequentialWrites(t *testing.T) {
 	p, b, f := newBuffer(t, plenty)
 	r := b.Reporter()
 	want := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	const size = 4096
-	write(t, b, r, want[:size], 0, 0) // the first write continues none
+	write(t, b, r, want[:size], 0, 0) // the first write continues no other
 	f.data = append(f.data, want[:size]...)
 	b.WrittenThrough(size)
 	for off := size; off < len(want); off += size {
 		write(t, b, r, want[off:][:size], int64(off), size)
 	}
-	write(t, b, r, want[:size], 0, 0) // back to the start: nothing is in flight any more
+	write(t, b, r, want[:size], 0, 0) // back to the start: nothing is in flight
 	if !bytes.Equal(f.data, want) || f.writes != len(want)/bufferSize {
 		t.Errorf("%d bytes in %d batches, want %d in %d, or other bytes", len(f.data), f.writes, len(want), len(want)/bufferSize)
 	}
@@ -125,8 +124,8 @@ func TestSequentialWrites(t *testing.T) {
 	}
 }
 
-// TestLossIsReported: the descriptors that wrote lost bytes get the error once; others
-// only when everything must be durable.
+// TestLossIsReported: the descriptors that wrote lost bytes get the error once; others get it only when all bytes must
+// be durable.
 func TestLossIsReported(t *testing.T) {
 	_, b, f := newBuffer(t, plenty)
 	writer, other := b.Reporter(), b.Reporter()
@@ -147,7 +146,7 @@ func TestLossIsReported(t *testing.T) {
 	}
 }
 
-// TestLossThatACloseReports: the close can be that of a child, so the next sync reports the loss too.
+// TestLossThatACloseReports: the close can be a child's, so the next sync reports the loss, too.
 func TestLossThatACloseReports(t *testing.T) {
 	_, b, f := newBuffer(t, plenty)
 	writer := b.Reporter()
@@ -169,8 +168,8 @@ func TestLossThatACloseReports(t *testing.T) {
 	}
 }
 
-// TestLossBeforeAdoption: the first write to an adopted descriptor may be the rest of a larger one, whose
-// error the kernel drops.
+// TestLossBeforeAdoption: the first write to an adopted descriptor may be the rest of a larger write, whose error the
+// kernel drops.
 func TestLossBeforeAdoption(t *testing.T) {
 	_, b, _ := newBuffer(t, plenty)
 	for _, at := range []int64{3 * bufferSize, AtEnd} {
@@ -192,7 +191,7 @@ func TestLossBeforeAdoption(t *testing.T) {
 	}
 }
 
-// TestLossAfterAdoption: the same for a sync that fails in the first write.
+// TestLossAfterAdoption: the same for a sync that fails during the first write.
 func TestLossAfterAdoption(t *testing.T) {
 	_, b, _ := newBuffer(t, plenty)
 	r := b.Reporter()
@@ -211,7 +210,7 @@ func TestLossAfterAdoption(t *testing.T) {
 	}
 }
 
-// TestLossInAShortPart: the kernel cuts a writev(2) of many short segments into short parts, and drops the error of
+// TestLossInAShortPart: the kernel splits a writev(2) of many short segments into short parts, and drops the error of
 // each part but the first.
 func TestLossInAShortPart(t *testing.T) {
 	_, b, _ := newBuffer(t, plenty)
@@ -235,7 +234,7 @@ func TestLossInAShortPart(t *testing.T) {
 	}
 }
 
-// TestRepeated: the error that a write returns is returned again, once, though nothing was known before.
+// TestRepeated: the error that a write returns is returned once more, even if no error was known before.
 func TestRepeated(t *testing.T) {
 	_, b, _ := newBuffer(t, plenty)
 	r := b.Reporter()
@@ -248,7 +247,7 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
-// TestNoRoom: nothing is buffered for a node with little space.
+// TestNoRoom: no write is buffered for a node with little space.
 func TestNoRoom(t *testing.T) {
 	_, b, _ := newBuffer(t, spaceEach)
 	b.WrittenThrough(0)
@@ -296,7 +295,7 @@ func TestDrainIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestClosedPool: after Close nothing is buffered, and what was is written.
+// TestClosedPool: after Close no write is buffered, and buffered data has been written.
 func TestClosedPool(t *testing.T) {
 	p, b, f := newBuffer(t, plenty)
 	b.WrittenThrough(0)
@@ -308,7 +307,7 @@ func TestClosedPool(t *testing.T) {
 	write(t, b, b.Reporter(), []byte("more"), 4, 0)
 }
 
-// TestOldBuffers: files whose bytes have waited long enough are flushed.
+// TestOldBuffers: files whose bytes have been buffered long enough are flushed.
 func TestOldBuffers(t *testing.T) {
 	p, b, f := newBuffer(t, plenty)
 	b.WrittenThrough(0)
@@ -318,8 +317,8 @@ func TestOldBuffers(t *testing.T) {
 	}
 }
 
-// TestFlushSoon: a file with a change that was not buffered is flushed, and once more if the next
-// change comes during the flush.
+// TestFlushSoon: a file with an unbuffered change is flushed, and flushed again if the next change arrives during the
+// flush.
 func TestFlushSoon(t *testing.T) {
 	p, b, _ := newBuffer(t, plenty)
 	c := p.client.(*fakeClient)
@@ -339,8 +338,8 @@ func TestFlushSoon(t *testing.T) {
 	}
 }
 
-// TestClosedIsNotFlushed: a file that is closed soon, as small files are, is not flushed in the
-// background. A batch on its way is still waited for.
+// TestClosedIsNotFlushed: a file that is closed soon, as small files are, is not flushed in the background. A batch in
+// flight is still waited for.
 func TestClosedIsNotFlushed(t *testing.T) {
 	p, b, f := newBuffer(t, plenty)
 	b.FlushSoon()

@@ -15,32 +15,31 @@ import (
 )
 
 const (
-	// maxBuffers is how many buffers all files have together.
+	// maxBuffers bounds the buffers of all files together.
 	maxBuffers = 64
-	// keptBuffers is how many are kept for reuse while none is needed.
+	// keptBuffers is how many unused buffers are kept for reuse.
 	keptBuffers = 8
 	// maxAge is about how long buffered bytes wait for more.
 	maxAge = 500 * time.Millisecond
-	// closeTime bounds how long Close waits for what is buffered.
+	// closeTime bounds how long Close waits for buffered bytes.
 	closeTime = 5 * time.Second
 )
 
-// Memory is the most that a client buffers, in bytes.
+// Memory bounds the bytes that a client buffers.
 const Memory = maxBuffers * bufferSize
 
-// Client is what a Pool needs of the client whose files it buffers.
+// Client gives a Pool access to the client whose files it buffers.
 type Client interface {
-	// Flush drains a file's buffer and tells its home the size. It reports whether
-	// that has to be done again: the home is away for a moment, or another node's
-	// append in flight hides one of this node.
+	// Flush drains a file's buffer and publishes the size to its home. It reports whether that must be repeated: the
+	// home is away for a moment, or another node's append in flight hides an append of this node.
 	Flush(ctx context.Context, f File) (again bool)
-	// Free is how many bytes a node has free.
+	// Free returns how many bytes a node has free.
 	Free(ctx context.Context, id metadata.NodeID) (int64, error)
-	// Nodes is how many nodes the job has.
+	// Nodes returns how many nodes the job has.
 	Nodes() int
 }
 
-// Pool is the buffers of all files of a client.
+// Pool holds the buffers of all files of a client.
 type Pool struct {
 	client Client
 	log    *logrus.Entry
@@ -48,7 +47,7 @@ type Pool struct {
 	space  freeSpace
 
 	slots   chan struct{} // one for each buffer in use
-	changed wait.Signal   // something is buffered
+	changed wait.Signal   // set when bytes were buffered
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
@@ -57,17 +56,17 @@ type Pool struct {
 
 	mu     sync.Mutex
 	free   [][]byte             // under mu: for reuse
-	files  map[*Buffer]flushing // under mu: all with bytes that have not arrived, or whose home must hear of a change
-	closed bool                 // under mu: everything is written through
+	files  map[*Buffer]flushing // under mu: those with bytes that have not arrived, or a change to report to the home
+	closed bool                 // under mu: all writes go through
 }
 
-// flushing is what becomes of a file of a Pool.
+// flushing is the flush state of a file of a Pool.
 type flushing int
 
 const (
-	waiting      flushing = iota // is flushed soon
+	waiting      flushing = iota // will be flushed soon
 	flushed                      // is being flushed
-	flushedAgain                 // is being flushed, and changes meanwhile
+	flushedAgain                 // is being flushed, and has changed meanwhile
 )
 
 // NewPool returns a Pool for client.
@@ -82,8 +81,7 @@ func NewPool(client Client, log *logrus.Entry, now func() time.Time) *Pool {
 	return p
 }
 
-// Close sends what is buffered as far as the nodes answer, and stops the Pool.
-// Writes go through from now on.
+// Close sends the buffered bytes as far as the nodes answer, and stops the Pool. Later writes go through.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -97,24 +95,24 @@ func (p *Pool) Close() {
 	p.wg.Wait()
 }
 
-// Drain waits until all bytes that are buffered now have arrived or have failed.
+// Drain waits until all bytes buffered now have arrived or have failed.
 func (p *Pool) Drain(ctx context.Context) error {
 	return wait.Each(ctx, p.list(), func(ctx context.Context, b *Buffer) error { return b.Drain(ctx) })
 }
 
-// Stats is what a Pool has done.
+// Stats counts the work of a Pool.
 type Stats struct {
 	Buffered int64 // bytes
 	Batches  int64
 	Buffers  int64 // in use
 }
 
-// Stats returns what the Pool has done since its start.
+// Stats returns the counters of the Pool since its start.
 func (p *Pool) Stats() Stats {
 	return Stats{Buffered: p.buffered.Load(), Batches: p.batches.Load(), Buffers: int64(len(p.slots))}
 }
 
-// get returns empty memory for a batch; nil if all of it is in use.
+// get returns empty memory for a batch, or nil if all of it is in use.
 func (p *Pool) get() []byte {
 	select {
 	case p.slots <- struct{}{}:
@@ -131,7 +129,7 @@ func (p *Pool) get() []byte {
 	return make([]byte, 0, bufferSize)
 }
 
-// put takes memory back. It is kept because making it costs as much as filling it.
+// put takes memory back. It is kept because allocating it costs as much as filling it.
 func (p *Pool) put(b []byte) {
 	p.mu.Lock()
 	if len(p.free) < keptBuffers {
@@ -141,8 +139,8 @@ func (p *Pool) put(b []byte) {
 	<-p.slots
 }
 
-// add has b flushed soon; false if the Pool is closed. For buffered bytes b.mu is held, so
-// that whoever finds b here finds its bytes.
+// add schedules a flush of b; it returns false if the Pool is closed. For buffered bytes b.mu is held, so that a caller
+// that finds b here finds its bytes.
 func (p *Pool) add(b *Buffer) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,10 +157,10 @@ func (p *Pool) add(b *Buffer) bool {
 	return true
 }
 
-// FlushSoon has the file flushed soon: its home must hear of a change that was not buffered.
+// FlushSoon schedules a flush of the file: its home must learn of a change that was not buffered.
 func (b *Buffer) FlushSoon() { b.pool.add(b) }
 
-// Closed ends FlushSoon: the last close has flushed the file, or nothing will.
+// Closed cancels FlushSoon: the last close has flushed the file, or it will not be flushed.
 func (b *Buffer) Closed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,8 +183,8 @@ func (p *Pool) list() []*Buffer {
 	return slices.Collect(maps.Keys(p.files))
 }
 
-// flushOld flushes files whose buffered bytes have waited long enough, until the
-// Pool is closed. No file waits for the nodes of another one.
+// flushOld flushes files whose buffered bytes have waited long enough, until the Pool is closed. No file waits for the
+// nodes of another file.
 func (p *Pool) flushOld() {
 	wait.Batches(p.ctx, p.changed, maxAge, p.pending, func() time.Duration {
 		for _, b := range p.takeOld() {
@@ -209,8 +207,7 @@ func (p *Pool) takeOld() (all []*Buffer) {
 	return all
 }
 
-// endFlush removes b, unless it has bytes that have not arrived or has to be flushed
-// again.
+// endFlush removes b, unless it has bytes that have not arrived or must be flushed again.
 func (p *Pool) endFlush(b *Buffer, again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,15 +1,15 @@
 package writeback
 
-// Reporter reports what became of the buffered writes of one descriptor. Each error
-// is reported once, by a later call of the descriptor, but for cases in which the
-// kernel or another process may not pass it on (BeforeWrite, Take, TakeAll).
+// Reporter reports the errors of the buffered writes of one descriptor. Each error is reported once, by a later call of
+// the descriptor, except where the kernel or another process may not pass it on (BeforeWrite, Take, TakeAll). part is
+// nowhere if the last write was not the first part of a larger one, and anywhere if that is unknown.
 type Reporter struct {
 	b     *Buffer
 	err   error  // under b.mu: to be reported
-	part  int64  // under b.mu: where the rest of the last write begins, if it may have been the first part of a larger one; nowhere if not, anywhere if it is unknown
-	rest  bool   // under b.mu: the last write began there
-	shown error  // under b.mu: what Take has taken since the last TakeAll
-	known uint64 // under b.mu: how many losses were reported, or are err
+	part  int64  // under b.mu: where the last write's rest may begin, or nowhere, or anywhere
+	rest  bool   // under b.mu: the last write began at part
+	shown error  // under b.mu: the error that Take returned since the last TakeAll
+	known uint64 // under b.mu: how many losses were reported, or are in err
 }
 
 // Reporter returns a reporter for one more descriptor. It reports losses from now on.
@@ -19,10 +19,9 @@ func (b *Buffer) Reporter() *Reporter {
 	return &Reporter{b: b, part: nowhere, known: b.losses}
 }
 
-// BeforeWrite takes the error to report before a write of n bytes at off. If that
-// write may be the rest of one whose first part was written, the kernel returns the
-// length of the first part and drops the error: the error is then reported again.
-// A first part can be short: the kernel cuts a writev(2) after about 128 segments.
+// BeforeWrite takes the error to report before a write of n bytes at off. If that write may be the rest of one whose
+// first part was written, the kernel returns the length of the first part and drops the error: the error is then
+// reported again. A first part can be short: the kernel cuts a writev(2) after about 128 segments.
 func (r *Reporter) BeforeWrite(off int64, n int) error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
@@ -38,9 +37,9 @@ func (r *Reporter) BeforeWrite(off int64, n int) error {
 	return err
 }
 
-// Take takes the error to report by a close. TakeAll reports it again: the close may be
-// that of a child, which closes its copy of the descriptor when it begins another
-// program and drops the error, while the parent goes on writing.
+// Take takes the error to report by a close. TakeAll reports it again: the close may come from a child process that
+// closes its copy of the descriptor when it begins another program and drops the error, while the parent continues to
+// write.
 func (r *Reporter) Take() error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
@@ -51,9 +50,8 @@ func (r *Reporter) Take() error {
 	return err
 }
 
-// TakeAll takes the error to report when everything must be durable: also that of a
-// loss of another descriptor. With write it is reported by a write, and again if that
-// may be the rest of a larger one; see BeforeWrite.
+// TakeAll takes the error to report when all writes must be durable, including losses of other descriptors. With write
+// it is reported by a write, and again if that write may be the rest of a larger one; see BeforeWrite.
 func (r *Reporter) TakeAll(write bool) error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
@@ -71,38 +69,38 @@ func (r *Reporter) TakeAll(write bool) error {
 	return err
 }
 
-// Clean reports whether nothing is buffered that has not arrived, and no loss is to be reported.
+// Clean reports whether all buffered bytes have arrived, and no loss remains to be reported.
 func (r *Reporter) Clean() bool {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	return r.b.arrived() && r.err == nil && r.known == r.b.losses
 }
 
-// Adopted notes that an earlier process had the descriptor: its next write may be the rest of one
-// whose first part that process has taken. lost is the error to report, if there is one.
+// Adopted records that an earlier process had the descriptor: its next write may be the rest of one whose first part
+// that process has taken. lost is the error to report, if there is one.
 func (r *Reporter) Adopted(lost error) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	r.err, r.part = lost, anywhere
 }
 
-// Repeat makes the next call of the descriptor report err, which a write returns now: the kernel
-// drops it if that write is the rest of a larger one.
+// Repeat makes the next call of the descriptor report err again, which a write returns now: the kernel drops it if that
+// write is the rest of a larger one.
 func (r *Reporter) Repeat(err error) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	r.err, r.part = err, nowhere
 }
 
-// Lost notes a loss that Sync reports to every descriptor.
+// Lost records a loss that Sync reports to every descriptor.
 func (b *Buffer) Lost(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lose(err, nil)
 }
 
-// lose notes that acknowledged bytes of the descriptors by are lost; b.mu is held. A
-// Reporter reports the first of several errors.
+// lose records that acknowledged bytes of the descriptors by are lost; b.mu is held. A Reporter reports the first of
+// several errors.
 func (b *Buffer) lose(err error, by []*Reporter) {
 	b.losses++
 	b.lost = err

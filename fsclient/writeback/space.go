@@ -9,20 +9,19 @@ import (
 )
 
 const (
-	// spaceFresh is how long a node's answer counts, if it is not used up.
+	// spaceFresh is how long a node's answer is valid, if it is not used up.
 	spaceFresh = time.Second
-	// spaceWait is how long a node is waited for.
+	// spaceWait bounds the wait for a node's answer.
 	spaceWait = 2 * time.Second
-	// mayClaim is the most that a client claims of one answer.
+	// mayClaim bounds what a client claims of one answer.
 	mayClaim = 31 << 20
-	// spaceEach is what a node must have free for each client of the job: what one
-	// has buffered when it asks (Memory), what it claims of the answer, and something
-	// for the ends of pages. Then buffered bytes find room however many clients
-	// buffer, unless others write through all of it meanwhile.
+	// spaceEach is the space that a node must have free for each client of the job: the bytes that the client has
+	// buffered when it asks (Memory), its claims on the answer, and something for the ends of pages. Then buffered
+	// bytes find room however many clients buffer, unless writes by others use all of it meanwhile.
 	spaceEach = Memory + mayClaim + 1<<20
 )
 
-// freeSpace is how much space the nodes have left, as they said last.
+// freeSpace is the free space of the nodes, by their last answers.
 type freeSpace struct {
 	mu    sync.Mutex
 	nodes map[metadata.NodeID]nodeSpace // under mu
@@ -31,14 +30,14 @@ type freeSpace struct {
 type nodeSpace struct {
 	free    int64
 	at      time.Time
-	claimed int64  // of free, by what was buffered since
+	claimed int64  // of free, by bytes buffered since
 	answer  uint64 // counts the answers of the node
 }
 
 func (s *freeSpace) init() { s.nodes = make(map[metadata.NodeID]nodeSpace) }
 
-// claim claims n bytes on the node id, if least stay free (ok). If the last answer
-// does not tell (!known), the node has to be asked, and set called with answer.
+// claim claims n bytes on the node id, if least stay free (ok). If the last answer does not settle that (!known), the
+// caller must ask the node, and call set with answer.
 func (s *freeSpace) claim(id metadata.NodeID, n, least int64, now time.Time) (ok, known bool, answer uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +55,8 @@ func (s *freeSpace) claim(id metadata.NodeID, n, least int64, now time.Time) (ok
 	return true, true, 0
 }
 
-// set takes a node's answer. If another one has come since the node was asked, that
-// one counts, with what was claimed of it.
+// set records a node's answer. If another answer has arrived since the node was asked, that one stays, with the claims
+// on it.
 func (s *freeSpace) set(id metadata.NodeID, answer uint64, free int64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +65,7 @@ func (s *freeSpace) set(id metadata.NodeID, answer uint64, free int64, now time.
 	}
 }
 
-// hasRoom claims n bytes on a node. One that does not answer has none.
+// hasRoom claims n bytes on a node. A node that does not answer has no room.
 func (p *Pool) hasRoom(ctx context.Context, id metadata.NodeID, n int64) bool {
 	least := int64(p.client.Nodes()) * spaceEach
 	ok, known, answer := p.space.claim(id, n, least, p.now())

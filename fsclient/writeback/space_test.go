@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestClaim: a client claims a bounded part of an answer, and nothing of what must stay free.
+// TestClaim: a client claims a bounded part of the space that a node reported, and none of the reserve.
 func TestClaim(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	const n, least = 1 << 20, 100 << 20
@@ -13,8 +13,8 @@ func TestClaim(t *testing.T) {
 	granted, refused, ask := answer{true, true}, answer{false, true}, answer{}
 	for _, tt := range []struct {
 		name    string
-		free    int64 // as the node answered
-		claimed int   // times n, before
+		free    int64 // as reported by the node
+		claimed int   // claims of n before
 		later   time.Duration
 		want    answer
 	}{
@@ -47,7 +47,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestClaimOfTwoAnswers: of two concurrent answers one counts.
+// TestClaimOfTwoAnswers: of two concurrent answers only one counts.
 func TestClaimOfTwoAnswers(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	var r freeSpace
