@@ -13,12 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BackingFD is the descriptor of a socket to the keeper, when Start.Backing
-// says so: a Unix sequential-packet socket on which the daemon asks for what
-// FUSE wants CAP_SYS_ADMIN for. A request is one packet, answered by one packet,
-// in order; numbers are little endian. No request has a descriptor with it: one of a
-// FUSE file of the user, whose server hangs, would hold the keeper up when it asks for its
-// type, and when it closes it.
+// BackingFD is the descriptor of a socket to the keeper, if Start.Backing is set: a Unix sequential-packet socket for
+// the FUSE requests that need CAP_SYS_ADMIN. A request is one packet, answered by one packet, in order; numbers are
+// little endian. No request carries a descriptor: if it were of a FUSE file of the user whose server hangs, the keeper
+// would block when it checks its type, and when it closes it.
 //
 //	request 'B'  store 1 byte  inode 8 bytes        register a file for reading (passthrough): the
 //	    path                                        number of its store directory, the path below that
@@ -40,8 +38,7 @@ const (
 	BackingReply = 8   // bytes of an answer
 )
 
-// Backing is the daemon's end of the socket. It may be used by several
-// goroutines.
+// Backing is the daemon's end of the socket. Several goroutines may use it.
 type Backing struct {
 	stores []string
 
@@ -49,7 +46,7 @@ type Backing struct {
 	conn *net.UnixConn // guarded by mu
 }
 
-// NewBacking speaks on f, which it closes. Stores are the job's store directories.
+// NewBacking uses f as the socket, and closes f. stores are the job's store directories.
 func NewBacking(f *os.File, stores []string) (*Backing, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
@@ -58,14 +55,14 @@ func NewBacking(f *os.File, stores []string) (*Backing, error) {
 	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		_ = c.Close() // it is no socket of ours
+		_ = c.Close() // not a Unix socket
 		return nil, fmt.Errorf("keeper's socket is %T: %w", c, syscall.EINVAL)
 	}
 	return &Backing{conn: u, stores: stores}, nil
 }
 
-// Back has the keeper register f, which is in a store directory, with the connection of the mount. If another
-// file has its name by now, the error is ENOENT or ESTALE.
+// Back has the keeper register f, a file in a store directory, with the connection of the mount. If another file has
+// its name by now, the error is ENOENT or ESTALE.
 func (b *Backing) Back(f *os.File) (int32, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -83,14 +80,14 @@ func (b *Backing) Back(f *os.File) (int32, error) {
 	return 0, fmt.Errorf("%s is in no store: %w", f.Name(), syscall.EINVAL)
 }
 
-// Cover has the keeper mount a cover of a dataset. It returns the descriptor
-// that has to be served then, and the near end of a talk with the helper.
+// Cover has the keeper mount a cover of a dataset. It returns the descriptor to serve, and the near end of a talk with
+// the helper.
 func (b *Backing) Cover(name string) (dev, talk *os.File, err error) {
 	return b.mount(BackingCover, name)
 }
 
-// View has the keeper make a kernel view of a dataset, as Cover, of the tree that
-// the daemon sends in the talk.
+// View has the keeper make a kernel view of a dataset. It returns what Cover does; the daemon sends the tree in the
+// talk.
 func (b *Backing) View(name string) (dev, talk *os.File, err error) {
 	return b.mount(BackingView, name)
 }
@@ -110,7 +107,7 @@ func (b *Backing) mount(what byte, name string) (dev, talk *os.File, err error) 
 	return sent[0], sent[1], nil
 }
 
-// Drop has the keeper forget an id.
+// Drop has the keeper drop an id.
 func (b *Backing) Drop(id int32) error {
 	_, _, err := b.ask(binary.LittleEndian.AppendUint32([]byte{BackingDrop}, uint32(id)))
 	return err
@@ -144,7 +141,7 @@ func (b *Backing) ask(p []byte) (int32, []*os.File, error) {
 	return int32(binary.LittleEndian.Uint32(a[4:])), sent, nil
 }
 
-// sentFiles is the descriptors that came with an answer.
+// sentFiles returns the descriptors received with an answer.
 func sentFiles(oob []byte) (files []*os.File) {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(msgs) != 1 {
@@ -163,9 +160,9 @@ func sentFiles(oob []byte) (files []*os.File) {
 
 func closeFiles(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // nothing was done with it
+		_ = f.Close() // not used
 	}
 }
 
-// Close ends the conversation.
+// Close closes the socket.
 func (b *Backing) Close() error { return b.conn.Close() }

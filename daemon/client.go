@@ -11,14 +11,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Client is this node's client.
+// Client is this node's client, as the daemon uses it.
 type Client interface {
 	home.Client
-	// Quiesce waits until the homes know what was written on the node, also
-	// what the kernel has yet to write and to close for processes that have ended.
-	// It returns how many files are still open for writing.
+	// Quiesce waits until the homes know all writes of the node, including data that the kernel has yet to write back
+	// and files that it has yet to close for ended processes. It returns how many files are still open for writing.
 	Quiesce(ctx context.Context) (open int, err error)
-	// Idle is how long the node has not read datasets from other nodes.
+	// Idle returns how long the node has not read datasets from other nodes.
 	Idle() time.Duration
 }
 
@@ -29,10 +28,10 @@ func (d *Daemon) SetClient(c Client) {
 	d.datasets.Replicas.SetIdle(c.Idle)
 }
 
-// SetRevoke sets how this node's client and mount forget what they have cached.
+// SetRevoke sets the function that drops cached answers of this node's client and mount.
 func (d *Daemon) SetRevoke(f home.RevokeFunc) { d.home.SetRevoke(f) }
 
-// Run is that of this node's client: it starts and ends with the daemon.
+// Run returns the run of this node's client: it starts and ends with the daemon.
 func (d *Daemon) Run() metadata.Run { return d.run }
 
 func (d *Daemon) openHome() (err error) {

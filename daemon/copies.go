@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// newRebuilder makes what restores the copies that are lost with a node.
+// newRebuilder returns the Rebuilder that restores copies lost with a node.
 func (d *Daemon) newRebuilder() *rebuild.Rebuilder {
 	return rebuild.New(rebuild.Config{
 		Node: d, Run: d.run, Guard: d.copies, Data: d.data, Parts: chunkstore.Parts,
@@ -29,10 +29,10 @@ func (d *Daemon) newRebuilder() *rebuild.Rebuilder {
 	})
 }
 
-// copySpare is how much of a node's capacity copies that are made there leave to writes: half of what datasets leave.
+// copySpare returns the part of the capacity that rebuilt copies leave to writes: half of what datasets leave.
 func (d *Daemon) copySpare(capacity int64) int64 { return d.job.Scratch.Of(capacity) / 2 }
 
-// homeData is this node's data for its home.
+// homeData is this node's data, as its home uses it.
 type homeData struct {
 	*chunkstore.Store
 	copies *rebuild.Guard
@@ -43,11 +43,11 @@ func (h homeData) Remove(ctx context.Context, ino metadata.Ino) error {
 	return h.copies.Remove(ctx, ino, h.Store.Remove)
 }
 
-// localData is this node's data for its own client.
+// localData is this node's data, as its own client uses it.
 type localData struct {
 	dataset.Local
 	copies *rebuild.Guard
-	epoch  func() metadata.Epoch // of the node's own map
+	epoch  func() metadata.Epoch // epoch of the node's own map
 }
 
 var (

@@ -27,8 +27,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// ctlServer is the control socket: HTTP with JSON over a Unix socket of mode
-// 0600 in the job user's own directory: whoever can open it may use it.
+// ctlServer serves the control socket: HTTP with JSON over a Unix socket of mode 0600 in the job user's own directory.
+// Whoever can open the socket may use it.
 type ctlServer struct {
 	d    *Daemon
 	srv  *http.Server
@@ -39,8 +39,7 @@ type ctlServer struct {
 	closed bool // guarded by mu
 }
 
-// close returns when no request is being answered any more. http.Server.Close does not
-// wait for them.
+// close waits until all requests have been answered; http.Server.Close does not wait for them.
 func (c *ctlServer) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -59,7 +58,7 @@ func (c *ctlServer) begin() bool {
 	return !c.closed
 }
 
-// counted answers requests with h as long as the server is open.
+// counted serves requests with h as long as the server is open.
 func (c *ctlServer) counted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !c.begin() {
@@ -71,7 +70,7 @@ func (c *ctlServer) counted(h http.Handler) http.Handler {
 	})
 }
 
-// CtlError is the body of an answer that is not 200.
+// CtlError is the body of an answer other than 200.
 type CtlError struct {
 	Error string `json:"error"`
 }
@@ -155,7 +154,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the caller has gone away
 }
 
-// writeReply answers with v, or with err if there is one.
+// writeReply answers with v, or with err if it is not nil.
 func writeReply(w http.ResponseWriter, v any, err error) {
 	if err != nil {
 		writeError(w, err)
@@ -187,7 +186,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-// answer makes the handler of a request of T, which f answers.
+// answer returns the handler of a request of type T, which f answers.
 func answer[T any](f func(context.Context, T) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q T
@@ -198,7 +197,7 @@ func answer[T any](f func(context.Context, T) (any, error)) http.HandlerFunc {
 	}
 }
 
-// readList reads a list of T, or one T; what names them in an error.
+// readList reads a list of T, or one T; what names the values in an error.
 func readList[T any](w http.ResponseWriter, r *http.Request, what string) (all []T, ok bool) {
 	var body json.RawMessage
 	if !readJSON(w, r, &body) {
@@ -215,7 +214,7 @@ func readList[T any](w http.ResponseWriter, r *http.Request, what string) (all [
 	return []T{one}, true
 }
 
-// stageIn registers a dataset and begins to stage it in; it does not wait.
+// stageIn registers a dataset and starts to stage it in; it does not wait.
 func (c *ctlServer) stageIn(ctx context.Context, s job.Dataset) (any, error) {
 	x, err := c.d.stager.Begin(ctx, s)
 	if err != nil {
@@ -232,7 +231,7 @@ type RemoveRequest struct {
 	Cancel bool   `json:"cancel,omitempty"` // only while it is being staged
 }
 
-// remove ends the dataset that has a name at present. Its space is free soon after.
+// remove ends the active dataset with a name. Its space is freed soon after.
 func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) (any, error) {
 	d := c.d
 	if err := d.Refresh(ctx); err != nil {
@@ -256,8 +255,7 @@ func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) (any, error) {
 	return struct{}{}, nil
 }
 
-// getSkips answers GET /v1/skips?name=N with what the dataset N lacks, a line of JSON for
-// each file.
+// getSkips answers GET /v1/skips?name=N with the entries that the dataset N leaves out, one line of JSON each.
 func (c *ctlServer) getSkips(w http.ResponseWriter, r *http.Request) {
 	ds, ok := c.d.View().Active(r.FormValue("name"))
 	if !ok {
@@ -284,8 +282,8 @@ func (c *ctlServer) verify(ctx context.Context, s dataset.VerifySpec) (any, erro
 	return c.d.datasets.Verifier.Verify(ctx, s)
 }
 
-// getSums answers GET /v1/sums?name=N with the SHA-256 of the files of N, node after node,
-// as the last verification that listed them has written them.
+// getSums answers GET /v1/sums?name=N with the SHA-256 of the files of N, node after node, as written by the last
+// verification that listed them.
 func (c *ctlServer) getSums(w http.ResponseWriter, r *http.Request) {
 	paths, err := c.d.datasets.Verifier.Sums(r.Context(), r.FormValue("name"))
 	if err != nil {
@@ -320,7 +318,7 @@ func (c *ctlServer) stageOut(ctx context.Context, o job.StageOut) (any, error) {
 	return StageOutReply{Result: res}, err
 }
 
-// setOutput notes where the job's output goes.
+// setOutput sets the file of the job's output.
 func (c *ctlServer) setOutput(_ context.Context, o stageout.Output) (any, error) {
 	return struct{}{}, c.d.notifier.SetOutput(o)
 }

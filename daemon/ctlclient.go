@@ -20,13 +20,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// Ctl asks a daemon over its control socket.
+// Ctl calls a daemon over its control socket.
 type Ctl struct {
 	Path string // of the socket
 	http http.Client
 }
 
-// NewCtl makes a client of the socket path. It connects when it is used.
+// NewCtl returns a client of the socket path. It connects on first use.
 func NewCtl(path string) *Ctl {
 	c := &Ctl{Path: path}
 	c.http.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -36,20 +36,19 @@ func NewCtl(path string) *Ctl {
 	return c
 }
 
-// Status asks how the job stands.
+// Status returns the status of the job.
 func (c *Ctl) Status(ctx context.Context) (Status, error) {
 	var s Status
 	return s, c.do(ctx, http.MethodGet, "/v1/status", nil, &s)
 }
 
-// FreshStatus asks for what all nodes have agreed on by now; Status may be a
-// moment older.
+// FreshStatus returns a status that includes all decisions of the group so far; that of Status may be a moment older.
 func (c *Ctl) FreshStatus(ctx context.Context) (Status, error) {
 	var s Status
 	return s, c.do(ctx, http.MethodGet, "/v1/status?fresh=1", nil, &s)
 }
 
-// TrainingStatus is Status with how training reads the datasets on all nodes.
+// TrainingStatus is Status, and includes how training reads the datasets on all nodes.
 func (c *Ctl) TrainingStatus(ctx context.Context) (Status, error) {
 	var s Status
 	return s, c.do(ctx, http.MethodGet, "/v1/status?training=1", nil, &s)
@@ -66,7 +65,7 @@ func (c *Ctl) Remove(ctx context.Context, q RemoveRequest) error {
 	return c.do(ctx, http.MethodPost, "/v1/remove", q, new(struct{}))
 }
 
-// Skips is what could not be read of the dataset name and was left out.
+// Skips returns the entries of the dataset name that could not be read and were left out.
 func (c *Ctl) Skips(ctx context.Context, name string) ([]stagein.Skip, error) {
 	resp, err := c.send(ctx, http.MethodGet, "/v1/skips?name="+url.QueryEscape(name), nil)
 	if err != nil {
@@ -89,7 +88,7 @@ func (c *Ctl) Skips(ctx context.Context, name string) ([]stagein.Skip, error) {
 	}
 }
 
-// copy writes the answer of a GET to w.
+// copy writes the answer to a GET to w.
 func (c *Ctl) copy(ctx context.Context, path string, w io.Writer) error {
 	resp, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -103,27 +102,27 @@ func (c *Ctl) copy(ctx context.Context, path string, w io.Writer) error {
 	return err
 }
 
-// refusal is the error of an answer that is not 200.
+// refusal returns the error of an answer other than 200.
 func refusal(dec *json.Decoder, resp *http.Response) error {
 	var e CtlError
 	if dec.Decode(&e) != nil || e.Error == "" {
-		return fmt.Errorf("the daemon answers %s", resp.Status)
+		return fmt.Errorf("daemon returned %s", resp.Status)
 	}
 	return errors.New(e.Error)
 }
 
-// StageOut copies a directory of scratch out by all nodes, and waits.
+// StageOut has all nodes copy a directory of scratch out, and waits.
 func (c *Ctl) StageOut(ctx context.Context, o job.StageOut) (stageout.Result, error) {
 	var r StageOutReply
 	return r.Result, c.do(ctx, http.MethodPost, "/v1/stage-out", o, &r)
 }
 
-// SetOutput says where the job's output goes.
+// SetOutput sets the file of the job's output.
 func (c *Ctl) SetOutput(ctx context.Context, o stageout.Output) error {
 	return c.do(ctx, http.MethodPost, "/v1/output", o, &struct{}{})
 }
 
-// Metrics returns the Prometheus text.
+// Metrics returns the metrics in Prometheus text format.
 func (c *Ctl) Metrics(ctx context.Context) (string, error) {
 	resp, err := c.send(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {
@@ -168,7 +167,7 @@ func (c *Ctl) do(ctx context.Context, method, path string, q, reply any) error {
 	return dec.Decode(reply)
 }
 
-// Check compares what all nodes have of the live realm, and waits.
+// Check compares the live realm on all nodes, and waits.
 func (c *Ctl) Check(ctx context.Context) (home.CheckResult, error) {
 	var r home.CheckResult
 	return r, c.do(ctx, http.MethodPost, "/v1/check", nil, &r)
@@ -180,8 +179,7 @@ func (c *Ctl) Verify(ctx context.Context, s dataset.VerifySpec) (dataset.VerifyR
 	return r, c.do(ctx, http.MethodPost, "/v1/verify", s, &r)
 }
 
-// Sums writes the SHA-256 of every file of the dataset name to w, as the last Verify that
-// listed them found them.
+// Sums writes the SHA-256 of every file of the dataset name to w, as listed by the last Verify with SHA-256.
 func (c *Ctl) Sums(ctx context.Context, name string, w io.Writer) error {
 	return c.copy(ctx, "/v1/sums?name="+url.QueryEscape(name), w)
 }

@@ -26,7 +26,7 @@ type PlanDigest struct {
 	Digest string `json:"digest"`
 }
 
-// planRoutes adds the routes of access plans.
+// planRoutes adds the routes for access plans.
 func (c *ctlServer) planRoutes(m *http.ServeMux) {
 	m.HandleFunc("PUT /v1/plan", c.putPlan)
 	m.HandleFunc("GET /v1/plan", c.getPlan)
@@ -53,7 +53,7 @@ func (c *ctlServer) putPlan(w http.ResponseWriter, r *http.Request) {
 	writeReply(w, PlanDigest{digest}, err)
 }
 
-// getPlan answers with the plan of ?dataset= and how it is followed.
+// getPlan answers with the plan of ?dataset= and the state of the prefetch that follows it.
 func (c *ctlServer) getPlan(w http.ResponseWriter, r *http.Request) {
 	id, p, err := c.d.plans.Of(r.FormValue("dataset"))
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *ctlServer) deletePlan(w http.ResponseWriter, r *http.Request) {
 	writeReply(w, struct{}{}, c.d.plans.Clear(r.Context(), r.FormValue("dataset")))
 }
 
-// postPosition takes one position of a rank, or a list of them.
+// postPosition records one position of a rank, or a list of positions.
 func (c *ctlServer) postPosition(w http.ResponseWriter, r *http.Request) {
 	all, ok := readList[accessplan.Position](w, r, "position")
 	if !ok {
@@ -76,7 +76,7 @@ func (c *ctlServer) postPosition(w http.ResponseWriter, r *http.Request) {
 	writeReply(w, struct{}{}, c.d.plans.Report(all))
 }
 
-// postMap answers with the owners of the files by the numbering of the plan in the body.
+// postMap answers with the owners of the files, by the numbering of the plan in the body.
 func (c *ctlServer) postMap(w http.ResponseWriter, r *http.Request) {
 	p, ok := readPlan(w, r)
 	if !ok {
@@ -90,7 +90,7 @@ func (c *ctlServer) postMap(w http.ResponseWriter, r *http.Request) {
 	writeReply(w, o, err)
 }
 
-// owners is the owner map of the dataset of p.
+// owners returns the owner map of the dataset of p.
 func (c *ctlServer) owners(p *accessplan.Plan) (plans.OwnerMap, error) {
 	ds, err := c.d.plans.Dataset(p.Dataset)
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *ctlServer) owners(p *accessplan.Plan) (plans.OwnerMap, error) {
 	return plans.Owners(files, p, c.d.View().Map, c.d.job.Self)
 }
 
-// Plans is the access plans of the job.
+// Plans returns the access plans of the job.
 func (d *Daemon) Plans() *plans.Plans { return d.plans }
 
 // SetPlan makes p the plan of its dataset.
@@ -113,7 +113,7 @@ func (c *Ctl) SetPlan(ctx context.Context, p accessplan.Plan) (string, error) {
 	return r.Digest, c.do(ctx, http.MethodPut, "/v1/plan", p, &r)
 }
 
-// Plan is the plan of a dataset, and how it is followed.
+// Plan returns the plan of a dataset, and the state of the prefetch that follows it.
 func (c *Ctl) Plan(ctx context.Context, name string) (PlanReply, error) {
 	var r PlanReply
 	return r, c.do(ctx, http.MethodGet, "/v1/plan?dataset="+url.QueryEscape(name), nil, &r)
@@ -124,7 +124,7 @@ func (c *Ctl) ClearPlan(ctx context.Context, name string) error {
 	return c.do(ctx, http.MethodDelete, "/v1/plan?dataset="+url.QueryEscape(name), nil, new(struct{}))
 }
 
-// Owners is where the files of p's dataset are, by the numbering of p.
+// Owners returns the owners of the files of p's dataset, by the numbering of p.
 func (c *Ctl) Owners(ctx context.Context, p accessplan.Plan) (plans.OwnerMap, error) {
 	var o plans.OwnerMap
 	return o, c.do(ctx, http.MethodPost, "/v1/map", p, &o)

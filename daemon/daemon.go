@@ -35,35 +35,31 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Config is what a daemon needs beside its job.
+// Config configures a daemon, in addition to its job.
 type Config struct {
 	Job *job.File
 	Key rpc.Key
-	// Listener is where to serve; nil binds the first candidate of the job's
-	// addresses for this node that is free.
+	// Listener is the listener to serve on; nil binds the first free candidate of the job's addresses for this node.
 	Listener net.Listener
-	// Dial reaches the other nodes; nil is TCP.
+	// Dial connects to the other nodes; nil means TCP.
 	Dial rpc.Dialer
-	// Meta makes the stub of another home.
+	// Meta returns the stub of another home.
 	Meta func(rpc.Caller) metadata.TxPeer
-	// Data makes the stub of another node's data.
+	// Data returns the stub of another node's data.
 	Data func(rpc.Caller) datapath.Store
-	// Shards makes the stub of another node's shards of directories.
+	// Shards returns the stub of another node's shards of directories.
 	Shards func(rpc.Caller) metadata.Shards
-	// SplitAt is how many entries a directory has when it is split over the
-	// nodes; 0 is 8192.
+	// SplitAt is the number of entries at which a directory is split over the nodes; 0 means 131072.
 	SplitAt int
-	// Source is where datasets come from; nil is this machine's filesystem.
+	// Source is the file system of the sources; nil means this machine's.
 	Source source.FS
-	// Window is the memory for files of datasets that are read through, because
-	// there is no room for them; 0 is 256 MiB for each dataset.
+	// Window is the memory for dataset files that are read through for lack of room; 0 means 256 MiB per dataset.
 	Window int64
-	// Disk is where file data is kept; nil is this machine's file system.
+	// Disk is the file system for file data; nil means this machine's.
 	Disk chunkstore.FS
-	// Memory is the most bytes of other nodes' reads and writes at a time; 0 is
-	// 256 MiB.
+	// Memory bounds the bytes of other nodes' concurrent reads and writes; 0 means 256 MiB.
 	Memory int64
-	// Lost hears of each host that was declared lost, on the node that notifies the user; nil: nothing does.
+	// Lost is called for each host that was declared lost, on the node that notifies the user; nil: not called.
 	Lost   func(host string)
 	Log    *logrus.Entry
 	Timing Timing
@@ -79,7 +75,7 @@ type Daemon struct {
 	peers   *rpc.Peers
 	network *network
 	rpc     *rpc.Server
-	calls   node.Handlers // what this node answers
+	calls   node.Handlers // the handlers of this node
 	http    *ctlServer
 	*member.Member
 
@@ -87,19 +83,19 @@ type Daemon struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	ready  atomic.Bool // the mount is served
-	left   atomic.Bool // Leave was called: the job is over
+	left   atomic.Bool // Leave was called: the job has ended
 	phases phases
 	client atomic.Pointer[Client]
 	run    metadata.Run
 
-	stageRate, serveRate *rate.Bucket // of what is read from sources, and sent to others; nil is no bound
+	stageRate, serveRate *rate.Bucket // limits of reads from sources, and of data sent to others; nil: no limit
 
 	meter    meter
 	tasks    *tasks.Runner
 	out      *stageout.Copier
 	notifier *stageout.Notifier
 	warn     *warnings
-	partials int64 // half-written files that were removed at the start
+	partials int64 // half-written files removed at the start
 
 	leave    leaving
 	datasets *dataset.Datasets
@@ -107,15 +103,14 @@ type Daemon struct {
 	training *training.Log
 	stager   *ingest.Stager
 
-	// copies guards files with two copies, rebuild restores those that are lost with a node.
+	// copies guards files with two copies; rebuild restores copies that were lost with a node.
 	copies  *rebuild.Guard
 	rebuild *rebuild.Rebuilder
 	// partner keeps copies of homes for copies=2, and stands in for lost ones.
 	partner *partner.Partner
 }
 
-// Open starts a daemon: when it returns, the node answers the others and
-// reports. It is not Up before SetReady.
+// Open starts a daemon: when it returns, the node answers the others and reports. The node is not Up before SetReady.
 func Open(cfg Config) (*Daemon, error) {
 	d := &Daemon{cfg: cfg, job: cfg.Job, log: cfg.Log}
 	d.log = cmp.Or(d.log, logrus.NewEntry(logrus.StandardLogger()))
@@ -193,7 +188,7 @@ func (d *Daemon) Spawn(f func(context.Context)) {
 	d.wg.Go(func() { f(d.ctx) })
 }
 
-// openDatasets makes the parts that deal with datasets.
+// openDatasets creates the parts that deal with datasets.
 func (d *Daemon) openDatasets() {
 	patience := 2 * d.cfg.Timing.Down
 	d.datasets = dataset.New(dataset.Config{
@@ -257,23 +252,22 @@ func (d *Daemon) addrs(id metadata.NodeID) []string {
 
 func (d *Daemon) epoch() metadata.Epoch { return d.View().Map.Epoch }
 
-// Meta is this node as the home of its part of the live realm.
+// Meta returns this node as the home of its part of the live realm.
 func (d *Daemon) Meta() metadata.NodeStore { return d.home }
 
-// Home is the same, with what only this process may ask.
+// Home is like Meta, with the methods that only this process may call.
 func (d *Daemon) Home() *home.Server { return d.home }
 
-// Data is this node's file data. What is not here yet of a dataset that is being
-// filled is fetched when it is read.
+// Data returns this node's file data. Missing files of a dataset that is being filled are fetched when they are read.
 func (d *Daemon) Data() datapath.Store { return localData{d.datasets.Local, d.copies, d.epoch} }
 
-// Out is this node's part of the stage-outs.
+// Out returns this node's part of the stage-outs.
 func (d *Daemon) Out() *stageout.Copier { return d.out }
 
-// Datasets is the datasets whose tree can be read on this node.
+// Datasets returns the datasets whose tree can be read on this node.
 func (d *Daemon) Datasets() []cluster.Dataset { return d.datasets.Tables.Readable() }
 
-// Table answers metadata of a dataset without the network.
+// Table returns a store that answers metadata calls for a dataset without the network.
 func (d *Daemon) Table(id metadata.DatasetID) (metadata.Store, bool) {
 	return d.datasets.Tables.Table(id)
 }
@@ -283,34 +277,34 @@ func (d *Daemon) Replicas(buf []metadata.NodeID, ino metadata.Ino, chunk uint32,
 	return d.datasets.Replicas.Where(buf, fill.PieceID{Ino: ino, Chunk: chunk}, owner)
 }
 
-// SetReplicasChanged sets f, which is called when the replicas of a dataset are complete on this
-// node, or with those that are gone.
+// SetReplicasChanged sets f, which is called when the replicas of a dataset are complete on this node, or with the
+// replicas that were removed.
 func (d *Daemon) SetReplicasChanged(f func(ds metadata.DatasetID, gone []metadata.Ino)) {
 	d.datasets.Replicas.SetNotify(f)
 }
 
-// Filling reports whether this node still fetches its part of a dataset. The other nodes are about as far.
+// Filling reports whether this node still fetches its part of a dataset. The other nodes have made similar progress.
 func (d *Daemon) Filling(id metadata.DatasetID) bool {
 	ds, ok := d.View().Dataset(id)
 	return ok && ds.Phase == cluster.Filling && !d.datasets.Fills.Complete(id)
 }
 
-// SetViewed sets viewed, which reports whether a dataset has a kernel view on this node, or will soon.
+// SetViewed sets viewed, which reports whether a dataset has a kernel view on this node, or soon will.
 func (d *Daemon) SetViewed(viewed func(metadata.DatasetID) bool) { d.datasets.Fills.SetViewed(viewed) }
 
-// SetTree sets the observer of datasets, and whether programs of this node do not see one yet. Nudge
-// must be called when they do.
+// SetTree sets the observer of datasets, and hidden, which reports whether programs of this node do not see a dataset
+// yet. The caller must call Nudge when they do.
 func (d *Daemon) SetTree(f dataset.TreeFunc, hidden func(cluster.Dataset) bool) {
 	d.datasets.Follower.SetTree(f, hidden)
 }
 
-// SetDropPages gives the daemon its way to the page cache of this node's mount.
+// SetDropPages sets the function that drops cached pages of this node's mount.
 func (d *Daemon) SetDropPages(f dataset.DropPagesFunc) { d.datasets.Verifier.SetDropPages(f) }
 
 // StageIn stages a dataset in and returns when its manifest is agreed on.
 func (d *Daemon) StageIn(ctx context.Context, s job.Dataset) error { return d.stager.StageIn(ctx, s) }
 
-// beginStageIn enters a dataset in the registry; the function that it returns stages it in.
+// beginStageIn enters a dataset in the registry. The function that it returns stages the dataset in.
 func (d *Daemon) beginStageIn(ctx context.Context, s job.Dataset) (func(context.Context) error, error) {
 	c, err := d.stager.Begin(ctx, s)
 	if err != nil {
@@ -324,16 +318,16 @@ func (d *Daemon) Verify(ctx context.Context, s dataset.VerifySpec) (dataset.Veri
 	return d.datasets.Verifier.Verify(ctx, s)
 }
 
-// Peers reaches the other nodes.
+// Peers returns the connections to the other nodes.
 func (d *Daemon) Peers() *rpc.Peers { return d.peers }
 
-// Caller is the node id for this node's client: its calls wait for a connection
-// that is made again, as long as the map has not given the node up.
+// Caller returns the caller of node id for this node's client: its calls wait until a lost connection is restored, as
+// long as the map has not given the node up.
 func (d *Daemon) Caller(id metadata.NodeID) rpc.Caller {
 	return d.partner.Client(id)
 }
 
-// SetReady says that this node's mount is served: from now on it reports ready.
+// SetReady records that this node's mount is served: from now on the node reports ready.
 func (d *Daemon) SetReady() {
 	d.phases.setMounted(now())
 	d.ready.Store(true)

@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// inline says which ops are answered on the connection's reading goroutine:
-// those that only look something up.
+// inline reports whether an op is answered on the connection's reading goroutine: these ops only look something up.
 func inline(op wire.Op) bool {
 	switch op {
 	case wire.OpLookup, wire.OpGetattr, wire.OpReadlink, wire.OpGetxattr, wire.OpLookupLease, wire.OpGetattrLease, wire.OpRevoke, wire.OpRenewLease:
@@ -19,11 +18,11 @@ func inline(op wire.Op) bool {
 	return false
 }
 
-// alone says which are, too, while nothing else is under way on the
-// connection: the next one waits no longer than for one read of the disk.
+// alone reports whether an op is also answered there while the connection is otherwise idle: the next op waits for at
+// most one read of the disk.
 func alone(op wire.Op) bool { return op == wire.OpRead }
 
-// handlers is what this node answers.
+// handlers returns the handlers of this node.
 func (d *Daemon) handlers() node.Handlers {
 	h := d.home.Handlers()
 	for _, part := range []node.Handlers{d.dataHandlers(), d.datasets.Handlers(), d.plans.Handlers(), d.training.Handlers(), d.controlHandlers(), d.partner.Handlers(), d.copies.Handlers(d.data, d.copySpare)} {

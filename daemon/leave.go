@@ -13,12 +13,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// leaving is how far this node is with leaving the job.
+// leaving is the progress of this node's departure from the job.
 type leaving struct {
 	mu           sync.Mutex
 	leaving      bool   // guarded by mu
 	done         bool   // guarded by mu
-	participants uint64 // guarded by mu; of the stage-out whose share is done
+	participants uint64 // guarded by mu; hash of the participants whose stage-out share is done
 }
 
 func (l *leaving) state() (leaving, done bool, participants uint64) {
@@ -35,14 +35,14 @@ func (l *leaving) set(done bool, participants uint64) {
 
 const (
 	leaveTime = 5 * time.Minute // the deadline of Leave if its caller sets none
-	// tellTime is left of it when a copy has to end: to give up a target that does not answer, to list what was not copied, and
-	// to report that, so that the node with the job's output tells the user.
+	// tellTime is left when a copy must end: to abandon a hung target, to list the failures, and to report them, so
+	// that the node with the job's output notifies the user.
 	tellTime = 5 * time.Second
 )
 
-// Leave ends this node's part in the job. Without a stage-out the node goes at once. With
-// one, all nodes meet twice: none copies before every other one has finished writing, and
-// none goes before every other one has copied. The error says what could not be copied.
+// Leave ends this node's part in the job. Without a stage-out the node leaves at once. With one, all nodes synchronize
+// twice: no node copies before all others have finished writing, and no node leaves before all others have copied. The
+// error lists the files that could not be copied.
 func (d *Daemon) Leave(ctx context.Context) error {
 	d.out.Stop()
 	d.left.Store(true)
@@ -70,15 +70,13 @@ func (d *Daemon) Leave(ctx context.Context) error {
 	return trouble
 }
 
-// leaveTimeToNotify is a context that ends early enough before ctx to notify the user of
-// failures.
+// leaveTimeToNotify returns a context that ends early enough before ctx to notify the user of failures.
 func (d *Daemon) leaveTimeToNotify(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline() // Leave has set one
 	return context.WithDeadline(ctx, deadline.Add(-min(stageout.NotifyTime, time.Until(deadline)/4)))
 }
 
-// lastWrites waits for the end of writing on this node, but leaves time to meet
-// and to copy.
+// lastWrites waits until this node has finished writing, but leaves time to synchronize and to copy.
 func (d *Daemon) lastWrites(ctx context.Context) error {
 	client := d.client.Load()
 	if client == nil {
@@ -89,7 +87,7 @@ func (d *Daemon) lastWrites(ctx context.Context) error {
 	defer cancel()
 	open, err := (*client).Quiesce(ctx)
 	if open > 0 {
-		d.log.WithField("files", open).Warn("files are still open for writing: what is written from now on is not copied out")
+		d.log.WithField("files", open).Warn("files are still open for writing: later writes are not copied out")
 	}
 	if err != nil {
 		d.out.SetUnwritten(err)
@@ -105,13 +103,12 @@ func (d *Daemon) meet(ctx context.Context) {
 	defer cancel()
 	err := d.Until(ctx, func(v cluster.View) bool { return len(leader.HostsIn(v.Map, cluster.Up)) == 0 && v.Version > 0 })
 	if err != nil {
-		d.log.WithField("hosts", leader.HostsIn(d.View().Map, cluster.Up)).Warn("other nodes still run the job: what they write from now on may not be copied out")
+		d.log.WithField("hosts", leader.HostsIn(d.View().Map, cluster.Up)).Warn("other nodes still run the job: their later writes may not be copied out")
 	}
 }
 
-// copyOut copies this node's share and waits until all nodes have copied theirs. When a
-// node is lost, or comes back, the shares change and it copies its new one: a file that is
-// copied twice is the same.
+// copyOut copies this node's share and waits until all nodes have copied theirs. When a node is lost or returns, the
+// shares change and it copies its new one: copying a file twice is harmless.
 func (d *Daemon) copyOut(ctx context.Context) error {
 	deadline, _ := ctx.Deadline() // Leave has set one
 	copying, cancel := context.WithDeadline(ctx, deadline.Add(-min(tellTime, time.Until(deadline)/8)))
@@ -135,8 +132,8 @@ func (d *Daemon) copyOut(ctx context.Context) error {
 	}
 }
 
-// linger keeps a leader until the other nodes have reported that they know that the job is
-// closing, for a few reports.
+// linger keeps a leader running, for a few reports, until the other nodes have reported that they know that the job is
+// closing.
 func (d *Daemon) linger(ctx context.Context) {
 	d.Report(ctx)
 	if !d.Leads() {
@@ -159,12 +156,12 @@ func (d *Daemon) linger(ctx context.Context) {
 	}
 }
 
-// closeData closes the datasets and the store. If the job is over, it keeps the datasets for the next
-// one, as far as the site wants it and all is closed without an error.
+// closeData closes the datasets and the store. If the job has ended and the site wants it, it keeps the datasets for
+// the next job, unless a close fails.
 func closeData(d *Daemon) (errs []error) {
 	var keep []chunkstore.KeptObject
 	if d.datasets != nil {
-		if d.job.Keep && d.left.Load() { // else the next daemon goes on with these stores
+		if d.job.Keep && d.left.Load() { // otherwise the next daemon reuses these stores
 			list, err := d.datasets.Fills.Keepable()
 			keep, errs = list, append(errs, err)
 		}

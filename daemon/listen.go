@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// listen binds the first address whose port is free: on all networks, or on the rails alone.
+// listen binds the first address whose port is free, on all networks or only on the rails.
 func listen(addrs []string, on []rails.Rail) ([]net.Listener, error) {
 	hosts := []string{""}
 	if len(on) > 0 {
@@ -37,7 +37,7 @@ func listen(addrs []string, on []rails.Rail) ([]net.Listener, error) {
 	return nil, fmt.Errorf("no port of this job is free on this node: %w: widen ports= in the site's configuration", errors.Join(errs...))
 }
 
-// listenAll binds a port of several hosts, or of none.
+// listenAll binds a port on all of several hosts, or on none.
 func listenAll(hosts []string, port string) (ls []net.Listener, err error) {
 	for _, h := range hosts {
 		l, err := net.Listen("tcp", net.JoinHostPort(h, port))
@@ -56,12 +56,12 @@ func closeAll(ls []net.Listener) {
 	}
 }
 
-// network is the rails of this node, and the addresses of the others on them.
+// network holds the rails of this node, and the addresses of the other nodes on them.
 type network struct {
 	rails []rails.Rail // none: all networks, by name
 
 	mu    sync.Mutex
-	known map[metadata.NodeID][]netip.Addr // guarded by mu: to which a node's name resolves
+	known map[metadata.NodeID][]netip.Addr // guarded by mu: addresses to which a node's name resolves
 	next  map[metadata.NodeID]int          // guarded by mu: the rail of the next connection
 }
 
@@ -78,11 +78,11 @@ func openRails(networks []string) (*network, error) {
 	return n, err
 }
 
-// resolveTimeout bounds the lookup of a name.
+// resolveTimeout bounds a name lookup.
 const resolveTimeout = 5 * time.Second
 
-// spread returns the addresses of a node on the rails, in the order in which the next connection tries
-// them. Each connection begins with another rail.
+// spread returns the addresses of a node on the rails, in the order in which the next connection tries them. Each
+// connection starts with another rail.
 func (n *network) spread(id metadata.NodeID, addrs []string) []string {
 	if len(n.rails) == 0 || len(addrs) == 0 {
 		return addrs
@@ -107,7 +107,7 @@ func (n *network) spread(id metadata.NodeID, addrs []string) []string {
 	return out
 }
 
-// resolve returns the addresses of a node's name; a lookup that fails is tried again at the next call.
+// resolve returns the addresses of a node's name; a failed lookup is retried at the next call.
 func (n *network) resolve(id metadata.NodeID, addr string) []netip.Addr {
 	n.mu.Lock()
 	known := n.known[id]

@@ -10,8 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rails"
 )
 
-// TestPortInUse: a port that is taken costs the next candidate; where all are
-// taken the error says what to do.
+// TestPortInUse: if a port is taken, the next candidate is used; if all are taken, the error says what to do.
 func TestPortInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -32,7 +31,7 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// TestRails: a daemon listens on its rails alone, and connections to a node begin with one rail after the other.
+// TestRails: a daemon listens on its rails only, and connections to a node start on one rail after another.
 func TestRails(t *testing.T) {
 	own := netip.MustParseAddr("127.0.0.1")
 	on := []rails.Rail{{Prefix: netip.MustParsePrefix("127.0.0.0/24"), Own: own}, {Prefix: netip.MustParsePrefix("127.0.1.0/24"), Own: netip.MustParseAddr("127.0.1.1")}}

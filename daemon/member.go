@@ -16,7 +16,7 @@ import (
 
 var _ node.Node = (*Daemon)(nil)
 
-// newMember makes this node's membership in the control plane.
+// newMember returns this node's membership in the control plane.
 func (d *Daemon) newMember() *member.Member {
 	return member.New(member.Config{
 		Ctx: d.ctx, Node: d, Job: d.job, Every: d.cfg.Timing.Report, Down: d.cfg.Timing.Down, Started: d.phases.times().Started.Time(),
@@ -27,8 +27,7 @@ func (d *Daemon) newMember() *member.Member {
 	})
 }
 
-// WaitUp waits until the job's map is complete. The error names the hosts that did not
-// answer within the start timeout.
+// WaitUp waits until the job's map is complete. Its error names the hosts that did not answer within the start timeout.
 func (d *Daemon) WaitUp(ctx context.Context) error {
 	if err := d.Member.WaitUp(ctx); err != nil {
 		return err
@@ -37,16 +36,16 @@ func (d *Daemon) WaitUp(ctx context.Context) error {
 	return nil
 }
 
-// Self is node.Caller.
+// Self implements node.Caller.
 func (d *Daemon) Self() metadata.NodeID { return d.job.Self }
 
-// To is node.Caller.
+// To implements node.Caller.
 func (d *Daemon) To(id metadata.NodeID) rpc.Caller { return d.partner.To(id) }
 
-// Log is node.Process.
+// Log implements node.Process.
 func (d *Daemon) Log() *logrus.Entry { return d.log }
 
-// Call is node.Caller.
+// Call implements node.Caller.
 func (d *Daemon) Call(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error {
 	return node.CallJSON(ctx, d.To(id), op, q, reply)
 }

@@ -32,7 +32,7 @@ type Memory struct {
 // programMemory is for code, stacks, workers, open files and garbage.
 const programMemory = 128 << 20
 
-// MemoryOf is the bound for the daemon of j. serving is Config.Memory.
+// MemoryOf returns the bound for the daemon of j. serving is Config.Memory.
 func MemoryOf(j *job.File, serving int64) Memory {
 	serving = cmp.Or(serving, rpc.DefaultMemory)
 	return Memory{
@@ -45,13 +45,13 @@ func MemoryOf(j *job.File, serving int64) Memory {
 	}
 }
 
-// Total is the sum.
+// Total returns the sum of all uses.
 func (m Memory) Total() int64 {
 	return m.Program + m.Metadata + m.Serving + m.Sums + m.Peers + m.Staging + m.Mount
 }
 
-// sumsIn bounds the checksums of scratch data, for chunkstore.Config.Sums: 1 MiB is for 1 GiB of
-// data, less if it is in small files.
+// sumsIn returns the bound for checksums of scratch data, for chunkstore.Config.Sums: 1 MiB covers 1 GiB of data, less
+// with small files.
 func sumsIn(j *job.File, serving int64) int64 {
 	if j.NoChecksums {
 		return -1
@@ -60,14 +60,14 @@ func sumsIn(j *job.File, serving int64) int64 {
 	return serving / 4
 }
 
-// ServingIn is Config.Memory for a daemon whose total memory is limited: a quarter of the
-// limit, at least 16 MiB and at most the default.
+// ServingIn returns Config.Memory for a daemon whose total memory is limited: a quarter of the limit, at least 16 MiB
+// and at most the default.
 func ServingIn(limit int64) int64 {
 	return min(max(limit/4, 16<<20), rpc.DefaultMemory)
 }
 
-// CgroupLimit is the memory limit of this process's cgroups, v1 or v2; false if there is
-// none. root is the machine's root directory.
+// CgroupLimit returns the memory limit of this process's cgroups, v1 or v2; false if there is none. root is the
+// machine's root directory.
 func CgroupLimit(root fs.FS) (int64, bool) {
 	b, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -88,11 +88,11 @@ func CgroupLimit(root fs.FS) (int64, bool) {
 	return limit, limit < unlimited
 }
 
-// unlimited is what cgroup v1 reports for a group without a limit, at least.
+// unlimited is the smallest value that cgroup v1 reports for a group without a limit.
 const unlimited = 1 << 60
 
-// limitOf is the lowest limit of group and its ancestors. A file that cannot be read, such as
-// outside a container, or holds no number, such as "max", limits nothing.
+// limitOf returns the lowest limit of group and its ancestors. A file that cannot be read, such as outside a container,
+// or holds no number, such as "max", sets no limit.
 func limitOf(root fs.FS, mount, group, file string) int64 {
 	limit := int64(math.MaxInt64)
 	for dir := path.Clean("/" + group); ; dir = path.Dir(dir) {

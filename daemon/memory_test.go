@@ -36,7 +36,7 @@ func TestCgroupLimit(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		files map[string]string
-		want  int64 // 0 is none
+		want  int64 // 0 means none
 	}{
 		{"no cgroups", nil, 0},
 		{"v2", map[string]string{"proc/self/cgroup": "0::/bivouac-7\n", "sys/fs/cgroup/bivouac-7/memory.max": "1000\n"}, 1000},

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rate"
 )
 
-// registry holds the metrics of this node. Values are read when asked for.
+// registry returns the metrics of this node. Values are read on request.
 func (d *Daemon) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	gauge := func(name, help string, f func() float64) {
@@ -45,7 +45,7 @@ func (d *Daemon) registry() *prometheus.Registry {
 	})
 	gauge("transactions_in_doubt", "Transactions of other nodes whose outcome is not known yet.",
 		func() float64 { return float64(d.home.Transactions().InDoubt) })
-	what := map[string]string{"stage": "Limit of this node's reads from sources (rate=).", "serve": "Limit of what this node sends to readers (serve-rate=)."}
+	what := map[string]string{"stage": "Limit of this node's reads from sources (rate=).", "serve": "Limit of the data that this node sends to readers (serve-rate=)."}
 	for name, b := range map[string]*rate.Bucket{"stage": d.stageRate, "serve": d.serveRate} {
 		if b != nil {
 			gauge(name+"_limit_bytes_per_second", what[name], func() float64 { return float64(b.Stats().Limit) })
@@ -59,9 +59,9 @@ func (d *Daemon) registry() *prometheus.Registry {
 	return r
 }
 
-// Metrics describes all metrics that a daemon can have, in the order of their names.
+// Metrics describes all metrics that a daemon can have, sorted by name.
 func Metrics() []*prometheus.Desc {
-	bound := rate.New(1, nil) // a metric of a bound is there with the bound
+	bound := rate.New(1, nil) // a limit's metrics exist only with the limit
 	d := &Daemon{stageRate: bound, serveRate: bound}
 	ch := make(chan *prometheus.Desc)
 	go func() {
@@ -124,7 +124,7 @@ func (c activityCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect reads the counters; before there is a mount there are none.
+// Collect reads the counters; there are none before there is a mount.
 func (c activityCollector) Collect(ch chan<- prometheus.Metric) {
 	a, ok := c.m.activity()
 	if !ok {

@@ -5,11 +5,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// copyRate limits the bytes per second that this node's replicas read from other nodes, so that
-// readers get most of a fast network.
+// copyRate limits the bytes per second that this node's replicas read from other nodes, so that readers get most of a
+// fast network.
 const copyRate = 256 << 20
 
-// pace makes the rate limits of the job file.
+// pace creates the rate limits of the job file.
 func (d *Daemon) pace() {
 	d.stageRate, d.serveRate = rate.New(d.job.Rate, nil), rate.New(d.job.ServeRate, nil)
 	if d.stageRate != nil {
@@ -20,7 +20,7 @@ func (d *Daemon) pace() {
 	}
 }
 
-// Paces is the rate limits of a node, and what they have done; nil is unlimited.
+// Paces holds the rate limits of a node with their statistics; nil means unlimited.
 type Paces struct {
 	Stage *rate.Stats `json:"stage,omitempty"`
 	Serve *rate.Stats `json:"serve,omitempty"`

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timerSlack is how late the kernel may wake a sleeping thread of a daemon. Go's scheduler
-// sleeps for a few microseconds again and again, in threads that look for work and in its
-// monitor. In a daemon, whose goroutines mostly wait for each other, the kernel and the
-// network, that costs a fifth of the processor time for nothing. Real waits are longer.
+// timerSlack is how late the kernel may wake a sleeping thread of a daemon. Go's scheduler sleeps for a few
+// microseconds again and again, in threads that look for work and in its monitor. The goroutines of a daemon mostly
+// wait for each other, the kernel and the network, so this would waste a fifth of the processor time. Real waits are
+// longer.
 const timerSlack = time.Millisecond
 
 // StartProcess starts a daemon's process with timerSlack. A process inherits the slack from
@@ -23,6 +23,6 @@ func StartProcess(cmd *exec.Cmd) error {
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0); err != nil {
 		return fmt.Errorf("slack of timers: %w", err)
 	}
-	defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }() // 0 is as before, and cannot fail
+	defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }() // 0 resets it; cannot fail
 	return cmd.Start()
 }

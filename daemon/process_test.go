@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// slackOf is the slack of a process that start starts, in nanoseconds.
+// slackOf returns the timer slack, in nanoseconds, of a process that start starts.
 func slackOf(t *testing.T, start func(*exec.Cmd) error) int64 {
 	t.Helper()
 	var out strings.Builder
@@ -26,8 +26,8 @@ func slackOf(t *testing.T, start func(*exec.Cmd) error) int64 {
 	return n
 }
 
-// TestTimerSlack checks that a daemon's threads are not woken for every moment
-// that the runtime sleeps, and that who starts it stays as it is.
+// TestTimerSlack: the kernel may delay the wake-ups of a daemon's threads, and the process that starts the daemon keeps
+// its own timer slack.
 func TestTimerSlack(t *testing.T) {
 	before := slackOf(t, (*exec.Cmd).Start)
 	if before == int64(timerSlack) {

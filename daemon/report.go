@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/member"
 )
 
-// fillReport says what the leader does not know of this node.
+// fillReport adds the state of this node that the leader does not know.
 func (d *Daemon) fillReport(r *leader.Report) {
 	r.Run, r.Ready, r.Switch = d.run, d.ready.Load(), d.job.Switch
 	r.Leaving, r.Done, r.Copied = d.leave.state()
@@ -26,7 +26,7 @@ func (d *Daemon) fillReport(r *leader.Report) {
 	}
 }
 
-// heard takes what a leader's reply says beside the view.
+// heard applies everything in a leader's reply except the view.
 func (d *Daemon) heard(r member.Reply) {
 	d.warn.answered(r.Notifies)
 	d.notifier.Hear(r.Out)

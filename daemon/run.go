@@ -13,11 +13,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// runsApart leaves numbers between two runs, for what a run counts from its own on.
+// runsApart separates the numbers of two runs, for numbers that a run derives from its own.
 const runsApart = metadata.Run(time.Second)
 
-// numberRun numbers this run of the node's daemon: by the clock, and after all earlier runs, also if the clock was set
-// back since. The others take what an earlier run asks for as late, and refuse it.
+// numberRun numbers this run of the node's daemon: by the clock, and above all earlier runs, even if the clock was set
+// back. Other nodes refuse requests of an earlier run as late.
 func (d *Daemon) numberRun() error {
 	record := filepath.Join(d.job.Dirs.Run, "run")
 	d.run = metadata.Run(d.phases.t.Started)
@@ -32,7 +32,7 @@ func (d *Daemon) numberRun() error {
 		return fmt.Errorf("number of the daemon's last run: %w", err)
 	}
 	if err := node.ReplaceFile(record, strconv.AppendUint(nil, uint64(d.run), 10)); err != nil {
-		d.log.WithError(err).Warn("could not record the number of this run: if the clock is set back, the next run of the daemon does not work")
+		d.log.WithError(err).Warn("run number not recorded: if the clock is set back, other nodes refuse the next run of this daemon")
 	}
 	return nil
 }

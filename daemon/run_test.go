@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestRunsGrow: a later run of a node's daemon has a greater number, whatever the clock says. The others refuse what
-// comes of an earlier run.
+// TestRunsGrow: a later run of a node's daemon has a greater number, whatever the clock says, since other nodes refuse
+// requests from an earlier run.
 func TestRunsGrow(t *testing.T) {
 	dir := t.TempDir()
 	last := metadata.Run(0)

@@ -19,16 +19,16 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// phases is the PhaseTimes of this node.
+// phases holds the PhaseTimes of this node.
 type phases struct {
 	mu sync.Mutex
 	t  PhaseTimes // under mu
 }
 
-// PhaseTimes are the moments of a node's start; zero is "not yet".
+// PhaseTimes are the times of the steps of a node's start; zero means not yet.
 type PhaseTimes struct {
-	Created metadata.Time `json:"created"` // the prolog began
-	Started metadata.Time `json:"started"` // the daemon began
+	Created metadata.Time `json:"created"` // the prolog started
+	Started metadata.Time `json:"started"` // the daemon started
 	Mounted metadata.Time `json:"mounted"` // the mount was served
 	Up      metadata.Time `json:"up"`      // the map was complete
 }
@@ -38,7 +38,7 @@ func (p *phases) setUp(t metadata.Time)      { p.mu.Lock(); p.t.Up = t; p.mu.Unl
 
 func (p *phases) times() PhaseTimes { p.mu.Lock(); defer p.mu.Unlock(); return p.t }
 
-// Status is the answer of GET /v1/status.
+// Status answers GET /v1/status.
 type Status struct {
 	Job     string          `json:"job"`
 	Restart int             `json:"restart"`
@@ -49,44 +49,43 @@ type Status struct {
 	Epoch   metadata.Epoch  `json:"epoch"`
 	Leader  metadata.NodeID `json:"leader"`
 	Closing bool            `json:"closing,omitempty"`
-	// Silence is for how many seconds no leader has answered this node: the control group has no
-	// quorum, or this node is cut off from it. Then this is an old view.
+	// Silence is the time in seconds without an answer from a leader: the control group has no quorum, or this node is
+	// cut off from it. This status then shows an old view.
 	Silence  float64         `json:"silence,omitempty"`
 	Ready    bool            `json:"ready"` // the map is complete and the mount is served
 	Phases   PhaseTimes      `json:"phases"`
 	Space    datapath.Space  `json:"space"` // of this node
 	Nodes    []NodeStatus    `json:"nodes"`
 	Datasets []DatasetStatus `json:"datasets"`
-	// Wanted is the names of the job file's datasets; one that is not in Datasets yet has
-	// not been started.
+	// Wanted lists the datasets of the job file; one that is missing from Datasets has not been started yet.
 	Wanted []string        `json:"wanted,omitempty"`
 	Shares int             `json:"shares,omitempty"` // tasks that run on this node now
 	RPC    rpc.ServerStats `json:"rpc"`
-	// Traffic is what the mount of this node has moved, and Rates how much per second lately.
+	// Traffic is the data moved by the mount of this node, and Rates its recent rates per second.
 	Traffic Traffic `json:"traffic"`
 	Rates   Rates   `json:"rates"`
-	// Sources has the places that this node has read datasets from, and how fast they were.
+	// Sources lists the places from which this node has read datasets, with their speeds.
 	Sources []SourceStatus `json:"sources,omitempty"`
-	// Paces is the rate limits of this node.
+	// Paces holds the rate limits of this node.
 	Paces Paces `json:"paces,omitzero"`
-	// Swept is the orphans that this node has removed.
+	// Swept counts the leftovers that this node has removed.
 	Swept home.Sweep `json:"swept"`
-	// Scrub has the results of this node's scrub of datasets.
+	// Scrub holds the results of this node's scrub of datasets.
 	Scrub dataset.ScrubStats `json:"scrub"`
-	// Corrupt is how many blocks of scratch data on this node's drives differed from their checksums.
+	// Corrupt counts the blocks of scratch data on this node's drives that differed from their checksums.
 	Corrupt int64 `json:"corrupt_blocks,omitempty"`
 	// OneCopy counts the files and bytes of all nodes that have lost a copy with a node; nil if there are none.
 	OneCopy *OneCopy `json:"one_copy,omitempty"`
-	// StageOut is how far this node is with its part of each stage-out.
+	// StageOut is the progress of this node's part of each stage-out.
 	StageOut []stageout.Status `json:"stage_out,omitempty"`
 }
 
-// OneCopy counts files of scratch with two copies, of which only one is left. A striped file counts once for each part.
+// OneCopy counts scratch files with copies=2 that have only one copy left. A striped file counts once per part.
 type OneCopy struct {
 	Files   int64 `json:"files"`
 	Bytes   int64 `json:"bytes"`
-	Waiting int64 `json:"waiting,omitempty"` // parts of files whose home does not answer: they are looked at when it does
-	Nodes   int   `json:"nodes"`             // that still look for such files, or copy them
+	Waiting int64 `json:"waiting,omitempty"` // parts of files whose home does not answer: examined when it does
+	Nodes   int   `json:"nodes"`             // nodes that still look for such files, or copy them
 }
 
 // NodeStatus is a node of the job.
@@ -95,54 +94,54 @@ type NodeStatus struct {
 	Host  string          `json:"host"`
 	State cluster.State   `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
-	// Switch is the leaf switch of the node; "" is not known.
+	// Switch is the leaf switch of the node; "": unknown.
 	Switch string `json:"switch,omitempty"`
-	Lost   bool   `json:"lost,omitempty"` // it was up, and is down now: files of scratch that were only there are lost with it
-	// Names is where the names of the node's files are; nil if no directory has asked for two copies.
+	Lost   bool   `json:"lost,omitempty"` // it was up and is down now: scratch files that were only there are lost
+	// Names is the location of the names of the node's files; nil if no directory has asked for two copies.
 	Names *cluster.Names `json:"names,omitempty"`
-	// Load is the node's last report; nil if the leader has none, or cannot be asked.
+	// Load is from the node's last report; nil if the leader has no report, or cannot be reached.
 	Load *leader.Load `json:"load,omitempty"`
 }
 
-// DatasetStatus is a dataset and how far it is.
+// DatasetStatus is a dataset with its progress.
 type DatasetStatus struct {
 	cluster.Dataset
-	// Ready says that it is sealed and that this node can read it: a node that was away
-	// has to fetch the manifest first.
+	// Ready says that the dataset is sealed and readable on this node: a node that was away must fetch the manifest
+	// first.
 	Ready bool `json:"ready"`
-	// Readable says that its whole tree can be read on all nodes, although some files may
-	// have to be fetched first.
+	// Readable says that the dataset's whole tree can be read on all nodes, although some files may have to be fetched
+	// first.
 	Readable bool              `json:"readable"`
 	Total    int64             `json:"total,omitempty"`     // bytes of the source, while it is staged
 	Progress *stagein.Progress `json:"progress,omitempty"`  // while it is staged
 	PerNode  []NodeShare       `json:"per_node,omitempty"`  // once it is published
-	Striped  *NodeShare        `json:"striped,omitempty"`   // files of which several nodes have stripes
+	Striped  *NodeShare        `json:"striped,omitempty"`   // files whose stripes are on several nodes
 	InSource *NodeShare        `json:"in_source,omitempty"` // overflow from the start: on no node, read through
-	// Unreadable is overflow that some node could not read from the source, the first files
-	// of each node; MoreUnreadable is how many are not named.
+	// Unreadable lists overflow that some node could not read from the source, the first files of each node;
+	// MoreUnreadable counts the unlisted ones.
 	Unreadable     []leader.UnreadableFile `json:"unreadable,omitempty"`
 	MoreUnreadable int64                   `json:"more_unreadable,omitempty"`
-	// Overflow is what nodes own and do not store.
+	// Overflow counts the files that nodes own and do not store.
 	Overflow []leader.Overflow `json:"overflow,omitempty"`
-	// Training says how it is read; nil if nothing is known, or if the request does not ask for it.
+	// Training says how the dataset is read; nil if nothing is known, or if the request does not ask for it.
 	Training *TrainingStatus `json:"training,omitempty"`
-	// Copies is the nodes' progress with replicas of its files, once they have begun.
+	// Copies is the nodes' progress with replicas of the dataset's files, once they have begun.
 	Copies *CopiesStatus `json:"copies,omitempty"`
 }
 
-// CopiesStatus is the progress of all nodes with the replicas of a dataset: exact for this node,
-// in steps of 1/64 for the others.
+// CopiesStatus is the progress of all nodes with the replicas of a dataset: exact for this node, in steps of 1/64 for
+// the others.
 type CopiesStatus struct {
-	Files   int64           `json:"files"` // that are there
+	Files   int64           `json:"files"` // replicas present
 	Bytes   int64           `json:"bytes"`
-	OfFiles int64           `json:"of_files"` // that are wanted
+	OfFiles int64           `json:"of_files"` // replicas wanted
 	OfBytes int64           `json:"of_bytes"`
-	Given   int64           `json:"given,omitempty"` // bytes that were given back to other files
+	Given   int64           `json:"given,omitempty"` // bytes given back to other files
 	Full    []string        `json:"full,omitempty"`  // hosts without room for more
 	PerNode []replicas.Mark `json:"per_node"`
 }
 
-// Current is the datasets that a user means by their names, as cluster.Current has it.
+// Current returns the datasets that a user means by their names, as cluster.Current does.
 func (s *Status) Current() (all []DatasetStatus) {
 	known := make([]cluster.Dataset, len(s.Datasets))
 	for i := range s.Datasets {
@@ -155,7 +154,7 @@ func (s *Status) Current() (all []DatasetStatus) {
 	return all
 }
 
-// NodeShare is what one node holds of a dataset.
+// NodeShare is one node's share of a dataset.
 type NodeShare struct {
 	Host  string `json:"host"`
 	Files int64  `json:"files"`
@@ -164,26 +163,26 @@ type NodeShare struct {
 
 type statusReq struct {
 	Dataset metadata.DatasetID `json:"dataset,omitempty"`
-	Fill    bool               `json:"fill,omitempty"` // how far the nodes are with fetching its files
-	// Incomplete asks which files the nodes could not read from the source, and what they do
-	// not store.
+	Fill    bool               `json:"fill,omitempty"` // the nodes' progress with fetching its files
+	// Incomplete asks for the files that the nodes could not read from the source, and for the files that they do not
+	// store.
 	Incomplete bool `json:"incomplete,omitempty"`
 	Loads      bool `json:"loads,omitempty"` // space and traffic of the nodes
 }
 
-// statusReply is how far a stage-in is.
+// statusReply is the progress of a stage-in.
 type statusReply struct {
 	Progress stagein.Progress `json:"progress"`
 	Total    int64            `json:"total"`
 
 	Unreadable []leader.UnreadableFile `json:"unreadable,omitempty"`
-	More       int64                   `json:"more,omitempty"` // that are not named
+	More       int64                   `json:"more,omitempty"` // unlisted files
 	Overflow   []leader.Overflow       `json:"overflow,omitempty"`
 
 	Loads map[metadata.NodeID]leader.Load `json:"loads,omitempty"`
 }
 
-// onStatus is a node's answer on how far a stage-in is that it leads.
+// onStatus answers with the progress of a stage-in that this node leads.
 func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (statusReply, error) {
 	var r statusReply
 	switch {
@@ -202,11 +201,11 @@ func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (s
 	return r, nil
 }
 
-// statusTime bounds how long Status waits for other nodes: one that hangs must not make this node
+// statusTime bounds how long Status waits for other nodes: a hung node must not make this one look hung.
 // look as if it hangs.
 const statusTime = time.Second
 
-// Status says how the job stands, as this node sees it.
+// Status returns the status of the job, as this node sees it.
 func (d *Daemon) Status(ctx context.Context) Status {
 	v := d.View()
 	s := Status{
@@ -215,7 +214,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 		Ready:  d.ready.Load() && v.Version > 0 && !leader.Joining(v.Map),
 		Phases: d.phases.times(),
 	}
-	s.Space, _ = d.data.Space(ctx) // zeros say that it could not be had
+	s.Space, _ = d.data.Space(ctx) // zeros if the store cannot tell
 	for _, n := range v.Map.Nodes {
 		x := NodeStatus{ID: n.ID, Host: n.Host, State: n.State, Addr: n.Addr, Switch: n.Switch, Lost: n.State == cluster.Down && len(n.Terms) > 0}
 		if v.Copied {
@@ -247,12 +246,12 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	return s
 }
 
-// addLoads adds the space and traffic of the nodes: this node's as they are now, others' as last
-// reported to the leader.
+// addLoads adds the space and traffic of the nodes: this node's current values, and the others' values last reported to
+// the leader.
 func (s *Status) addLoads(ctx context.Context, d *Daemon) {
 	var r statusReply
 	if d.Call(ctx, d.Leader(), wire.OpStatus, statusReq{Loads: true}, &r) != nil {
-		r.Loads = nil // there is no leader just now
+		r.Loads = nil // there is no leader now
 	}
 	for i := range s.Nodes {
 		l, ok := r.Loads[s.Nodes[i].ID]
@@ -265,7 +264,7 @@ func (s *Status) addLoads(ctx context.Context, d *Daemon) {
 	}
 }
 
-// addOneCopy sums up what the nodes have left to copy.
+// addOneCopy sums up the nodes' remaining copies.
 func (s *Status) addOneCopy(v cluster.View) {
 	if !v.Copied || v.Closing || !v.Map.Unrestored() {
 		return
@@ -335,12 +334,12 @@ func (d *Daemon) copiesStatus(id metadata.DatasetID) *CopiesStatus {
 	return s
 }
 
-// addIncomplete adds the files that are not as they should be: those of other nodes as the
-// leader has heard, those of this node as they are now.
+// addIncomplete adds the incomplete files: those of other nodes as reported to the leader, those of this node as of
+// now.
 func (d *Daemon) addIncomplete(ctx context.Context, s *DatasetStatus) {
 	var r statusReply
 	if d.Call(ctx, d.Leader(), wire.OpStatus, statusReq{Dataset: s.ID, Incomplete: true}, &r) != nil {
-		r = statusReply{} // there is no leader just now
+		r = statusReply{} // there is no leader now
 	}
 	self := d.job.Hosts[d.job.Self]
 	s.Unreadable = slices.DeleteFunc(r.Unreadable, func(u leader.UnreadableFile) bool { return u.Host == self })

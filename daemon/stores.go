@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 )
 
-// dir is a directory in the first store.
+// dir returns the path of a directory in the first store.
 func (d *Daemon) dir(elem ...string) string {
 	return filepath.Join(append([]string{d.job.Dirs.Store[0]}, elem...)...)
 }
@@ -49,11 +49,11 @@ func (d *Daemon) openStores() error {
 	return nil
 }
 
-// storeID is a file in each store, whose text no other store has.
+// storeID is the name of a file in each store, whose content is unique to the store.
 const storeID = "id"
 
-// recogniseStores refuses to start on stores that are not those of an earlier run of this daemon:
-// in a store that was emptied, data that was lost would read as holes.
+// recogniseStores refuses to start on stores other than those of an earlier run of this daemon: in a store that was
+// emptied, lost data would read as holes.
 func (d *Daemon) recogniseStores() error {
 	var ids []string
 	for _, s := range d.job.Dirs.Store {
@@ -61,7 +61,7 @@ func (d *Daemon) recogniseStores() error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("store: %w", err)
 		}
-		ids = append(ids, string(id)) // "" is a new store
+		ids = append(ids, string(id)) // "" means a new store
 	}
 	record := filepath.Join(d.job.Dirs.Run, "stores")
 	switch was, err := os.ReadFile(record); {
@@ -97,8 +97,8 @@ func (d *Daemon) sameStores(ids, was []string) error {
 	return nil
 }
 
-// removePartials removes the files that an earlier run of this daemon was writing
-// when it was killed. It is called before anything is written.
+// removePartials removes the files that an earlier run of this daemon was writing when it was killed. It must run
+// before anything is written.
 func (d *Daemon) removePartials() {
 	paths, _ := filepath.Glob(d.dir("stage", "*", "*.new")) // the pattern is valid
 	for _, path := range paths {

@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
-// TestEmptiedStore: a daemon does not start again on a store that was emptied, where lost data would read as holes.
+// TestEmptiedStore: a daemon does not restart on a store that was emptied, since lost data would read as holes.
 func TestEmptiedStore(t *testing.T) {
 	top := t.TempDir()
 	stores := []string{filepath.Join(top, "a"), filepath.Join(top, "b")}
@@ -27,7 +27,7 @@ func TestEmptiedStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Remove(filepath.Join(top, "run", "stores")); err != nil { // killed before it was written
+	if err := os.Remove(filepath.Join(top, "run", "stores")); err != nil { // as if killed before it was written
 		t.Fatal(err)
 	}
 	if err := start(); err != nil {

@@ -8,14 +8,14 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/leader"
 )
 
-// Timing is how patient the control plane is. The zero value is the default.
+// Timing holds the intervals and timeouts of the control plane. The zero value means the defaults.
 type Timing struct {
 	Report time.Duration // between two reports; 250 ms, more on large jobs
-	Down   time.Duration // silence after which a node is given up; by the job
-	Out    time.Duration // between two looks at what there is to copy out; 5 s
+	Down   time.Duration // silence after which a node is given up; depends on the job
+	Out    time.Duration // between two scans for files to copy out; 5 s
 	Sweep  time.Duration // before a sweep for leftovers; 5 s
 	Scrub  time.Duration // between two rounds of the scrub; 10 min
-	Settle time.Duration // a file that was written to since is not copied out yet; 3 s
+	Settle time.Duration // how long a file must be unwritten before it is copied out; 3 s
 }
 
 func (t *Timing) setDefaults(j *job.File) {

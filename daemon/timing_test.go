@@ -7,8 +7,8 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
-// TestReportsFitIntoTheFailureTimeout: a node of a large job may lose several reports before it is
-// given up, and a small job reports as often as it always did.
+// TestReportsFitIntoTheFailureTimeout: a node of a large job may lose several reports before it is given up, and a
+// small job keeps its report interval.
 func TestReportsFitIntoTheFailureTimeout(t *testing.T) {
 	for _, c := range []struct {
 		nodes, timeout int

@@ -16,23 +16,22 @@ type (
 	Rates   = node.Rates
 )
 
-// Activity is what the mount of this node and its client have done since their start.
+// Activity counts the work of this node's mount and its client since their start.
 type Activity struct {
 	Traffic
 	MetaLocal, MetaRemote, MetaSealed int64                     // metadata calls, by where they were answered
 	Times                             map[string]training.Waits // of the kernel's requests, by operation
-	Sources                           []SourceStatus            // the places that datasets were read from
+	Sources                           []SourceStatus            // the places from which datasets were read
 	Reads                             map[metadata.DatasetID]training.Reads
 }
 
-// SourceStatus has this node's measurements of a place that it reads datasets from: a node or
-// the source.
+// SourceStatus holds this node's measurements of a place from which it reads datasets: a node or the source.
 type SourceStatus struct {
 	Place       string  `json:"place"`       // a host, "source", or "this node"
 	State       string  `json:"state"`       // fast, slow, failed or idle
 	Latency     float64 `json:"latency"`     // seconds of a small read; 0: unknown
 	Bandwidth   float64 `json:"bandwidth"`   // bytes per second of one read; 0: unknown
-	Share       float64 `json:"share"`       // of the reads of the last seconds, up to 1
+	Share       float64 `json:"share"`       // share of the reads of the last seconds, up to 1
 	Reads       int64   `json:"reads"`       // since the start
 	Replicas    int64   `json:"replicas"`    // of Reads, those of replicas
 	Failures    int64   `json:"failures"`    // reads that failed or were not answered in time
@@ -42,14 +41,14 @@ type SourceStatus struct {
 
 const (
 	sampleEvery = time.Second
-	samples     = 10 // rates are means over this many
+	samples     = 10 // rates are means over so many samples
 )
 
-// meter remembers the traffic of the last seconds.
+// meter records the traffic of the last seconds.
 type meter struct {
 	mu   sync.Mutex
 	now  func() Activity // guarded by mu; nil before there is a mount
-	past []sample        // guarded by mu; the oldest first
+	past []sample        // guarded by mu; oldest first
 }
 
 type sample struct {
@@ -57,12 +56,11 @@ type sample struct {
 	Traffic
 }
 
-// SetActivity gives the daemon its way to know what the mount does. The program wires it
-// to a client.
+// SetActivity sets the function that returns the mount's counters. The program wires it to a client.
 func (d *Daemon) SetActivity(f func() Activity) { d.meter.set(f, d.datasets.Fills.PassedThrough) }
 
-// set has the meter measure f. through is the bytes that f counts as read from this node's
-// drives although they came from the source.
+// set has the meter measure f. through returns the bytes that f counts as read from this node's drives although they
+// came from the source.
 func (m *meter) set(f func() Activity, through func() int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +72,7 @@ func (m *meter) set(f func() Activity, through func() int64) {
 	}
 }
 
-// meterLoop takes samples.
+// meterLoop takes samples until ctx ends.
 func (d *Daemon) meterLoop(ctx context.Context) {
 	t := time.NewTicker(sampleEvery)
 	defer t.Stop()
@@ -104,7 +102,7 @@ func (m *meter) take(at time.Time) {
 	}
 }
 
-// activity is what the mount has done; false before there is a mount.
+// activity returns the mount's counters; false before there is a mount.
 func (m *meter) activity() (Activity, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,7 +14,7 @@ func TestMeter(t *testing.T) {
 	}
 	moved := int64(0)
 	m.now = func() Activity { return Activity{Traffic: Traffic{ReadLocal: moved, WriteRemote: 2 * moved}} }
-	for i := range 2 * samples { // 100 bytes a second, and in the last ten 300
+	for i := range 2 * samples { // 100 bytes a second, 300 in the last ten
 		m.take(at)
 		moved += 100
 		if i >= samples {
@@ -34,7 +34,7 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// TestTrafficFromSource: what is read through is no read of this node's drives.
+// TestTrafficFromSource: reads through from the source do not count as reads of this node's drives.
 func TestTrafficFromSource(t *testing.T) {
 	var m meter
 	m.set(func() Activity { return Activity{Traffic: Traffic{ReadLocal: 12, ReadRemote: 3}} }, func() int64 { return 5 })

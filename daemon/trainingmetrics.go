@@ -19,7 +19,7 @@ var (
 	waitedDesc       = prometheus.NewDesc("bivouac_training_waited_seconds_total", "Time that the ranks on this node have waited for batches.", []string{"dataset"}, nil)
 )
 
-// trainingCollector reads how training reads the datasets on this node.
+// trainingCollector collects metrics on how training reads the datasets on this node.
 type trainingCollector struct{ d *Daemon }
 
 // Describe names the metrics.
@@ -37,7 +37,7 @@ func (c trainingCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, ds := range c.d.View().Datasets {
 		if ds.Phase.Ended() {
-			continue // its name may stand for another dataset
+			continue // its name may belong to another dataset
 		}
 		r := a.Reads[ds.ID]
 		if p, _ := c.d.plans.Plan(ds.ID); p != nil {

@@ -17,11 +17,11 @@ type TrainingStatus struct {
 	Plan   *accessplan.Plan  `json:"plan,omitempty"`  // without its lists
 	State  *accessplan.State `json:"state,omitempty"` // how the plan is followed
 	Epochs []training.Epoch  `json:"epochs,omitempty"`
-	// Missing is the hosts whose reads are not in Epochs: they are down, or did not answer.
+	// Missing lists the hosts whose reads are missing from Epochs: they are down, or did not answer.
 	Missing []string `json:"missing,omitempty"`
 }
 
-// trainingTime bounds how long the other nodes are waited for.
+// trainingTime bounds the wait for the other nodes.
 const trainingTime = 2 * time.Second
 
 // addTraining adds to s how training reads its datasets. It asks every node.
@@ -38,7 +38,7 @@ func (c *ctlServer) addTraining(ctx context.Context, s *Status) {
 	wg.Wait()
 }
 
-// trainingStatus is nil if nothing is known of the reads of a dataset.
+// trainingStatus returns how training reads a dataset; nil if nothing is known.
 func (c *ctlServer) trainingStatus(ctx context.Context, id metadata.DatasetID) *TrainingStatus {
 	var t TrainingStatus
 	t.Epochs, t.Missing = c.d.training.Epochs(ctx, id)
@@ -53,7 +53,7 @@ func (c *ctlServer) trainingStatus(ctx context.Context, id metadata.DatasetID) *
 	return &t
 }
 
-// saveEvery is how many samples of the meter are taken between two writes of the log.
+// saveEvery is the number of meter samples between two writes of the log.
 const saveEvery = 5
 
 // takeTraining adds the reads of d's mount since the last call to the log.
@@ -73,7 +73,7 @@ func takeTraining(d *Daemon, at time.Time) {
 	}
 }
 
-// postTraining takes a rank's measurements of an epoch, or a list of them.
+// postTraining records a rank's measurements of an epoch, or a list of measurements.
 func (c *ctlServer) postTraining(w http.ResponseWriter, r *http.Request) {
 	all, ok := readList[training.Measured](w, r, "measurement of a rank")
 	if !ok {

@@ -14,15 +14,15 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// warnings reports nodes that are lost or back in the job's output, and a full node in the log.
-// It records how long no leader has answered.
+// warnings reports lost and returned nodes in the job's output, and a full node in the log. It records how long no
+// leader has answered.
 type warnings struct {
 	d *Daemon
 
 	mu       sync.Mutex
 	heard    time.Time // guarded by mu; the last answer of a leader, or the start
 	notifies bool      // guarded by mu; this node writes to the job's output
-	full     bool      // guarded by mu; the log knows
+	full     bool      // guarded by mu; already logged
 }
 
 // answered records that a leader has answered, and whether this node notifies the user.
@@ -35,7 +35,7 @@ func (w *warnings) answered(notifies bool) {
 // leaderSilence is how long a leader may be silent before status says so: an election takes less.
 const leaderSilence = 5 * time.Second
 
-// silence is how long no leader has answered; 0 as long as that is usual.
+// silence returns how long no leader has answered; 0 while that is normal.
 func (w *warnings) silence(at time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -45,7 +45,7 @@ func (w *warnings) silence(at time.Time) time.Duration {
 	return 0
 }
 
-// spaceEvery is the pause between two looks at the space of this node.
+// spaceEvery is the pause between two checks of this node's space.
 const spaceEvery = 5 * time.Second
 
 // run follows the map and the space of this node until ctx ends.
@@ -90,7 +90,7 @@ func (w *warnings) nodes(was, now cluster.View) {
 	}
 }
 
-// nodeLines says which nodes that had served were lost, and which are back, and when all copies are made again.
+// nodeLines describes the serving nodes that were lost, the nodes that are back, and the completed rebuild of copies.
 func nodeLines(was, now cluster.View) (lines, lost []string) {
 	if was.Version == 0 || now.Closing {
 		return nil, nil
@@ -112,7 +112,7 @@ func nodeLines(was, now cluster.View) (lines, lost []string) {
 		switch {
 		case !known:
 		case names.State == cluster.NamesLost && before.State == cluster.NamesServed:
-			lines = append(lines, fmt.Sprintf("files of %s cannot be reached: %s, which had taken over their names, is lost; they can when it is back", n.Host, names.Node))
+			lines = append(lines, fmt.Sprintf("files of %s are unavailable until %s, which had taken over their names, returns", n.Host, names.Node))
 		case served && before.State == cluster.NamesServed && names.Node != before.Node:
 			lines = append(lines, fmt.Sprintf("%s has taken over the names of files of %s from %s", names.Node, n.Host, before.Node))
 		case served && before.State != cluster.NamesServed && n.State != cluster.Down:
@@ -134,7 +134,7 @@ func nodeLines(was, now cluster.View) (lines, lost []string) {
 	return lines, lost
 }
 
-// space logs that this node is full, and that it no longer is.
+// space logs when this node becomes full, and when it no longer is.
 func (w *warnings) space(s datapath.Space) {
 	w.mu.Lock()
 	was := w.full

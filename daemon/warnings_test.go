@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestNodeLines: nodes that are lost or back are reported to the user once, and nothing else is.
+// TestNodeLines: a lost or returned node is reported to the user once; other changes are not reported.
 func TestNodeLines(t *testing.T) {
 	up := cluster.NewMap(1, []string{"a", "b", "c"})
 	for i := range up.Nodes {
@@ -33,7 +33,7 @@ func TestNodeLines(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		was, now cluster.View
-		want     string // of the only line
+		want     string // the only line
 	}{
 		{"copied", view(up), view(paired), ""},
 		{"taken over", view(paired), view(taken), "c has taken over the names of its files"},
@@ -60,12 +60,12 @@ func TestNodeLines(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	if got, _ := nodeLines(view(empty), view(both)); len(got) != 2 || !strings.Contains(got[0], "files of b cannot be reached: c, which had taken over their names, is lost") {
+	if got, _ := nodeLines(view(empty), view(both)); len(got) != 2 || !strings.Contains(got[0], "files of b are unavailable until c, which had taken over their names, returns") {
 		t.Errorf("when the partner is lost, too: %q, want two lines", got)
 	}
 }
 
-// TestNodeLinesOfMany: a view without changes of nodes costs little, whatever Names costs.
+// TestNodeLinesOfMany: a view without node changes costs little, however expensive Names is.
 func TestNodeLinesOfMany(t *testing.T) {
 	m := cluster.NewMap(1, make([]string, 100))
 	var up []cluster.Change
@@ -78,7 +78,7 @@ func TestNodeLinesOfMany(t *testing.T) {
 	}
 }
 
-// TestLostIsTold: the keeper hears of a lost node from the node that notifies the user, and from no other.
+// TestLostIsTold: only the node that notifies the user reports a lost node to the keeper.
 func TestLostIsTold(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)

@@ -21,27 +21,27 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Config is what Datasets needs.
+// Config configures Datasets.
 type Config struct {
 	Ctx      context.Context // ends when the daemon stops
 	Node     node.Node
 	Tasks    *tasks.Runner
 	Job      *job.File
-	Dir      string // of the staging directories
+	Dir      string // holds the staging directories
 	Store    *chunkstore.Store
-	KV       func(metadata.DatasetID) KV     // where a manifest is kept
-	Remote   func(rpc.Caller) datapath.Store // the store of another node
+	KV       func(metadata.DatasetID) KV     // where a manifest is stored
+	Remote   func(rpc.Caller) datapath.Store // returns the store of another node
 	Source   source.FS                       // where datasets come from
 	Window   int64                           // see FillsConfig
-	Rate     *rate.Bucket                    // limits what other nodes are sent; nil is unlimited
-	Copying  *rate.Bucket                    // limits the bytes that this node's replicas read from others; nil: unlimited
-	Patience time.Duration                   // with a node that does not answer
-	Retry    time.Duration                   // before a dataset that could not be loaded is tried again
-	// Plan is the access plan that the registry has for a dataset; nil: it is not here yet.
+	Rate     *rate.Bucket                    // limits the bytes sent to other nodes; nil: unlimited
+	Copying  *rate.Bucket                    // limits the bytes that replicas read from other nodes; nil: unlimited
+	Patience time.Duration                   // how long calls to a silent node are repeated
+	Retry    time.Duration                   // pause before loading a dataset is retried
+	// Plan returns the access plan that the registry has for a dataset; nil if it is not here yet.
 	Plan func(cluster.Dataset) *accessplan.Plan
 }
 
-// Datasets is all parts of a node that deal with datasets.
+// Datasets holds all parts of a node that deal with datasets.
 type Datasets struct {
 	Files    *Files
 	Fence    *Fence
@@ -55,7 +55,7 @@ type Datasets struct {
 	Follower *Follower
 }
 
-// New makes the parts and registers their tasks.
+// New creates the parts and registers their tasks.
 func New(cfg Config) *Datasets {
 	n := cfg.Node
 	files, fence := NewFiles(cfg.Dir, n), NewFence(cfg.Ctx, cfg.Store, cfg.Job.Scratch)
@@ -81,7 +81,7 @@ func New(cfg Config) *Datasets {
 	}
 }
 
-// newReplicas makes the replicas of a node, from which files are fetched and read.
+// newReplicas creates the node's Replicas, and has fills and the store use them.
 func newReplicas(cfg Config, stores *Stores, tables *Tables, fills *Fills) *replicas.Replicas {
 	fence, files := fills.cfg.Fence, fills.cfg.Files
 	r := replicas.New(replicas.Config{
@@ -105,7 +105,7 @@ func newReplicas(cfg Config, stores *Stores, tables *Tables, fills *Fills) *repl
 	return r
 }
 
-// Handlers serves the other nodes.
+// Handlers returns the handlers for calls from other nodes.
 func (d *Datasets) Handlers() node.Handlers {
 	h := node.Handlers{}
 	for _, part := range []node.Handlers{d.Files.Handlers(), d.Fills.Handlers(), d.Server.Handlers(), d.Verifier.Handlers()} {

@@ -7,22 +7,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Limits on staged bytes that are not on the disk yet, of all datasets together. Without
-// them the kernel lets a part of the machine's memory fill up before it writes, and then
-// throttles every writer, the job's own processes too.
+// Limits on staged bytes that are not on the disk yet, over all datasets. Without them the kernel fills a part of the
+// machine's memory before it writes, and then throttles every writer, including the job's own processes.
 const (
-	dirtyLazy = 32 << 20  // bytes whose write-back is not started
+	dirtyLazy = 32 << 20  // bytes whose write-back has not started
 	dirtyMost = 256 << 20 // bytes that may not be on the disk
-	dirtyStep = 4 << 20   // bytes whose write-back is started at a time
+	dirtyStep = 4 << 20   // write-back starts for so many bytes at once
 )
 
-// writeBacker is the part of the store that dirty needs.
+// writeBacker is the part of the store that dirty uses.
 type writeBacker interface {
 	StartWriteBack(ctx context.Context, ino metadata.Ino, off, n int64) error
 	AwaitWriteBack(ctx context.Context, ino metadata.Ino, off, n int64) error
 }
 
-// dirty is what was staged recently, oldest first.
+// dirty holds the recently staged ranges that may not be on the disk yet, oldest first.
 type dirty struct {
 	lazy, most, step int64
 
@@ -36,7 +35,7 @@ type stretch struct {
 	off, n int64
 }
 
-// stretches is a queue.
+// stretches is a queue of byte ranges.
 type stretches struct {
 	all   []stretch
 	bytes int64
@@ -48,7 +47,7 @@ func (q *stretches) push(all ...stretch) {
 	}
 }
 
-// over removes and returns the oldest until at most most bytes are left.
+// over removes and returns the oldest stretches until at most most bytes are left in the queue.
 func (q *stretches) over(most int64) (off []stretch) {
 	k := 0
 	for q.bytes > most {
@@ -59,8 +58,8 @@ func (q *stretches) over(most int64) (off []stretch) {
 	return off
 }
 
-// wrote records a stretch, and writes the oldest ones back. An error may be of another
-// file, whose staged bytes are lost then.
+// wrote records a written range and writes the oldest ranges back. An error may belong to another file, whose staged
+// bytes are then lost.
 func (d *dirty) wrote(ctx context.Context, to writeBacker, ino metadata.Ino, off, n int64) error {
 	if n <= 0 {
 		return nil
@@ -85,7 +84,7 @@ func (d *dirty) wrote(ctx context.Context, to writeBacker, ino metadata.Ino, off
 	return nil
 }
 
-// startAll starts the write-back of stretches.
+// startAll starts the write-back of all given ranges.
 func startAll(ctx context.Context, to writeBacker, all []stretch) error {
 	for _, s := range all {
 		if err := to.StartWriteBack(ctx, s.ino, s.off, s.n); err != nil {

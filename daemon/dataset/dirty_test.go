@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// disk notes what is sent to it.
+// disk records the calls that it receives.
 type disk struct {
 	started, awaited []metadata.Ino
 	fails            error
@@ -26,8 +26,8 @@ func (d *disk) AwaitWriteBack(_ context.Context, ino metadata.Ino, _, _ int64) e
 	return d.fails
 }
 
-// TestDirty: what was written first is written back first, a little is left alone, and
-// no more than the bound is not known to be written.
+// TestDirty: the oldest writes are written back first, a small amount stays unwritten, and the bytes not known to be on
+// disk never exceed the bound.
 func TestDirty(t *testing.T) {
 	q, to := dirty{lazy: 30, most: 70}, &disk{}
 	var inos []metadata.Ino
@@ -36,14 +36,14 @@ func TestDirty(t *testing.T) {
 		if err := q.wrote(t.Context(), to, i, 0, 10); err != nil {
 			t.Fatal(err)
 		}
-		if err := q.wrote(t.Context(), to, 99, 0, 0); err != nil { // nothing
+		if err := q.wrote(t.Context(), to, 99, 0, 0); err != nil { // no bytes
 			t.Fatal(err)
 		}
 	}
 	if !slices.Equal(to.started, inos[:17]) || !slices.Equal(to.awaited, inos[:13]) {
 		t.Errorf("started %v, awaited %v, want 17 and 13 of 20", to.started, to.awaited)
 	}
-	if err := q.wrote(t.Context(), to, 21, 0, 1000); err != nil { // more than all bounds
+	if err := q.wrote(t.Context(), to, 21, 0, 1000); err != nil { // more than every bound
 		t.Fatal(err)
 	}
 	if n := len(to.awaited); n != 21 || q.fresh.bytes+q.started.bytes != 0 {

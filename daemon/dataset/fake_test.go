@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// fakeNode is the parts of a node, on a fake node.Node and with a source in memory.
+// fakeNode is the dataset parts of a node, on a fake node.Node and with a source in memory.
 type fakeNode struct {
 	*nodetest.Node
 	*Datasets
@@ -41,7 +41,7 @@ func newStore(t testing.TB) *chunkstore.Store {
 	return s
 }
 
-// newNodes is n nodes of a job.
+// newNodes returns n nodes of a job.
 func newNodes(t testing.TB, n int) (all []*fakeNode, r *nodetest.Registry) {
 	t.Helper()
 	r = nodetest.NewRegistry(nodetest.View(n))
@@ -70,5 +70,5 @@ func newNodes(t testing.TB, n int) (all []*fakeNode, r *nodetest.Registry) {
 	return all, r
 }
 
-// Self is in both embedded types.
+// Self resolves the ambiguity: both embedded types have it.
 func (f *fakeNode) Self() metadata.NodeID { return f.Node.Self() }

@@ -18,8 +18,8 @@ func ino(ds metadata.DatasetID, part uint16, seq uint32) metadata.Ino {
 	return metadata.SealedIno(ds, part, seq)
 }
 
-// TestScratchIsReserved: datasets leave the reserve of scratch alone, but may finish objects that they have begun; scratch
-// can use all of its reserve.
+// TestScratchIsReserved: datasets do not use the reserve of scratch, except to finish objects that they have begun;
+// scratch can use all of its reserve.
 func TestScratchIsReserved(t *testing.T) {
 	const capacity, block = 1 << 20, 64 << 10
 	s, err := chunkstore.Open(chunkstore.Config{Dirs: []string{filepath.Join(t.TempDir(), "store")}, Capacity: capacity})
@@ -56,7 +56,7 @@ func TestScratchIsReserved(t *testing.T) {
 	}
 }
 
-// TestFence: writes that come too late are refused, and what they stored is removed.
+// TestFence: late writes are refused, and the data that they stored is removed.
 func TestFence(t *testing.T) {
 	f := NewFence(t.Context(), newStore(t), job.Reserve{})
 	write := func(i metadata.Ino) error { return f.Write(t.Context(), i, []byte("x"), 0) }
@@ -88,7 +88,7 @@ func TestFence(t *testing.T) {
 			t.Errorf("a write of %v: %v", i, err)
 		}
 	}
-	// What was excluded once stays excluded.
+	// An exclusion is permanent.
 	if err := f.Exclude(7, []stagein.Try{{Number: 3, Kept: 20}, {Number: 4}}); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceWaits: when End returns no write is under way.
+// TestFenceWaits: when End returns, no write is in progress.
 func TestFenceWaits(t *testing.T) {
 	f := NewFence(t.Context(), newStore(t), job.Reserve{})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -22,25 +22,25 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// The files in a dataset's staging directory that other nodes may fetch.
+// Files in a dataset's staging directory that other nodes may fetch.
 const (
 	Manifest = "manifest"
-	Origins  = "origins" // where the files of the dataset come from
-	Order    = "order"   // in which order they are read, if the user gave a list
-	AllSkips = "skips"   // what the dataset lacks, a stagein.Skip in JSON on each line
-	State    = "state"   // how far the coordinator of a single pass is
+	Origins  = "origins" // the sources of the dataset's files
+	Order    = "order"   // the order in which they are read, if the user gave a list
+	AllSkips = "skips"   // the entries that the dataset leaves out, one stagein.Skip as JSON per line
+	State    = "state"   // the progress of the coordinator of a single pass
 
 	PieceSums = "piecesums" // the checksums of a node's files: its journal
 
-	journal = "journal" // which files are complete on this node; never fetched under this name
+	journal = "journal" // the files that are complete on this node; never fetched under this name
 )
 
-// Files of one part of a stage-in, which other nodes may fetch.
-func PartFile(part int) string    { return "part-" + strconv.Itoa(part) }    // its items
-func RecordsFile(part int) string { return "records-" + strconv.Itoa(part) } // what it found
-func SkipsFile(part int) string   { return "skips-" + strconv.Itoa(part) }   // what it left out
+// Files of one part of a stage-in that other nodes may fetch.
+func PartFile(part int) string    { return "part-" + strconv.Itoa(part) }    // the items to read
+func RecordsFile(part int) string { return "records-" + strconv.Itoa(part) } // the records of the files found
+func SkipsFile(part int) string   { return "skips-" + strconv.Itoa(part) }   // the entries left out
 
-// SumsFile has the SHA-256 of the files that a node has verified.
+// SumsFile returns the name of the file with the SHA-256 of the files that a node has verified.
 func SumsFile(id metadata.NodeID) string { return "sums-" + strconv.Itoa(int(id)) }
 
 // served reports whether other nodes may fetch the file name.
@@ -50,7 +50,7 @@ func served(name string) bool {
 		return true
 	}
 	kind, part, _ := strings.Cut(name, "-")
-	if kind == "plan" { // by its digest
+	if kind == "plan" { // plan files are named by their digest
 		_, err := hex.DecodeString(part)
 		return err == nil && part != ""
 	}
@@ -58,38 +58,38 @@ func served(name string) bool {
 	return err == nil && (kind == "part" || kind == "records" || kind == "skips" || kind == "points" || kind == "sums")
 }
 
-// newSuffix ends the name of a file that is not complete yet.
+// newSuffix ends the name of an incomplete file.
 const newSuffix = ".new"
 
-// Files is the staging directories of this node: one for each dataset, with the files
-// of its stage-in, its manifest and its journal.
+// Files manages the staging directories of this node: one per dataset, with the files of its stage-in, its manifest and
+// its journal.
 type Files struct {
 	root string
 	n    node.Node
 }
 
-// NewFiles keeps the staging directories below root.
+// NewFiles manages the staging directories below root.
 func NewFiles(root string, n node.Node) *Files { return &Files{root, n} }
 
-// Dir is the staging directory of a dataset.
+// Dir returns the staging directory of a dataset.
 func (f *Files) Dir(id metadata.DatasetID) string {
 	return filepath.Join(f.root, strconv.Itoa(int(id)))
 }
 
-// Path is a file in the staging directory of a dataset.
+// Path returns the path of a file in the staging directory of a dataset.
 func (f *Files) Path(id metadata.DatasetID, name string) string {
 	return filepath.Join(f.Dir(id), name)
 }
 
-// Scratch is room to sort the records of a dataset in.
+// Scratch returns the directory for sorting the records of a dataset.
 func (f *Files) Scratch(id metadata.DatasetID) *manifest.Scratch {
 	return &manifest.Scratch{Dir: f.Dir(id)}
 }
 
-// Remove removes the files that match the patterns from a staging directory.
+// Remove removes the files that match the patterns from a dataset's staging directory.
 func (f *Files) Remove(id metadata.DatasetID, patterns ...string) {
 	for _, pattern := range patterns {
-		paths, _ := filepath.Glob(f.Path(id, pattern)) // the pattern is good
+		paths, _ := filepath.Glob(f.Path(id, pattern)) // the pattern is valid
 		for _, path := range paths {
 			if err := os.RemoveAll(path); err != nil {
 				f.n.Log().WithError(err).Debug("file of a stage-in not removed")
@@ -98,7 +98,7 @@ func (f *Files) Remove(id metadata.DatasetID, patterns ...string) {
 	}
 }
 
-// Handlers serves the other nodes.
+// Handlers returns the handlers for calls from other nodes.
 func (f *Files) Handlers() node.Handlers { return node.Handlers{wire.OpManifest: f.onBlob} }
 
 // blobRequest asks for a piece of a file in a staging directory.
@@ -108,7 +108,7 @@ type blobRequest struct {
 	Off     int64              `json:"off"`
 }
 
-// onBlob answers wire.OpManifest with at most wire.MaxData bytes; none is the end.
+// onBlob answers wire.OpManifest with at most wire.MaxData bytes; an empty answer means the end of the file.
 func (f *Files) onBlob(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	var q blobRequest
 	if err := node.DecodeJSON(r.Body, &q); err != nil {
@@ -141,8 +141,8 @@ func (f *Files) onBlob(ctx context.Context, r *rpc.Request, resp *rpc.Response) 
 	return nil
 }
 
-// Fetch copies the file name of a dataset from a node to path. It appears whole or not
-// at all, also if several fetch it at the same time.
+// Fetch copies the file name of a dataset from a node to path. The file appears atomically, even if several calls fetch
+// it at the same time.
 func (f *Files) Fetch(ctx context.Context, from metadata.NodeID, id metadata.DatasetID, name, path string) error {
 	if !served(name) {
 		return fmt.Errorf("file %.200q: %w", name, syscall.EINVAL)
@@ -154,7 +154,7 @@ func (f *Files) Fetch(ctx context.Context, from metadata.NodeID, id metadata.Dat
 	return nil
 }
 
-// Write writes the file name of a dataset. It appears whole or not at all.
+// Write writes the file name of a dataset. The file appears atomically.
 func (f *Files) Write(id metadata.DatasetID, name string, b []byte) error {
 	return f.create(f.Path(id, name), func(w io.Writer) error {
 		_, err := w.Write(b)
@@ -162,7 +162,7 @@ func (f *Files) Write(id metadata.DatasetID, name string, b []byte) error {
 	})
 }
 
-// create makes the file path of what fn writes, whole or not at all.
+// create writes the output of fn to the file path, which appears atomically.
 func (f *Files) create(path string, fn func(io.Writer) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (f *Files) create(path string, fn func(io.Writer) error) error {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(tmp.Name()) // it is not needed
+		_ = os.Remove(tmp.Name()) // the temporary file is not needed any more
 	}
 	return err
 }
@@ -202,13 +202,13 @@ func (f *Files) copyTo(ctx context.Context, from metadata.NodeID, q blobRequest,
 	}
 }
 
-// pieceSums calls see with the checksums of the pieces of a dataset that a node has staged.
+// pieceSums calls see with the checksum of each piece of a dataset that a node has staged.
 func (f *Files) pieceSums(ctx context.Context, id metadata.DatasetID, from metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error {
 	path := f.Path(id, fmt.Sprintf("%s-%d%s", PieceSums, from, newSuffix))
 	if err := f.Fetch(ctx, from, id, PieceSums, path); err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(path) }() // it was read
+	defer func() { _ = os.Remove(path) }() // a temporary copy
 	file, err := os.Open(path)
 	if err != nil {
 		return err
@@ -217,13 +217,13 @@ func (f *Files) pieceSums(ctx context.Context, id metadata.DatasetID, from metad
 	return fill.JournalSums(file, see)
 }
 
-// FetchAny brings a file of ds to its place from the coordinator or, failing that, from
-// any other node. The error says whether a node that may have it could not be asked.
+// FetchAny fetches a file of ds from the coordinator or, failing that, from any other node. If a node that may have it
+// could not be reached, the error says so.
 func (f *Files) FetchAny(ctx context.Context, ds cluster.Dataset, name string) error {
 	path := f.Path(ds.ID, name)
 	var err error
 	if ds.Coordinator == f.n.Self() {
-		_, err = os.Stat(path) // it was made here; an empty store gets it from the others
+		_, err = os.Stat(path) // this node made it; if the store was emptied, another node may have it
 	} else {
 		err = f.Fetch(ctx, ds.Coordinator, ds.ID, name, path)
 	}
@@ -245,7 +245,7 @@ func (f *Files) FetchAny(ctx context.Context, ds cluster.Dataset, name string) e
 	return err
 }
 
-// Skips is the path of the list of what ds lacks, which is fetched first if need be.
+// Skips returns the path of the list of entries that ds leaves out, and fetches the list first if necessary.
 func (f *Files) Skips(ctx context.Context, ds cluster.Dataset) (string, error) {
 	path := f.Path(ds.ID, AllSkips)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -257,7 +257,7 @@ func (f *Files) Skips(ctx context.Context, ds cluster.Dataset) (string, error) {
 	return path, f.FetchAny(ctx, ds, AllSkips)
 }
 
-// Unknown is the error for a name that none of all datasets has, or one that failed: ENOENT.
+// Unknown returns the ENOENT for a name that no dataset in all has, or only one that failed.
 func Unknown(name string, all []cluster.Dataset) error {
 	known := "the job has no dataset"
 	for i, ds := range all {
@@ -271,8 +271,8 @@ func Unknown(name string, all []cluster.Dataset) error {
 	return node.Absent("no dataset is named %q: %s", name, known)
 }
 
-// BootID tells one boot of this machine from another; "" if it cannot be read.
+// BootID identifies the current boot of this machine; "" if it cannot be read.
 func BootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it every boot is the same
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // on error, all boots look the same
 	return strings.TrimSpace(string(b))
 }

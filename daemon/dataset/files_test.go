@@ -23,7 +23,7 @@ func (f *fakeNode) put(t *testing.T, id metadata.DatasetID, name string, b []byt
 	}
 }
 
-// TestUnknown: of a dataset that failed it says so, and not that there is none.
+// TestUnknown: the error for a dataset that failed reports the failure, not that the dataset does not exist.
 func TestUnknown(t *testing.T) {
 	all := []cluster.Dataset{{Name: "a", Phase: cluster.Sealed}, {Name: "b", Phase: cluster.Failed, Error: "cancelled"}}
 	for name, want := range map[string]string{"b": "dataset b was not staged: cancelled", "c": `no dataset is named "c": the job has a, b`} {
@@ -33,7 +33,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestFetch: a file of any size comes whole or not at all.
+// TestFetch: a file of any size is fetched whole or not at all.
 func TestFetch(t *testing.T) {
 	all, r := newNodes(t, 3)
 	for _, size := range []int{0, 1, wire.MaxData, 2*wire.MaxData + 3} {
@@ -70,7 +70,7 @@ func TestFetch(t *testing.T) {
 			t.Errorf("%s is not served", name)
 		}
 	}
-	// From any node, if the coordinator has it no more.
+	// Any node can provide the files if the coordinator no longer has them.
 	ds := cluster.Dataset{ID: 8, Coordinator: 1}
 	if err := all[0].Files.FetchAny(t.Context(), ds, Manifest); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("a file that no node has: %v", err)
@@ -104,7 +104,7 @@ func TestSkipsFile(t *testing.T) {
 		t.Errorf("a list that is not there: %v", err)
 	}
 	all[1].put(t, 7, AllSkips, []byte("{}\n"))
-	for range 2 { // fetched, and there
+	for range 2 { // fetched, then already present
 		path, err := all[0].Files.Skips(t.Context(), ds)
 		if b, e := os.ReadFile(path); err != nil || e != nil || string(b) != "{}\n" {
 			t.Errorf("the list is %q, %v, %v", b, err, e)

@@ -23,14 +23,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Limits on reads of other nodes that wait for a file to be fetched. The reader asks
-// again, so no handler is held for long.
+// Limits on reads from other nodes that wait for a fetch. The reader retries, so no handler is held for long.
 const (
 	maxWaits = 128
 	waitTime = 10 * time.Second
 )
 
-// FillsConfig is what Fills needs.
+// FillsConfig configures Fills.
 type FillsConfig struct {
 	Ctx    context.Context // ends when the daemon stops
 	Node   node.Node
@@ -39,26 +38,26 @@ type FillsConfig struct {
 	Files  *Files
 	Stores *Stores
 	Source source.FS
-	Window int64 // bytes of memory for files that are read through, for each dataset; 0 is the default
+	Window int64 // bytes of memory per dataset for files that are read through; 0 means the default
 	Sums   bool  // keep the checksums that verified reads need
 }
 
-// Fills is the datasets whose missing files this node fetches, or has fetched.
+// Fills holds the fills of the datasets whose missing files this node fetches or has fetched.
 type Fills struct {
 	cfg      FillsConfig
 	replicas *replicas.Replicas
-	passed   atomic.Int64  // bytes that readers here were given straight from the source
-	waits    chan struct{} // a token for each read of another node that waits
+	passed   atomic.Int64  // bytes that readers here got straight from the source
+	waits    chan struct{} // one token for each waiting read from another node
 	viewed   atomic.Pointer[func(metadata.DatasetID) bool]
 
-	linking sync.Mutex // held while a link is made or removed by what is stored
+	linking sync.Mutex // held while a kernel-view link to a stored file is created or removed
 
 	mu    sync.Mutex
 	have  map[metadata.DatasetID]*fill.Fill // guarded by mu
 	begun chan struct{}                     // guarded by mu; closed when another fill begins
 }
 
-// NewFills makes Fills without a dataset.
+// NewFills returns Fills without a dataset.
 func NewFills(cfg FillsConfig) *Fills {
 	return &Fills{
 		cfg: cfg, waits: make(chan struct{}, maxWaits),
@@ -66,11 +65,10 @@ func NewFills(cfg FillsConfig) *Fills {
 	}
 }
 
-// PassedThrough is the bytes that readers here were given straight from the source.
+// PassedThrough returns how many bytes readers here got straight from the source.
 func (f *Fills) PassedThrough() int64 { return f.passed.Load() }
 
-// get is the fill of a dataset, nil if there is none, and a channel that is closed when
-// another fill begins.
+// get returns the fill of a dataset, nil if there is none, and a channel that is closed when another fill begins.
 func (f *Fills) get(id metadata.DatasetID) (*fill.Fill, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,7 +83,7 @@ func (f *Fills) add(id metadata.DatasetID, x *fill.Fill) {
 	f.begun = make(chan struct{})
 }
 
-// take removes the fill of a dataset; nil if there is none.
+// take removes the fill of a dataset and returns it; nil if there is none.
 func (f *Fills) take(id metadata.DatasetID) *fill.Fill {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,8 +98,8 @@ func (f *Fills) all() map[metadata.DatasetID]*fill.Fill {
 	return maps.Clone(f.have)
 }
 
-// Begin starts to fetch the files of a dataset whose manifest is here, unless that was
-// started before or there is nothing to fetch.
+// Begin starts to fetch the files of a dataset whose manifest is here. It does nothing if the fill has started already
+// or nothing is missing.
 func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 	if x, _ := f.get(ds.ID); x != nil || !ds.Fill || f.cfg.Fence.Ended(ds.ID) {
 		return nil
@@ -134,11 +132,11 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 	return nil
 }
 
-// SetViewed sets viewed, which reports whether a dataset has a kernel view on this node, or will soon.
+// SetViewed sets viewed, which reports whether a dataset has a kernel view on this node, or soon will.
 func (f *Fills) SetViewed(viewed func(metadata.DatasetID) bool) { f.viewed.Store(&viewed) }
 
-// link links a file that a fill has just stored whole, so that a kernel view finds it when the file is first opened. With
-// verify=reads it is compared before.
+// link links a file that a fill has just stored whole, so that a kernel view finds it when the file is first opened.
+// With verify=reads the file is first compared with its checksum.
 func (f *Fills) link(ino metadata.Ino) {
 	viewed := f.viewed.Load()
 	if viewed == nil || f.cfg.Sums || !(*viewed)(ino.Dataset()) {
@@ -149,7 +147,7 @@ func (f *Fills) link(ino metadata.Ino) {
 	if err := f.cfg.Store.LinkWhole(f.cfg.Ctx, ino, nil); err != nil {
 		f.cfg.Node.Log().WithError(err).Debug("a local file of a dataset is read through FUSE")
 	}
-	if x, _ := f.get(ino.Dataset()); x != nil && !x.Stored(ino) { // it was dropped in between
+	if x, _ := f.get(ino.Dataset()); x != nil && !x.Stored(ino) { // the fill dropped it meanwhile
 		f.unlinkLocked(ino)
 	}
 }
@@ -167,7 +165,7 @@ func (f *Fills) unlinkLocked(ino metadata.Ino) {
 	}
 }
 
-// readOrigins reads where the files of a dataset come from, and the user's list.
+// readOrigins reads the sources of a dataset's files, and the user's list.
 func (f *Fills) readOrigins(id metadata.DatasetID) (o stagein.Origins, list []string, err error) {
 	b, err := os.ReadFile(f.cfg.Files.Path(id, Origins))
 	if err == nil {
@@ -180,7 +178,7 @@ func (f *Fills) readOrigins(id metadata.DatasetID) (o stagein.Origins, list []st
 	return o, list, err
 }
 
-// End ends the fill of a dataset that failed.
+// End closes the fill of a dataset that failed.
 func (f *Fills) End(id metadata.DatasetID) {
 	if x := f.take(id); x != nil {
 		if err := x.Close(); err != nil {
@@ -189,7 +187,7 @@ func (f *Fills) End(id metadata.DatasetID) {
 	}
 }
 
-// Keepable is the files that a later job can adopt.
+// Keepable returns the files that a later job can adopt.
 func (f *Fills) Keepable() (list []chunkstore.KeptObject, err error) {
 	for _, x := range f.all() {
 		err = errors.Join(err, x.Keepable(func(key [16]byte, a metadata.Attr, sum [16]byte) {
@@ -199,7 +197,7 @@ func (f *Fills) Keepable() (list []chunkstore.KeptObject, err error) {
 	return list, err
 }
 
-// Close ends all fills.
+// Close closes all fills.
 func (f *Fills) Close() error {
 	var errs []error
 	for id := range f.all() {
@@ -210,8 +208,8 @@ func (f *Fills) Close() error {
 	return errors.Join(errs...)
 }
 
-// of is the fill of the dataset of ino, which it waits for; nil if the dataset was staged
-// completely, or if ino belongs to no dataset.
+// of waits for and returns the fill of ino's dataset. It returns nil if the dataset was staged completely, or if ino
+// belongs to no dataset.
 func (f *Fills) of(ctx context.Context, ino metadata.Ino) (*fill.Fill, error) {
 	if !ino.Sealed() {
 		return nil, nil
@@ -231,7 +229,7 @@ func (f *Fills) of(ctx context.Context, ino metadata.Ino) (*fill.Fill, error) {
 		case known && complete(ds):
 			return nil, nil
 		}
-		select { // this node does not know yet what the reader knows
+		select { // this node has not seen yet what the reader knows
 		case <-begun:
 		case <-changed:
 		case <-f.cfg.Ctx.Done():
@@ -247,13 +245,13 @@ func complete(ds cluster.Dataset) bool {
 	return !ds.Fill && ds.Phase != cluster.Staging && !ds.Phase.Ended()
 }
 
-// own is where this node's own bytes of a file lie.
+// own returns the location of this node's own bytes of a file.
 func own(ino metadata.Ino, off int64) replicas.Location {
 	return replicas.Location{Object: ino, Off: off}
 }
 
-// present reports whether [off, off+n) of this node's object of ino can be read without
-// a fetch, and where.
+// present reports whether [off, off+n) of this node's object of ino can be read without a fetch, and returns their
+// location.
 func (f *Fills) present(ino metadata.Ino, off, n int64) (at replicas.Location, ok bool) {
 	at = own(ino, off)
 	if !ino.Sealed() {
@@ -269,8 +267,8 @@ func (f *Fills) present(ino metadata.Ino, off, n int64) (at replicas.Location, o
 	return at, known && complete(ds)
 }
 
-// need returns when [off, off+n) of this node's object of ino can be read, and where, for another
-// node: EAGAIN if that takes long.
+// need waits until [off, off+n) of this node's object of ino can be read, for another node's read, and returns their
+// location. It returns EAGAIN if that takes long.
 func (f *Fills) need(ctx context.Context, ino metadata.Ino, off, n int64) (replicas.Location, error) {
 	if at, ok := f.present(ino, off, n); ok {
 		return at, nil
@@ -284,7 +282,7 @@ func (f *Fills) need(ctx context.Context, ino metadata.Ino, off, n int64) (repli
 	})
 }
 
-// fetch is x.Need for bytes of this node that are no replica. It does not fetch other nodes' files.
+// fetch is x.Need for bytes that belong to this node. It never fetches files of other nodes: ErrNotHere.
 func (f *Fills) fetch(ctx context.Context, x *fill.Fill, ino metadata.Ino, off, n int64) error {
 	if !x.Has(ino, off, n) && f.replicas.Foreign(ino, off) {
 		return fmt.Errorf("inode %v: %w", ino, replicas.ErrNotHere)
@@ -297,8 +295,8 @@ func (f *Fills) compare(ctx context.Context, p fill.PieceSum) error {
 	return comparePiece(ctx, f.cfg.Store, p)
 }
 
-// waited runs do, which waits for a file, for another node: EAGAIN if it takes long, or
-// if many wait.
+// waited runs do, which waits for a file, on behalf of another node. It returns EAGAIN if do takes long, or if too many
+// reads wait.
 func (f *Fills) waited(ctx context.Context, ino metadata.Ino, do func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -318,7 +316,7 @@ func (f *Fills) waited(ctx context.Context, ino metadata.Ino, do func(context.Co
 	return err
 }
 
-// readOverflow reads from this node's object of ino what is overflow, as Need has said.
+// readOverflow reads overflow from this node's object of ino, after Need has returned ErrOverflow.
 func (f *Fills) readOverflow(ctx context.Context, x *fill.Fill, ino metadata.Ino, p []byte, off int64) (int, error) {
 	n, err := x.ReadOverflow(ctx, ino, p, off, func(p []byte, off int64) (int, error) { return f.cfg.Store.ReadAt(ctx, ino, p, off) })
 	f.passed.Add(int64(n))

@@ -13,34 +13,32 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// Stager is the stage-ins of this node, as the follower sees them; package ingest.
+// Stager is the interface of package ingest that the follower uses.
 type Stager interface {
-	// Supersede ends attempts of this node's coordinator that are older than ds, or all if ds
-	// has ended.
+	// Supersede ends attempts of this node's coordinator that are older than ds, or all of them if ds has ended.
 	Supersede(ds cluster.Dataset)
-	// Adopt takes up a stage-in that this node coordinates but does not run. It
-	// reports whether there is nothing left to do.
+	// Adopt takes over a stage-in that this node coordinates but does not run. It reports whether nothing is left to
+	// do.
 	Adopt(ctx context.Context, ds cluster.Dataset) bool
-	// Discard forgets what came for parts of a dataset that is no longer staged.
+	// Discard drops the boundaries received for a dataset that is no longer staged.
 	Discard(id metadata.DatasetID)
-	// TakeStandby reports whether this node holds the manifest of ds as a standby. It
-	// removes one that is out of date.
+	// TakeStandby reports whether this node holds the manifest of ds as a standby. It removes an outdated one.
 	TakeStandby(ds cluster.Dataset) (bool, error)
 	// Published removes the files of a stage-in that are no longer needed.
 	Published(id metadata.DatasetID)
 }
 
-// TreeFunc is called for a dataset whose tree can be read on this node, more than once, and of one
-// that ended before its data is removed. It must not wait.
+// TreeFunc is called, possibly more than once, for a dataset whose tree can be read on this node, and for a dataset
+// that has ended before its data is removed. It must not block.
 type TreeFunc func(ds cluster.Dataset, sum manifest.Summary)
 
-// observer is what SetTree was given.
+// observer holds the arguments of SetTree.
 type observer struct {
 	tree   TreeFunc
 	hidden func(cluster.Dataset) bool
 }
 
-// Follower does what the registry asks of every node for each dataset.
+// Follower carries out what the registry asks of every node for each dataset.
 type Follower struct {
 	n      node.Node
 	tasks  *tasks.Runner
@@ -53,22 +51,22 @@ type Follower struct {
 	tree   atomic.Pointer[observer]
 }
 
-// SetStager must be called before Run.
+// SetStager sets the Stager. It must be called before Run.
 func (f *Follower) SetStager(s Stager) { f.stager = s }
 
-// SetTree has t hear of datasets, those that are there or have ended already too. A dataset stays in the phase
-// Publishing while it is hidden from the programs of this node.
+// SetTree has t called for all datasets, including present and ended ones. A dataset stays in the phase Publishing
+// while it is hidden from the programs of this node.
 func (f *Follower) SetTree(t TreeFunc, hidden func(cluster.Dataset) bool) {
 	f.tree.Store(&observer{t, hidden})
 	for _, ds := range f.n.View().Datasets {
-		if ds.Phase.Ended() { // discard may have come before
+		if ds.Phase.Ended() { // discard may have run before
 			t(ds, manifest.Summary{})
 		}
 	}
 	f.announce()
 }
 
-// Hidden is the datasets whose manifest is here, which programs of this node do not see yet.
+// Hidden returns the datasets whose manifest is here but which programs of this node do not see yet.
 func (f *Follower) Hidden() (all []metadata.DatasetID) {
 	t := f.tree.Load()
 	if t == nil {
@@ -106,8 +104,7 @@ func (f *Follower) Run(ctx context.Context) {
 	})
 }
 
-// follow does what the phase of ds asks of this node, and reports whether there is nothing
-// left to do.
+// follow does what the phase of ds asks of this node, and reports whether nothing is left to do.
 func (f *Follower) follow(ctx context.Context, ds cluster.Dataset) bool {
 	f.stager.Supersede(ds)
 	switch ds.Phase {
@@ -119,7 +116,7 @@ func (f *Follower) follow(ctx context.Context, ds cluster.Dataset) bool {
 	}
 	x, ok := f.tables.get(ds.ID)
 	if !ok || x.digest != ds.Digest {
-		f.tasks.CancelGroup(ds.ID) // a part that another node has read again
+		f.tasks.CancelGroup(ds.ID) // ends a part that another node has read again
 		f.stager.Discard(ds.ID)
 		if f.load(ctx, ds) != nil {
 			return false
@@ -147,8 +144,7 @@ func (f *Follower) load(ctx context.Context, ds cluster.Dataset) error {
 	return nil
 }
 
-// fetch brings the manifest, and what a fill needs, unless this node is a standby that has
-// both.
+// fetch fetches the manifest and the files that a fill needs, unless this node is a standby that has both.
 func (f *Follower) fetch(ctx context.Context, ds cluster.Dataset) error {
 	if has, err := f.stager.TakeStandby(ds); has || err != nil {
 		return err
@@ -166,8 +162,8 @@ func (f *Follower) fetch(ctx context.Context, ds cluster.Dataset) error {
 	return f.files.FetchAny(ctx, ds, Manifest)
 }
 
-// discard stops this node's work on a dataset that ended and removes its data. It does not
-// wait for the coordinator, which may be gone.
+// discard stops this node's work on a dataset that has ended and removes its data. It does not wait for the
+// coordinator, which may be down.
 func (f *Follower) discard(ds cluster.Dataset) {
 	if !f.fence.ClaimRemoval(ds.ID) {
 		return
@@ -189,7 +185,7 @@ func (f *Follower) StopTasks(ctx context.Context, id metadata.DatasetID) error {
 	return f.tasks.CloseGroup(ctx, id)
 }
 
-// Drop removes what this node has of a dataset that failed.
+// Drop removes this node's data of a dataset that failed.
 func (f *Follower) Drop(id metadata.DatasetID) {
 	f.fills.End(id)
 	f.fills.replicas.End(id)

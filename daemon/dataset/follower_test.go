@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// TestEndedBeforeTheMount: a dataset that ended before the node's mount was there is reported when it is: an earlier run of the
-// daemon may have shown it.
+// TestEndedBeforeTheMount: a dataset that ended before the node's mount existed is reported once it exists, since an
+// earlier run of the daemon may have shown the dataset.
 func TestEndedBeforeTheMount(t *testing.T) {
 	nodes, r := newNodes(t, 1)
 	r.Change(func(v cluster.View) cluster.View {

@@ -14,12 +14,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// Local is this node's file data for its own client: a file that is not fetched yet is
-// fetched when it is read.
+// Local is the store that this node's own client reads: a file that is not fetched yet is fetched on its first read.
 type Local struct {
 	*chunkstore.Store
 	fills *Fills
-	check *readCheck // nil: reads are not compared
+	check *readCheck // nil: reads are not verified
 }
 
 var (
@@ -34,7 +33,7 @@ var (
 // ReadAt implements datapath.Reader.
 func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
 	if r, ok := l.fills.replicas.Find(ino, off, int64(len(p))); ok {
-		return l.Store.ReadAt(ctx, r.Object, p, r.Off) // nothing if it is given back just now
+		return l.Store.ReadAt(ctx, r.Object, p, r.Off) // returns no data if the replica was given back just now
 	}
 	x, err := l.fills.of(ctx, ino)
 	if err != nil {
@@ -55,7 +54,7 @@ func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64
 	return l.Store.ReadAt(ctx, ino, p, off)
 }
 
-// need waits until a read can be answered from the store. Overflow is read here.
+// need waits until the store can answer the read. It reads overflow itself.
 func (l Local) need(ctx context.Context, x *fill.Fill, ino metadata.Ino, p []byte, off int64) (n int, overflow bool, err error) {
 	err = l.fills.fetch(ctx, x, ino, off, int64(len(p)))
 	if errors.Is(err, fill.ErrOverflow) {
@@ -73,8 +72,8 @@ func (l Local) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, of
 	return l.ReadAt(ctx, ino, p, off)
 }
 
-// ReadMany implements datapath.ManyReader for overflow files, which it waits for: neighbours in an archive are read by one
-// request of the source. Other files are EAGAIN.
+// ReadMany implements datapath.ManyReader for overflow files, for which it waits: one request to the source reads
+// neighbours in an archive. Other files get EAGAIN.
 func (l Local) ReadMany(ctx context.Context, rs []datapath.RangeRead, buf []byte, _ bool) error {
 	if len(rs) == 0 {
 		return nil
@@ -109,8 +108,8 @@ func (l Local) Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) []me
 	return nil
 }
 
-// ReadPipe implements datapath.Piper for datasets: of other files the bytes in the pipe
-// could change.
+// ReadPipe implements datapath.Piper for datasets. Other files are copied, because their bytes in the pipe could still
+// change.
 func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
 	if r, ok := l.fills.replicas.Find(ino, off, int64(len(p))); ok {
 		return l.Store.ReadPipe(ctx, r.Object, to, p, r.Off)
@@ -133,8 +132,8 @@ func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe
 	return l.Store.ReadPipe(ctx, ino, to, p, off)
 }
 
-// Open implements datapath.Opener. A file that is not fetched yet has no object; with verify=reads neither has one that was
-// not compared yet: the kernel reads it directly only after a read through the daemon.
+// Open implements datapath.Opener. A file that is not fetched yet has no object. With verify=reads, neither has a file
+// that was not compared yet: the kernel reads it directly only after a read through the daemon.
 func (l Local) Open(ino metadata.Ino) (*os.File, error) {
 	if ino.Sealed() && !l.fills.replicas.Has(ino) {
 		x, _ := l.fills.get(ino.Dataset())

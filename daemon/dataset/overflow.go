@@ -15,19 +15,19 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// overflowFiles is the overflow that this node reads from the source to verify it: from
-// directories and archives with random access, the files whose paths this node would own;
-// from compressed tars, each of which is read once from its beginning, all files of some.
+// overflowFiles holds the overflow that this node reads from the source in order to verify it. From directories and
+// archives with random access it reads the files whose paths this node would own. Each compressed tar is read once from
+// its beginning, by one node for all of its files.
 type overflowFiles struct {
 	r    *verification
 	fill *fill.Fill
 	ctx  context.Context
 	g    *errgroup.Group
 	tars map[uint32]map[metadata.Ino]*overflowFile // by number of the compressed tar
-	err  error                                     // why a file could not be found
+	err  error                                     // the first failure to look up a file
 }
 
-// overflowFile is one of them, which may have several names.
+// overflowFile is one overflow file, which may have several names.
 type overflowFile struct {
 	paths []string
 	a     metadata.Attr
@@ -36,7 +36,7 @@ type overflowFile struct {
 	sha   hash.Hash
 }
 
-// sourceAtOnce is how many files are read from the source at a time.
+// sourceAtOnce is how many files are read from the source concurrently.
 const sourceAtOnce = 16
 
 func newOverflowFiles(ctx context.Context, r *verification, f *fill.Fill) *overflowFiles {
@@ -45,7 +45,7 @@ func newOverflowFiles(ctx context.Context, r *verification, f *fill.Fill) *overf
 	return &overflowFiles{r: r, fill: f, ctx: ctx, g: g, tars: make(map[uint32]map[metadata.Ino]*overflowFile)}
 }
 
-// add adds a file if this node is to read it; own says that the node owns it.
+// add adds a file if this node must read it; own says that the node owns it.
 func (o *overflowFiles) add(path string, a metadata.Attr, own bool) {
 	if o.err != nil || a.Size == 0 {
 		return
@@ -69,7 +69,7 @@ func (o *overflowFiles) add(path string, a metadata.Attr, own bool) {
 	}
 }
 
-// wait reads the compressed tars and returns when everything is read.
+// wait reads the compressed tars and returns when all files were read.
 func (o *overflowFiles) wait() error {
 	if o == nil {
 		return nil
@@ -85,8 +85,7 @@ func (o *overflowFiles) wait() error {
 	return o.err
 }
 
-// read compares files of one source. A bad one is read once more: it may have been damaged
-// on its way.
+// read compares files of one source. A bad file is read once more, since it may have been damaged in transit.
 func (o *overflowFiles) read(files map[metadata.Ino]*overflowFile) error {
 	inos := make([]metadata.Ino, 0, len(files))
 	for ino, x := range files {
@@ -109,7 +108,7 @@ func (o *overflowFiles) read(files map[metadata.Ino]*overflowFile) error {
 	})
 }
 
-// begin is where the bytes of the file go, from the first one on.
+// begin returns the writer for the bytes of the file, from the first byte on.
 func (x *overflowFile) begin(sha bool) io.Writer {
 	x.c = stagein.NewChecker(x.want, x.a.Size)
 	if !sha {
@@ -119,7 +118,7 @@ func (x *overflowFile) begin(sha bool) io.Writer {
 	return io.MultiWriter(x.c, x.sha)
 }
 
-// check is what is wrong with a file whose reading ended with err.
+// check returns the error of a file whose read ended with err, or its checksum mismatch.
 func (x *overflowFile) check(err error) error {
 	if err != nil {
 		return err

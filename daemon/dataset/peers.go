@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// peers is the fills of a dataset on the other nodes, for work stealing.
+// peers calls the fills of a dataset on the other nodes, for work stealing.
 type peers struct {
 	f  *Fills
 	ds metadata.DatasetID
@@ -58,7 +58,7 @@ func (p peers) Complete(ctx context.Context, to metadata.NodeID, l fill.Completi
 	return p.call(ctx, to, wire.OpFillComplete, completionRequest{p.ds, l}, nil)
 }
 
-// call repeats a call also while the node does not know the dataset yet.
+// call makes a call and repeats it also while the node does not know the dataset yet.
 func (p peers) call(ctx context.Context, to metadata.NodeID, op wire.Op, q, reply any) error {
 	retry := func(err error) bool { return node.Unreachable(err) || errors.Is(err, syscall.EAGAIN) }
 	return p.f.cfg.Node.Insist(ctx, to, p.f.cfg.Stores.patience+waitTime, retry, func() error {
@@ -66,7 +66,7 @@ func (p peers) call(ctx context.Context, to metadata.NodeID, op wire.Op, q, repl
 	})
 }
 
-// Handlers serves the fills of the other nodes.
+// Handlers returns the handlers of calls from other nodes' fills.
 func (f *Fills) Handlers() node.Handlers {
 	return node.Handlers{
 		wire.OpFillOffer:    node.HandleJSON(f.onOffer),
@@ -90,8 +90,8 @@ func (f *Fills) onCompletion(ctx context.Context, peer metadata.NodeID, q *compl
 	return struct{}{}, x.Complete(q.Completion)
 }
 
-// wait is the fill of a dataset, for a node that brings files to it. This node may learn
-// of the dataset later than that one: EAGAIN after a time.
+// wait returns the fill of a dataset for a node that sends files of it. This node may learn of the dataset later than
+// the sender: wait returns EAGAIN after waitTime.
 func (f *Fills) wait(ctx context.Context, id metadata.DatasetID, peer, by metadata.NodeID) (*fill.Fill, error) {
 	if peer != by {
 		return nil, fmt.Errorf("node %d speaks for node %d: %w", peer, by, syscall.EPERM)

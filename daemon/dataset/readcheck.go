@@ -19,9 +19,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// readCheck verifies pieces of datasets before this node or another reads them, with
-// verify=reads: each once since this daemon started, at its first read. The scrub
-// finds later corruption.
+// readCheck verifies pieces of datasets before this node or another reads them, with verify=reads. Each piece is
+// verified at its first read since the daemon started; the scrub finds later corruption.
 type readCheck struct {
 	n         node.Process
 	store     *chunkstore.Store
@@ -35,7 +34,7 @@ type readCheck struct {
 
 type pieceKey struct {
 	ino metadata.Ino
-	off int64 // of the piece, in this node's object
+	off int64 // offset of the piece in this node's object
 }
 
 func (c *readCheck) isVerified(p fill.PieceSum) bool {
@@ -45,7 +44,7 @@ func (c *readCheck) isVerified(p fill.PieceSum) bool {
 	return ok
 }
 
-// passed reports whether all pieces of a file were verified or need not be.
+// passed reports whether all pieces of a file were verified, or need no verification.
 func (c *readCheck) passed(ino metadata.Ino) bool {
 	if c == nil || !c.fills.cfg.Sums {
 		return true
@@ -72,11 +71,10 @@ func (c *readCheck) setVerified(p fill.PieceSum) {
 	c.verified[pieceKey{p.Ino, p.Off}] = struct{}{}
 }
 
-// verify compares the pieces of n bytes of this node from at on with their
-// checksums, and refetches those that differ; EIO if that does not help. Pieces of a
-// striped file that several nodes staged while they read it, or of more than
-// manifest.MaxChunks chunks, have no checksum. Replicas are verified also without
-// verify=reads: other nodes heal from them.
+// verify compares the pieces in the n bytes from at on with their checksums, and refetches those that differ; it
+// returns EIO if that does not help. A piece has no checksum if several nodes staged its striped file while they read
+// it, or if its file has more than manifest.MaxChunks chunks. Replicas are verified without verify=reads, too, because
+// other nodes repair their files from them.
 func (c *readCheck) verify(ctx context.Context, at replicas.Location, n int64) error {
 	ino, off := at.Object, at.Off
 	switch {
@@ -113,7 +111,7 @@ func (c *readCheck) verify(ctx context.Context, at replicas.Location, n int64) e
 	return nil
 }
 
-// refetcher fetches files again; *fill.Fill.
+// refetcher refetches files; *fill.Fill implements it.
 type refetcher interface {
 	Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error)
 }
@@ -133,14 +131,14 @@ func (c *readCheck) piece(ctx context.Context, x refetcher, p fill.PieceSum) err
 	}
 	log := c.n.Log().WithFields(logrus.Fields{"inode": p.Ino.String(), "offset": p.Off, "mismatch": bad.Error()})
 	if err != nil {
-		log.WithError(err).Error("object differs from what was staged, and the refetch failed: run bivouac verify to see which file it is")
-		return fmt.Errorf("inode %v differs from what was staged: %w", p.Ino, syscall.EIO)
+		log.WithError(err).Error("object does not match its checksum, and the refetch failed: run bivouac verify to find the file")
+		return fmt.Errorf("inode %v does not match its checksum: %w", p.Ino, syscall.EIO)
 	}
-	log.Warn("object differed from what was staged: it was refetched")
+	log.Warn("object did not match its checksum: it was refetched")
 	return nil
 }
 
-// comparePiece reads a piece of an object of this node and compares it.
+// comparePiece reads a piece of an object of this node and compares it with its checksum.
 func comparePiece(ctx context.Context, store *chunkstore.Store, p fill.PieceSum) error {
 	c := stagein.NewChecker(p.Sum, p.Len)
 	if err := readObject(ctx, store, p.Ino, p.Off, p.Len, c); err != nil {
@@ -149,8 +147,8 @@ func comparePiece(ctx context.Context, store *chunkstore.Store, p fill.PieceSum)
 	return c.Check()
 }
 
-// readObject reads from an object of this node, and from the drive: the page cache may
-// hold better bytes than the drive.
+// readObject reads from an object of this node, bypassing the page cache: the cache may hold good bytes where the drive
+// does not.
 func readObject(ctx context.Context, store *chunkstore.Store, ino metadata.Ino, off, n int64, w io.Writer) error {
 	f, err := store.Open(ino)
 	if err != nil {
@@ -159,7 +157,7 @@ func readObject(ctx context.Context, store *chunkstore.Store, ino metadata.Ino, 
 	defer f.Close() // read only
 	fd := int(f.Fd())
 	_ = unix.Fdatasync(fd)                           // dirty pages would stay in the cache
-	_ = unix.Fadvise(fd, off, n, unix.FADV_DONTNEED) // advice
+	_ = unix.Fadvise(fd, off, n, unix.FADV_DONTNEED) // only a hint
 	got, err := io.Copy(w, &ctxReader{ctx, io.NewSectionReader(f, off, n)})
 	if err == nil && got != n {
 		err = fmt.Errorf("%d bytes of %d are there: %w", got, n, syscall.EIO)

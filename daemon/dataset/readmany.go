@@ -10,19 +10,19 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// manyRead is the answer to a read of many files.
+// manyRead builds the answer to a read of many files.
 type manyRead struct {
 	s      *Server
 	q      wire.ReadManyReq
 	files  []wire.ManyFile
 	at     []replicas.Location
 	parts  []rpc.Part
-	copies []byte   // memory for files that are not lent
-	done   []func() // of lent files
+	copies []byte   // memory for the files that are copied, not lent
+	done   []func() // release the lent files
 }
 
-// onReadMany reads small files for another node that reads them ahead. A file that is not fetched
-// yet, or is damaged, has its own error; the others are sent.
+// onReadMany answers a read-ahead of small files by another node. A file that is not fetched yet, or is damaged, gets
+// its own error; the other files are sent.
 func (s *Server) onReadMany(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	m := manyRead{s: s}
 	if err := wire.Parse(r.Body, &m.q); err != nil {
@@ -47,13 +47,12 @@ func (s *Server) onReadMany(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 	}
 	resp.Done = m.release
 	m.each(func(i int) error { return m.copy(ctx, i) })
-	m.each(m.lend) // afterwards: descriptors are not held while others are waited for
+	m.each(m.lend) // last: no descriptor is held while a copy waits
 	resp.Parts, resp.Body = m.parts, &wire.ReadManyResp{Files: m.files}
 	return nil
 }
 
-// present counts the bytes of the files that are here, and how many bytes of these are copied. Other
-// files are EAGAIN.
+// present counts the bytes of the files that are here, and how many of these bytes are copied. Other files get EAGAIN.
 func (m *manyRead) present() (sent, copied int64) {
 	for i, q := range m.q.Files {
 		n := int64(q.Len)
@@ -69,14 +68,14 @@ func (m *manyRead) present() (sent, copied int64) {
 	return sent, copied
 }
 
-// lends reports whether a file is sent from its descriptor: of datasets only, since others may be truncated, and a read
-// compares them with their checksums.
+// lends reports whether a file is sent from its descriptor. Files outside of datasets may be truncated meanwhile, and a
+// summed read needs the bytes for the checksum: both are copied.
 func (m *manyRead) lends(i int) bool {
 	q := m.q.Files[i]
 	return !m.q.Summed && q.Ino.Sealed() && q.Len >= lendFrom
 }
 
-// each calls do for the files without an error, and records its errors.
+// each calls do for each file without an error, and records the errors of do.
 func (m *manyRead) each(do func(i int) error) {
 	for i := range m.files {
 		f := &m.files[i]

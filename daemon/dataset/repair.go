@@ -18,18 +18,18 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// repairRequest asks a node to refetch what it has of bad files.
+// repairRequest asks a node to refetch its bytes of bad files.
 type repairRequest struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	Inos    []metadata.Ino     `json:"inos"`
 }
 
-// repairResult says which files could not be refetched, and why.
+// repairResult lists the files that could not be refetched, with the reasons.
 type repairResult struct {
 	Failed map[metadata.Ino]string `json:"failed,omitempty"`
 }
 
-// repair has the nodes refetch the bad files of res, and verifies those again.
+// repair has all nodes refetch the bad files of res, and verifies these files again.
 func (v *Verifier) repair(ctx context.Context, x table, q verifyRequest, res *VerifyResult) error {
 	var inos []metadata.Ino
 	for _, f := range res.BadFiles {
@@ -41,7 +41,7 @@ func (v *Verifier) repair(ctx context.Context, x table, q verifyRequest, res *Ve
 		return nil
 	}
 	failed, err := v.refetchAll(ctx, q.Dataset, inos)
-	v.DropPages(context.WithoutCancel(ctx), inos) // some may be refetched
+	v.DropPages(context.WithoutCancel(ctx), inos) // some may have been refetched even on an error
 	if err != nil {
 		return err
 	}
@@ -53,8 +53,7 @@ func (v *Verifier) repair(ctx context.Context, x table, q verifyRequest, res *Ve
 	return nil
 }
 
-// repaired notes what was found when the bad files had been refetched. failed is those
-// that could not be.
+// repaired updates r after the bad files were refetched. failed has the files that could not be refetched.
 func (r *VerifyResult) repaired(again VerifyResult, failed map[metadata.Ino]string) {
 	for i := range r.BadFiles {
 		f := &r.BadFiles[i]
@@ -73,7 +72,7 @@ func (r *VerifyResult) repaired(again VerifyResult, failed map[metadata.Ino]stri
 	}
 }
 
-// refetchAll has every node refetch what it has of inos.
+// refetchAll has every node refetch its bytes of inos.
 func (v *Verifier) refetchAll(ctx context.Context, id metadata.DatasetID, inos []metadata.Ino) (map[metadata.Ino]string, error) {
 	var mu sync.Mutex
 	failed := make(map[metadata.Ino]string) // guarded by mu
@@ -107,7 +106,7 @@ func (v *Verifier) prepareRepair(_ metadata.NodeID, q *repairRequest) (tasks.Tas
 	}, nil
 }
 
-// refetch fetches this node's bytes of files again.
+// refetch refetches this node's bytes of files.
 func (v *Verifier) refetch(ctx context.Context, q *repairRequest) (*repairResult, error) {
 	x, _ := v.fills.get(q.Dataset)
 	if x == nil {
@@ -116,12 +115,12 @@ func (v *Verifier) refetch(ctx context.Context, q *repairRequest) (*repairResult
 	for _, ino := range q.Inos {
 		for _, p := range v.fills.replicas.Pieces(ino) {
 			if err := v.fills.replicas.Verify(ctx, p); ctx.Err() != nil {
-				return nil, err // a bad replica was removed
+				return nil, err // Verify removes a bad replica
 			}
 		}
 	}
 	failed, err := x.Refetch(ctx, q.Inos)
-	if err != nil { // the node that asked may be gone
+	if err != nil { // the caller, which would drop the pages, may be down
 		v.n.Spawn(func(ctx context.Context) { _, _ = v.onDropPages(ctx, v.n.Self(), &dropPagesRequest{q.Inos}) }) // never fails
 	}
 	r := &repairResult{Failed: make(map[metadata.Ino]string, len(failed))}
@@ -134,23 +133,22 @@ func (v *Verifier) refetch(ctx context.Context, q *repairRequest) (*repairResult
 // dropPagesTime bounds how long a node may take to drop pages.
 const dropPagesTime = 30 * time.Second
 
-// DropPagesFunc has the kernel of this node forget what it has cached of files of
-// datasets. It may wait for reads of them.
+// DropPagesFunc has the kernel of this node drop the cached pages of files of datasets. It may wait for reads of them.
 type DropPagesFunc func([]metadata.Ino)
 
-// SetDropPages gives the verifier its way to this node's mount.
+// SetDropPages sets the function that drops pages of this node's mount.
 func (v *Verifier) SetDropPages(f DropPagesFunc) { v.drop.Store(&f) }
 
 type dropPagesRequest struct {
 	Inos []metadata.Ino `json:"inos"`
 }
 
-// Handlers serves the other nodes.
+// Handlers returns the handlers for calls from other nodes.
 func (v *Verifier) Handlers() node.Handlers {
 	return node.Handlers{wire.OpDropPages: node.HandleJSON(v.onDropPages)}
 }
 
-// DropPages has the kernels of all nodes forget files that were bad.
+// DropPages has the kernels of all nodes drop the cached pages of files that were bad.
 func (v *Verifier) DropPages(ctx context.Context, inos []metadata.Ino) {
 	var g errgroup.Group
 	for _, id := range node.Participants(v.n.View().Map) {

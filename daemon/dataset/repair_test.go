@@ -22,7 +22,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// stage begins the fill of a dataset of n files of a directory, fetches their first pieces, and returns them.
+// stage begins the fill of a dataset of n files from a directory, fetches their first pieces, and returns the files.
 func (f *fakeNode) stage(t *testing.T, n int, layout metadata.Layout) (id metadata.DatasetID, inos []metadata.Ino) {
 	t.Helper()
 	id = 7
@@ -62,17 +62,17 @@ func (f *fakeNode) stage(t *testing.T, n int, layout metadata.Layout) (id metada
 	return id, inos
 }
 
-// TestRepairOfLinkedFile: a damaged file that a kernel view may read loses its link before it is fetched again. Its object
-// gets no other bytes than the staged ones, and the link comes back when it has these. If the repair is interrupted,
+// TestRepairOfLinkedFile: a damaged file that a kernel view may read loses its link before it is refetched. Its object
+// only ever receives the staged bytes, and the link is restored once the object has them. If the repair is interrupted,
 // the kernel's pages are invalidated, too.
 func TestRepairOfLinkedFile(t *testing.T) {
 	all, _ := newNodes(t, 1)
 	x := all[0]
-	x.Fills.cfg.Sums = false // else files are linked after a read
+	x.Fills.cfg.Sums = false // else files are linked only after a read
 	x.Fills.SetViewed(func(metadata.DatasetID) bool { return true })
 	id, inos := x.stage(t, 3, metadata.Layout{Kind: metadata.Local})
 	fill, _ := x.Fills.get(id)
-	for done := false; !done; _, done = fill.Done() { // else its workers fetch what is dropped below
+	for done := false; !done; _, done = fill.Done() { // else the fill's workers fetch what is dropped below
 		time.Sleep(time.Millisecond)
 	}
 	bad := inos[1]
@@ -124,7 +124,7 @@ func TestRepairOfLinkedFile(t *testing.T) {
 	}
 	close(interrupted)
 	wantDropped("an interrupted refetch")
-	for !x.store.Linked(bad) { // its read goes on
+	for !x.store.Linked(bad) { // its read is still in progress
 		time.Sleep(time.Millisecond)
 	}
 	if r, err := x.Verifier.refetch(t.Context(), q); err != nil || len(r.Failed) > 0 {
@@ -147,7 +147,7 @@ func TestLinkOfDroppedFile(t *testing.T) {
 	id, inos := x.stage(t, 1, metadata.Layout{Kind: metadata.Local})
 	x.Fills.SetViewed(func(metadata.DatasetID) bool { return true })
 	fill, _ := x.Fills.get(id)
-	delete(x.src.Nodes, "/src/f00") // so that it stays away
+	delete(x.src.Nodes, "/src/f00") // so that it cannot be fetched again
 	var wg sync.WaitGroup
 	for range 300 {
 		wg.Go(func() { x.Fills.link(inos[0]) })
@@ -161,14 +161,14 @@ func TestLinkOfDroppedFile(t *testing.T) {
 	}
 }
 
-// TestOpenOfChunks: the object of a file in chunks, all of which belong to this node, is not read directly before it has all
-// of them, and with verify=reads not before each was compared. When the last chunk is here, it may have the file's size.
+// TestOpenOfChunks: the object of a file whose chunks all belong to this node is not read directly until all are
+// stored, and with verify=reads verified. It may already have the file's size when only the last chunk is stored.
 func TestOpenOfChunks(t *testing.T) {
 	for _, sums := range []bool{false, true} {
 		all, _ := newNodes(t, 1)
 		x := all[0]
 		x.Fills.cfg.Sums = sums
-		var gates [5]chan struct{} // of the chunks, which the fill fetches by itself, too
+		var gates [5]chan struct{} // one per chunk, since the fill fetches the chunks by itself, too
 		for i := range gates {
 			gates[i] = make(chan struct{})
 		}
@@ -180,7 +180,7 @@ func TestOpenOfChunks(t *testing.T) {
 			t.Helper()
 			f, err := x.Local.Open(inos[0])
 			if err == nil {
-				_ = f.Close() // read only
+				_ = f.Close() // opened read-only
 			}
 			if (err == nil) != want || err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("verify=reads %v: Open: %v, want %v", sums, err, want)
@@ -204,8 +204,8 @@ func TestOpenOfChunks(t *testing.T) {
 	}
 }
 
-// TestVerifyStandIn: what a node has fetched of a node that was lost is verified and repaired when that one is back, by
-// verify and by the scrub: it is read without another comparison if the node is lost once more.
+// TestVerifyStandIn: pieces that a node fetched for a lost node are still verified and repaired after the lost node has
+// returned, by verify and by the scrub, since they are read unverified if that node is lost again.
 func TestVerifyStandIn(t *testing.T) {
 	all, _ := newNodes(t, 2)
 	x := all[0]

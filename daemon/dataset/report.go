@@ -7,23 +7,23 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// FillReport is how far a node is with fetching the files of a dataset.
+// FillReport is the progress of a node that fetches the files of a dataset.
 type FillReport struct {
-	Complete metadata.Epoch   `json:"complete,omitempty"` // the node has all that the map of this epoch assigns to it
-	Error    string           `json:"error,omitempty"`    // why the node cannot have its part
+	Complete metadata.Epoch   `json:"complete,omitempty"` // the node has all files assigned by the map of this epoch
+	Error    string           `json:"error,omitempty"`    // why the node cannot fetch its files
 	Progress stagein.Progress `json:"progress"`
-	// Unreadable is files that stay in the source and cannot be read there by this node;
-	// More is how many of them are not named.
+	// Unreadable lists files that stay in the source and that this node cannot read there; More counts the unlisted
+	// ones.
 	Unreadable []fill.Unreadable `json:"unreadable,omitempty"`
 	More       int64             `json:"more,omitempty"`
-	// Overflow is the files that the node owns and reads through; Missing is how many
-	// more it could not fetch, and Lack the reason for one of these.
+	// Overflow counts the files that the node owns and reads through; Missing counts further files that it could not
+	// fetch, and Lack is the reason for one of these.
 	Overflow fill.Overflow `json:"overflow,omitzero"`
 	Missing  int64         `json:"missing,omitempty"`
 	Lack     string        `json:"lack,omitempty"`
 }
 
-// Complete reports whether this node has everything of a dataset that it owns.
+// Complete reports whether this node has all files of a dataset that it owns.
 func (f *Fills) Complete(id metadata.DatasetID) bool {
 	x, _ := f.get(id)
 	if x == nil {
@@ -33,7 +33,7 @@ func (f *Fills) Complete(id metadata.DatasetID) bool {
 	return whole
 }
 
-// Report is how far this node is with each dataset.
+// Report returns this node's progress with each dataset.
 func (f *Fills) Report() map[metadata.DatasetID]FillReport {
 	all := make(map[metadata.DatasetID]FillReport)
 	for id, x := range f.all() {
@@ -54,7 +54,7 @@ func (f *Fills) Report() map[metadata.DatasetID]FillReport {
 	return all
 }
 
-// maxUnreadableText bounds what is reported of an unreadable file, in bytes.
+// maxUnreadableText bounds the text reported for an unreadable file, in bytes.
 const maxUnreadableText = 1 << 10
 
 func unreadable(x *fill.Fill) (all []fill.Unreadable, more int64) {
@@ -65,8 +65,8 @@ func unreadable(x *fill.Fill) (all []fill.Unreadable, more int64) {
 	return all, more
 }
 
-// Unreadable is the files of a dataset that this node cannot read from the source, and
-// how many more are not named. It reports false if the node does not fetch the dataset.
+// Unreadable returns the files of a dataset that this node cannot read from the source, and how many more it does not
+// list. It reports false if the node does not fetch the dataset.
 func (f *Fills) Unreadable(id metadata.DatasetID) (all []fill.Unreadable, more int64, ok bool) {
 	x, _ := f.get(id)
 	if x == nil {

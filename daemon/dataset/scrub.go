@@ -12,13 +12,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// ScrubStats has the results of this node's scrub since the daemon's start.
+// ScrubStats holds the results of this node's scrub since the daemon started.
 type ScrubStats struct {
-	Rounds   int64 `json:"rounds"` // over all datasets
-	Files    int64 `json:"files"`  // compared
+	Rounds   int64 `json:"rounds"` // completed passes over all datasets
+	Files    int64 `json:"files"`  // files compared
 	Bytes    int64 `json:"bytes"`
-	Bad      int64 `json:"bad"`      // files that do not match their checksums, and could not be repaired
-	Repaired int64 `json:"repaired"` // files that did not match, and were fetched again
+	Bad      int64 `json:"bad"`      // files that do not match their checksums and could not be repaired
+	Repaired int64 `json:"repaired"` // files that did not match and were refetched
 }
 
 // scrub is the state of the background scrub.
@@ -34,9 +34,9 @@ func (v *Verifier) Scrubbed() ScrubStats {
 	return v.scrub.stats
 }
 
-// Scrub compares this node's part of each dataset with its checksums, again and again with a pause between two rounds, and
-// has what differs fetched again. It reads perSecond bytes, from the drive. Of files in stripes it compares the pieces
-// that were fetched one by one; the others are compared by Verify.
+// Scrub repeatedly compares this node's part of each dataset with its checksums, with a pause between two rounds, and
+// has files that differ refetched. It reads perSecond bytes per second, from the drive. Of striped files it compares
+// the pieces that were fetched one by one; Verify compares the others.
 func (v *Verifier) Scrub(ctx context.Context, pause time.Duration, perSecond int64) {
 	if perSecond <= 0 {
 		return
@@ -60,7 +60,7 @@ func (v *Verifier) Scrub(ctx context.Context, pause time.Duration, perSecond int
 func (v *Verifier) scrubDataset(ctx context.Context, ds cluster.Dataset, pace *rate.Bucket) error {
 	x, ok := v.tables.get(ds.ID)
 	if !ok {
-		return nil // this node loads it
+		return nil // this node is still loading it
 	}
 	q := verifyRequest{Dataset: ds.ID}
 	res, err := v.runPaced(ctx, &q, pace)
@@ -77,9 +77,9 @@ func (v *Verifier) scrubDataset(ctx context.Context, ds cluster.Dataset, pace *r
 	for _, f := range res.BadFiles {
 		log := v.n.Log().WithFields(logrus.Fields{"dataset": ds.Name, "file": string(f.Path), "mismatch": f.Error})
 		if f.Repaired {
-			log.Warn("scrub found a file that differed from what was staged: it was fetched again")
+			log.Warn("scrub found a file that did not match its checksum: it was refetched")
 		} else {
-			log.Error("scrub found a file that differs from what was staged: run bivouac verify; replace this node's drive if more follow")
+			log.Error("scrub found a file that does not match its checksum: run bivouac verify; replace this node's drive if more follow")
 		}
 	}
 	return err

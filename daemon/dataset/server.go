@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// Server answers the other nodes' reads and writes of file data, of the live realm too.
+// Server answers other nodes' reads and writes of file data, including those of the live realm.
 type Server struct {
 	ctx   context.Context // ends when the daemon stops
 	log   node.Process
@@ -24,10 +24,10 @@ type Server struct {
 	fence *Fence
 	fills *Fills
 	check *readCheck
-	rate  *rate.Bucket // limits what is sent; nil is unlimited
+	rate  *rate.Bucket // limits the bytes sent; nil: unlimited
 }
 
-// Handlers serves the other nodes.
+// Handlers returns the handlers for calls from other nodes.
 func (s *Server) Handlers() node.Handlers {
 	return node.Handlers{
 		wire.OpRead:          s.onRead,
@@ -40,13 +40,13 @@ func (s *Server) Handlers() node.Handlers {
 	}
 }
 
-// read is a read of another node, and where its bytes lie.
+// read is a read request of another node, with the location of its bytes.
 type read struct {
 	wire.ReadReq
 	at replicas.Location
 }
 
-// readable parses a read and waits until it can be answered.
+// readable parses a read request and waits until it can be answered.
 func (s *Server) readable(ctx context.Context, r *rpc.Request) (q read, err error) {
 	if err := wire.Parse(r.Body, &q.ReadReq); err != nil {
 		return q, err
@@ -62,8 +62,8 @@ func (s *Server) readable(ctx context.Context, r *rpc.Request) (q read, err erro
 
 var errBusy = errors.New("other readers are served first")
 
-// admit returns when n bytes of ino may be sent to another node. The reader of a dataset
-// asks again if that takes long (EAGAIN).
+// admit waits until n bytes of ino may be sent to another node. For a file of a dataset it returns EAGAIN if that takes
+// long, and the reader retries.
 func (s *Server) admit(ctx context.Context, ino metadata.Ino, n int64) error {
 	if ino.Sealed() {
 		var cancel context.CancelFunc
@@ -82,7 +82,7 @@ func (s *Server) onRead(ctx context.Context, r *rpc.Request, resp *rpc.Response)
 		return err
 	}
 	disk := ctx
-	if ctx.Err() != nil { // on the connection's goroutine, where only this node's disk may be waited for
+	if ctx.Err() != nil { // runs on the connection's goroutine, which may wait only for this node's disk
 		disk = s.ctx
 	}
 	if lent, err := s.lend(disk, &q, resp); lent || err != nil {
@@ -91,7 +91,7 @@ func (s *Server) onRead(ctx context.Context, r *rpc.Request, resp *rpc.Response)
 	return s.readInto(ctx, disk, &q, resp)
 }
 
-// readInto answers a read from a buffer. ctx is the handler's, disk that of the read.
+// readInto answers a read from a buffer. ctx is the handler's context, disk that of the disk read.
 func (s *Server) readInto(ctx, disk context.Context, q *read, resp *rpc.Response) error {
 	b, err := resp.Alloc(ctx, int(q.Len))
 	if err != nil {
@@ -102,11 +102,10 @@ func (s *Server) readInto(ctx, disk context.Context, q *read, resp *rpc.Response
 	return err
 }
 
-// lendFrom is the size in bytes from which sendfile beats a copy.
+// lendFrom is the size in bytes from which sendfile is faster than a copy.
 const lendFrom = 16 << 10
 
-// lend answers a read from the file of a sealed object, which does not shrink while it is
-// sent.
+// lend answers a read from the file of a sealed object, which does not shrink while it is sent.
 func (s *Server) lend(ctx context.Context, q *read, resp *rpc.Response) (bool, error) {
 	if !q.Ino.Sealed() || q.Len < lendFrom || q.Off < 0 {
 		return false, nil
@@ -119,8 +118,8 @@ func (s *Server) lend(ctx context.Context, q *read, resp *rpc.Response) (bool, e
 	return true, nil
 }
 
-// sendOverflow reads an overflow file of this node from the source and sends it to another
-// node. It returns EAGAIN if that takes long.
+// sendOverflow reads an overflow file of this node from the source and sends it to another node. It returns EAGAIN if
+// that takes long.
 func (s *Server) sendOverflow(ctx context.Context, q *read, resp *rpc.Response) error {
 	x, _ := s.fills.get(q.Ino.Dataset())
 	if x == nil {
@@ -142,7 +141,7 @@ func (s *Server) sendOverflow(ctx context.Context, q *read, resp *rpc.Response) 
 	return err
 }
 
-// onReadSummed is a read whose bytes the reader compares with a checksum.
+// onReadSummed answers a read with a checksum, with which the reader compares the bytes.
 func (s *Server) onReadSummed(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	q, err := s.readable(ctx, r)
 	switch {
@@ -158,7 +157,7 @@ func (s *Server) onReadSummed(ctx context.Context, r *rpc.Request, resp *rpc.Res
 	return nil
 }
 
-// onReadIfPresent is onReadSummed of bytes that need no fetch; else EAGAIN.
+// onReadIfPresent is onReadSummed for bytes that need no fetch; it returns EAGAIN otherwise.
 func (s *Server) onReadIfPresent(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	var q wire.ReadReq
 	if err := wire.Parse(r.Body, &q); err != nil {
@@ -198,8 +197,8 @@ func (s *Server) onWriteSummed(ctx context.Context, r *rpc.Request, _ *rpc.Respo
 	return s.fence.Write(ctx, q.Ino, r.Data, q.Off)
 }
 
-// onPutPieces stores small pieces of datasets. One that is damaged, or finds no room,
-// does not keep the others out.
+// onPutPieces stores small pieces of datasets. A piece that is damaged or finds no room does not prevent the others
+// from being stored.
 func (s *Server) onPutPieces(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	var q wire.PutPiecesReq
 	if err := wire.Parse(r.Body, &q); err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// Stores is the chunk stores of all nodes.
+// Stores returns the chunk stores of all nodes.
 type Stores struct {
 	n        node.Node
 	fence    *Fence
 	own      *chunkstore.Store
 	remote   func(rpc.Caller) datapath.Store
-	patience time.Duration // with a node that does not answer
+	patience time.Duration // how long calls to a silent node are repeated
 }
 
-// Of is the store of a node.
+// Of returns the store of a node.
 func (s *Stores) Of(id metadata.NodeID) datapath.Store {
 	if id == s.n.Self() {
 		return s.own
@@ -31,13 +31,12 @@ func (s *Stores) Of(id metadata.NodeID) datapath.Store {
 	return s.remote(s.n.To(id))
 }
 
-// Since is where staged bytes go, for a stage-in that began in epoch e; 0 is any epoch.
+// Since returns the target of the staged bytes of a stage-in that began in epoch e; 0 means any epoch.
 func (s *Stores) Since(e metadata.Epoch) Target { return Target{s, e} }
 
-// Target is where staged bytes go. Writes are repeated while the map says that the node
-// is there; the same bytes written twice are the same. A node that was down since the
-// stage-in began gets nothing more: it takes nothing over (stagein.Origins), and the nodes
-// that stand in for it fetch its files.
+// Target writes staged bytes to the nodes. It repeats a write while the map says that the node serves; writing the same
+// bytes twice is harmless. A node that was down since the stage-in began gets no more bytes: it takes over no files
+// (stagein.Origins), and the nodes that stand in for it fetch its files.
 type Target struct {
 	s     *Stores
 	since metadata.Epoch
@@ -62,7 +61,7 @@ func (t Target) PutAll(ctx context.Context, id metadata.NodeID, ps []datapath.Pi
 	if !ok {
 		return nil, fmt.Errorf("pieces for node %d: %w", id, syscall.ENOTSUP)
 	}
-	errs = make([]error, len(ps)) // of a lost node
+	errs = make([]error, len(ps)) // if the node is lost, each stays nil
 	err = t.unlessLost(ctx, id, func() error {
 		got, err := w.PutPieces(ctx, ps)
 		copy(errs, got)

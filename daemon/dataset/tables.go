@@ -15,20 +15,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// table is a dataset that this node can answer for.
+// table is a dataset whose metadata this node serves.
 type table struct {
 	digest  string
 	table   *manifest.Table
 	summary manifest.Summary
 }
 
-// KV is where a manifest is kept.
+// KV stores a manifest.
 type KV interface {
 	manifest.KV
 	Drop() error
 }
 
-// Tables is the manifests that this node has loaded.
+// Tables holds the manifests that this node has loaded.
 type Tables struct {
 	n     node.Node
 	files *Files
@@ -39,12 +39,12 @@ type Tables struct {
 	errors map[metadata.DatasetID]string // guarded by mu; why a manifest cannot be loaded
 }
 
-// NewTables keeps no manifest yet.
+// NewTables returns Tables without a manifest.
 func NewTables(n node.Node, files *Files, open func(metadata.DatasetID) KV) *Tables {
 	return &Tables{n: n, files: files, open: open, have: make(map[metadata.DatasetID]table), errors: make(map[metadata.DatasetID]string)}
 }
 
-// Report is the digests of the manifests that are here, and why others are not.
+// Report returns the digests of the loaded manifests, and the errors of those that cannot be loaded.
 func (t *Tables) Report() (have, errors map[metadata.DatasetID]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,7 +62,7 @@ func (t *Tables) get(id metadata.DatasetID) (table, bool) {
 	return x, ok
 }
 
-// Table answers metadata of a dataset without the network.
+// Table returns a store that answers metadata calls for a dataset without the network.
 func (t *Tables) Table(id metadata.DatasetID) (metadata.Store, bool) {
 	x, ok := t.get(id)
 	if !ok {
@@ -71,14 +71,14 @@ func (t *Tables) Table(id metadata.DatasetID) (metadata.Store, bool) {
 	return x.table, true
 }
 
-// Summary is the summary of the manifest of ds, if it is here.
+// Summary returns the summary of the manifest of ds, if the manifest is here.
 func (t *Tables) Summary(ds cluster.Dataset) (sum manifest.Summary, current, ok bool) {
 	x, ok := t.get(ds.ID)
 	return x.summary, ok && x.digest == ds.Digest, ok
 }
 
-// Readable is the datasets whose tree can be read on this node: those whose manifest is
-// here. All nodes have it before the dataset is published.
+// Readable returns the datasets whose tree can be read on this node, that is, those whose manifest is here. All nodes
+// have the manifest before the dataset is published.
 func (t *Tables) Readable() []cluster.Dataset {
 	var all []cluster.Dataset
 	for _, ds := range t.n.View().Datasets {
@@ -92,8 +92,7 @@ func (t *Tables) Readable() []cluster.Dataset {
 	return all
 }
 
-// set takes a loaded table, or the error of one that cannot be loaded. An error that may
-// pass is not kept.
+// set stores a loaded table, or the error of one that cannot be loaded. Temporary errors are not kept.
 func (t *Tables) set(ctx context.Context, id metadata.DatasetID, x table, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,11 +105,11 @@ func (t *Tables) set(ctx context.Context, id metadata.DatasetID, x table, err er
 	}
 }
 
-// ingestedFile marks a manifest that is in the KV store completely.
+// ingestedFile marks a manifest that was ingested completely into the KV store.
 const ingestedFile = Manifest + ".ingested"
 
-// load makes the table of ds: from the KV store if an earlier run of this daemon has
-// ingested the manifest, else from the manifest, which fetch brings.
+// load loads the table of ds: from the KV store if an earlier run of this daemon has ingested the manifest, otherwise
+// from the manifest, which fetch fetches.
 func (t *Tables) load(ctx context.Context, ds cluster.Dataset, fetch func() error) (table, error) {
 	kv := t.open(ds.ID)
 	x := table{digest: ds.Digest}
@@ -149,7 +148,7 @@ func ingest(ctx context.Context, kv manifest.KV, path string, scratch *manifest.
 	return manifest.Ingest(ctx, kv, manifest.NewReader(bufio.NewReaderSize(f, 1<<20)), scratch)
 }
 
-// drop forgets a dataset that failed.
+// drop removes a dataset that failed.
 func (t *Tables) drop(id metadata.DatasetID) error {
 	t.mu.Lock()
 	delete(t.have, id)

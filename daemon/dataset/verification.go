@@ -29,30 +29,29 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// verification is one run over what this node has of a dataset.
+// verification is one verification of this node's part of a dataset.
 type verification struct {
 	v     *Verifier
 	table table
-	fill  *fill.Fill // nil if there is none
+	fill  *fill.Fill // nil if the dataset has no fill
 	q     *verifyRequest
 	m     cluster.Map
-	only  map[metadata.Ino]bool // empty is all
+	only  map[metadata.Ino]bool // empty means all files
 
 	overflow *overflowFiles // nil if overflow is not read
-	pace     *rate.Bucket   // of a scrub, which reads only this node's files; nil: no scrub
+	pace     *rate.Bucket   // pace of a scrub, which reads only this node's files; nil: not a scrub
 
-	// Files that were fetched after the manifest was published have their checksums in
-	// the journal: whole files, and this node's pieces of others. The checksums of chunks
-	// that were staged in one pass are in the manifest.
+	// The journal has the checksums of files that were fetched after the manifest was published: of whole files, and of
+	// this node's pieces of others. The manifest has the checksums of chunks that were staged in a single pass.
 	whole  map[metadata.Ino][16]byte
 	pieces map[metadata.Ino][]fill.PieceSum
 
 	mu   sync.Mutex
 	res  VerifyResult // guarded by mu
-	sums []string     // guarded by mu; a line for each file
+	sums []string     // guarded by mu; one line per file
 }
 
-// verifyAtOnce is how many files a node reads at a time.
+// verifyAtOnce is how many files a node reads concurrently.
 const verifyAtOnce = 4
 
 // run verifies this node's files of a dataset.
@@ -60,7 +59,7 @@ func (v *Verifier) run(ctx context.Context, q *verifyRequest) (*VerifyResult, er
 	return v.runPaced(ctx, q, nil)
 }
 
-// runPaced is run at a pace, over this node's files alone. A nil pace means run.
+// runPaced is run at a limited pace, over this node's files alone. With a nil pace it is the same as run.
 func (v *Verifier) runPaced(ctx context.Context, q *verifyRequest, pace *rate.Bucket) (*VerifyResult, error) {
 	x, ok := v.tables.get(q.Dataset)
 	if !ok {
@@ -87,7 +86,7 @@ func (r *verification) files(ctx context.Context) error {
 	if r.fill != nil && r.q.Source {
 		r.overflow = newOverflowFiles(ctx, r, r.fill)
 	}
-	seen := make(map[metadata.Ino]bool) // files with several names
+	seen := make(map[metadata.Ino]bool) // for files with several names
 	err := r.table.table.Each(func(path string, a metadata.Attr) bool {
 		if len(r.only) == 0 || r.only[a.Ino] {
 			r.begin(ctx, g, path, a, seen[a.Ino])
@@ -106,8 +105,7 @@ func (r *verification) files(ctx context.Context) error {
 	return err
 }
 
-// begin starts to verify what this node has of a file. again says that it was seen under
-// another name.
+// begin starts to verify this node's bytes of a file. again says that the file was seen under another name.
 func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string, a metadata.Attr, again bool) {
 	order := r.m.Order(a.Ino, a.Layout)
 	if fill.IsOverflow(&a) && r.overflow != nil && (!again || r.q.SHA256) {
@@ -137,7 +135,7 @@ func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string
 	}
 }
 
-// standIn compares a file of another node that was fetched while that one was lost. It is read if the node is lost again.
+// standIn compares a file fetched while its own node was lost: it serves reads if that node is lost again.
 func (r *verification) standIn(ctx context.Context, path string, a metadata.Attr) error {
 	if err := r.pace.Take(ctx, a.Size); err != nil {
 		return err
@@ -156,7 +154,7 @@ func (r *verification) standIn(ctx context.Context, path string, a metadata.Attr
 	return ctx.Err()
 }
 
-// ownOverflow is for an overflow file of this node.
+// ownOverflow handles an overflow file that this node owns: it is read from the source, or only counted.
 func (r *verification) ownOverflow(path string, a metadata.Attr) {
 	if r.overflow != nil {
 		r.overflow.add(path, a, true)
@@ -187,7 +185,7 @@ func (r *verification) readJournal() error {
 	return nil
 }
 
-// piece compares this node's piece of a file.
+// piece compares this node's piece of a file with its checksum.
 func (r *verification) piece(ctx context.Context, path string, p fill.PieceSum) error {
 	if err := r.pace.Take(ctx, p.Len); err != nil {
 		return err
@@ -202,14 +200,14 @@ func (r *verification) piece(ctx context.Context, path string, p fill.PieceSum) 
 	return nil
 }
 
-// replica compares this node's replica of a piece.
+// replica compares this node's replica of a piece with its checksum.
 func (r *verification) replica(ctx context.Context, path string, p fill.PieceID) error {
 	fills := r.v.fills
 	err := fills.replicas.Compare(ctx, p)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, replicas.ErrNotHere): // it was given back just now
+	case errors.Is(err, replicas.ErrNotHere): // the replica was given back just now
 		return nil
 	case err != nil:
 		r.bad(path, p.Ino, fmt.Errorf("replica: %w", err))
@@ -226,7 +224,7 @@ func (r *verification) bad(path string, ino metadata.Ino, err error) {
 	r.note(BadFile{Path: source.Name(path), Ino: ino, Error: err.Error()})
 }
 
-// note records a bad file, once.
+// note records a bad file once.
 func (r *verification) note(f BadFile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +235,7 @@ func (r *verification) note(f BadFile) {
 	}
 }
 
-// sum returns the checksum of a whole file; zeros if there is none.
+// sum returns the checksum of a whole file; zeros if it has none.
 func (r *verification) sum(ino metadata.Ino) ([16]byte, error) {
 	sum, _, err := r.table.table.Record(ino)
 	if sum == [16]byte{} {
@@ -246,7 +244,7 @@ func (r *verification) sum(ino metadata.Ino) ([16]byte, error) {
 	return sum, err
 }
 
-// file compares a file. Only what keeps the whole run from going on is an error.
+// file compares a file with its checksum. It returns only errors that stop the whole run.
 func (r *verification) file(ctx context.Context, path string, a metadata.Attr, order []metadata.NodeID) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -262,8 +260,8 @@ func (r *verification) file(ctx context.Context, path string, a metadata.Attr, o
 	if err != nil {
 		return err
 	}
-	// Pieces are compared one by one if each has a checksum, if the file has none, or if a
-	// node that had some of them is lost.
+	// Compare piece by piece if each piece has a checksum, if the file has none, or if a node with some of the pieces
+	// is lost.
 	inPieces := (len(chunks) > 0 || want == [16]byte{} || r.lost(order)) && len(r.pieces[a.Ino]) > 0
 	c := stagein.NewChecker(want, a.Size)
 	var sha hash.Hash
@@ -306,7 +304,7 @@ func (r *verification) lost(order []metadata.NodeID) bool {
 	return slices.ContainsFunc(order, func(id metadata.NodeID) bool { n, _ := r.m.Node(id); return !node.Serving(n) })
 }
 
-// read writes all bytes of a file to w, those of this node from the drive.
+// read writes all bytes of a file to w, this node's bytes from the drive.
 func (r *verification) read(ctx context.Context, a metadata.Attr, order []metadata.NodeID, w io.Writer) error {
 	if a.Size == 0 {
 		return nil
@@ -350,8 +348,8 @@ func (r *verification) readSpan(ctx context.Context, a metadata.Attr, order []me
 	return nil
 }
 
-// sumLine is a line as sha256sum writes it: a name with a backslash or a line feed is
-// escaped, and the line begins with a backslash then.
+// sumLine formats a line like sha256sum: if the name has a backslash or a line feed, these are escaped and the line
+// begins with a backslash.
 func sumLine(sum, path string) string {
 	esc := strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`).Replace(path)
 	if esc != path {
@@ -380,8 +378,7 @@ func (r *verification) writeSums() error {
 	return err
 }
 
-// Sums brings the lists of checksums of the last verification of a dataset here, and
-// returns their paths, node after node.
+// Sums fetches the checksum lists of the last verification of a dataset, and returns their paths, node after node.
 func (v *Verifier) Sums(ctx context.Context, name string) ([]string, error) {
 	ds, ok := v.n.View().Active(name)
 	if !ok {

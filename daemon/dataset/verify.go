@@ -25,41 +25,40 @@ const (
 	kindRepair = "repair"
 )
 
-// VerifySpec says which dataset is verified, and how. It is the body of POST /v1/verify.
+// VerifySpec selects the dataset and the kind of verification. It is the body of POST /v1/verify.
 type VerifySpec struct {
 	Name   string `json:"name"`
 	SHA256 bool   `json:"sha256,omitempty"` // also list the SHA-256 of every file
-	Keep   bool   `json:"keep,omitempty"`   // do not repair what is bad
+	Keep   bool   `json:"keep,omitempty"`   // do not repair bad files
 	Source bool   `json:"source,omitempty"` // also read the overflow from the source
 }
 
-// VerifyResult is what was found.
+// VerifyResult is the result of a verification.
 type VerifyResult struct {
-	Files    int64     `json:"files"` // that were read
+	Files    int64     `json:"files"` // files read
 	Bytes    int64     `json:"bytes"`
 	Unsummed int64     `json:"unsummed"`  // files that were read and have no checksum
-	Bad      int64     `json:"bad"`       // files that differ from what was staged, or cannot be read
-	Repaired int64     `json:"repaired"`  // files that were bad and are right since they were refetched
-	Overflow int64     `json:"overflow"`  // files that are in the source only, and were not read
-	Replicas int64     `json:"replicas"`  // that were read
-	BadFiles []BadFile `json:"bad_files"` // the first that were bad or repaired
+	Bad      int64     `json:"bad"`       // files that differ from the staged ones, or cannot be read
+	Repaired int64     `json:"repaired"`  // files that were bad and are correct after a refetch
+	Overflow int64     `json:"overflow"`  // files that are only in the source, and were not read
+	Replicas int64     `json:"replicas"`  // replicas read
+	BadFiles []BadFile `json:"bad_files"` // the first files that were bad or repaired
 }
 
-// BadFile is a file that differs from what was staged.
+// BadFile is a file that differs from the staged one.
 type BadFile struct {
 	Path     source.Name  `json:"path"` // in the dataset
 	Ino      metadata.Ino `json:"ino,omitempty"`
 	Host     string       `json:"host"`
 	Error    string       `json:"error"`
-	Repaired bool         `json:"repaired,omitempty"` // it was refetched, and is right
-	Source   bool         `json:"source,omitempty"`   // it is in the source only
+	Repaired bool         `json:"repaired,omitempty"` // it was refetched and is correct now
+	Source   bool         `json:"source,omitempty"`   // it is only in the source
 }
 
-// maxBadFiles is how many files a node names; only those are repaired.
+// maxBadFiles is how many files a node lists; only these are repaired.
 const maxBadFiles = 1000
 
-// add adds what a node has found. A file of which several nodes have a bad piece counts
-// once.
+// add adds the result of a node. A file with bad pieces on several nodes counts once.
 func (r *VerifyResult) add(o VerifyResult) {
 	r.Files, r.Bytes, r.Unsummed, r.Bad = r.Files+o.Files, r.Bytes+o.Bytes, r.Unsummed+o.Unsummed, r.Bad+o.Bad
 	r.Overflow, r.Replicas = r.Overflow+o.Overflow, r.Replicas+o.Replicas
@@ -72,12 +71,12 @@ func (r *VerifyResult) add(o VerifyResult) {
 	}
 }
 
-// verifyRequest asks a node to verify what it has of a dataset.
+// verifyRequest asks a node to verify its part of a dataset.
 type verifyRequest struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	SHA256  bool               `json:"sha256,omitempty"`
 	Source  bool               `json:"source,omitempty"`
-	Only    []metadata.Ino     `json:"only,omitempty"` // empty is all
+	Only    []metadata.Ino     `json:"only,omitempty"` // empty means all
 }
 
 // Verifier verifies and repairs datasets.
@@ -89,7 +88,7 @@ type Verifier struct {
 	tables *Tables
 	fills  *Fills
 	store  *chunkstore.Store
-	local  datapath.Store // this node's data, what is missing fetched
+	local  datapath.Store // this node's data; missing files are fetched
 	stores *Stores
 	drop   atomic.Pointer[DropPagesFunc]
 	scrub  scrub
@@ -102,11 +101,10 @@ func (v *Verifier) register() {
 	v.tasks.Register(kindRepair, tasks.KindOf(v.prepareRepair))
 }
 
-// Verify has all nodes read what they have of a dataset, in parallel, and compare it with
-// the checksums that were taken when it was staged. Of a striped file whose chunks have no
-// checksums the first node of the stripe reads everything; the files of a lost node are
-// read by those that stand in for it. Bad files are refetched from the source, unless s
-// says not to. Overflow is read only if s asks for it.
+// Verify has all nodes read their parts of a dataset in parallel and compare them with the checksums taken when it was
+// staged. If the chunks of a striped file have no checksums, the first node of the stripe reads the whole file; the
+// files of a lost node are read by its stand-ins. Bad files are refetched from the source, unless s says not to.
+// Overflow is read only if s asks for it.
 func (v *Verifier) Verify(ctx context.Context, s VerifySpec) (VerifyResult, error) {
 	ds, ok := v.n.View().Active(s.Name)
 	x, here := v.tables.get(ds.ID)
@@ -123,7 +121,7 @@ func (v *Verifier) Verify(ctx context.Context, s VerifySpec) (VerifyResult, erro
 	}
 	err = v.repair(ctx, x, q, &res)
 	if err == nil && s.SHA256 && res.Repaired > 0 {
-		_, err = v.all(ctx, x, q) // lists repaired files too
+		_, err = v.all(ctx, x, q) // lists repaired files, too
 	}
 	return res, err
 }
@@ -132,7 +130,7 @@ func (v *Verifier) all(ctx context.Context, x table, q verifyRequest) (VerifyRes
 	var mu sync.Mutex
 	var sum VerifyResult // guarded by mu
 	for _, n := range v.n.View().Map.Nodes {
-		// The files of a node that is Down are with others.
+		// The files of a node that is Down are on other nodes.
 		if files := x.summary.PerNode[n.ID].Files; files > 0 && !node.Serving(n) && n.State != cluster.Down {
 			sum.Bad += files
 			sum.BadFiles = append(sum.BadFiles, BadFile{Host: n.Host, Error: fmt.Sprintf("%d files are on this node, which is %v", files, n.State)})

@@ -10,11 +10,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// The methods of leased that change names and inodes. Each revokes the leases on what it
-// has changed, unless its error says that nothing was changed. The client that asks forgets
-// by itself what it knew of the names and inodes that it names, when the change began.
+// The methods of leased that change names and inodes. Each recalls the leases on whatever it has changed, unless its
+// error proves that nothing was changed. The calling client itself drops its cached names and inodes that the call
+// names, as they were when the change began.
 
-// Create is metadata.Namespace.
+// Create implements metadata.Namespace.
 func (l *leased) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	began := l.now()
 	a, err := l.store.Create(ctx, dir, name, n)
@@ -24,7 +24,7 @@ func (l *leased) Create(ctx context.Context, dir metadata.Ino, name string, n me
 	return a, err
 }
 
-// CreateOpen is metadata.Opens.
+// CreateOpen implements metadata.Opens.
 func (l *leased) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.Opening, dir metadata.Ino, name string, n metadata.New) (metadata.Holding, error) {
 	began := l.now()
 	h, err := l.store.CreateOpen(ctx, by, o, dir, name, n)
@@ -34,7 +34,7 @@ func (l *leased) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.
 	return h, err
 }
 
-// Unlink is metadata.Namespace.
+// Unlink implements metadata.Namespace.
 func (l *leased) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	began := l.now()
 	e, err := l.store.Unlink(ctx, dir, name)
@@ -48,15 +48,15 @@ func (l *leased) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 	return e, err
 }
 
-// Rename is metadata.Namespace. Leases on the names and directories are revoked also before: a node that has
-// the lease on one of them must not see it unchanged when it sees the other one changed.
+// Rename implements metadata.Namespace. It recalls the leases on the names and directories before the change as well: a
+// node that holds a lease on one of them must not see it unchanged when it sees the other one changed.
 func (l *leased) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
 	began := l.now()
 	names := []metadata.LeaseKey{entryKey(r.Dir, r.Name), entryKey(r.NewDir, r.NewName)}
 	keys := append(l.inosOf(ctx, names...), append(names, attrKey(r.Dir), attrKey(r.NewDir))...)
 	l.revoke(ctx, began, keys...)
 	old, err := l.store.Rename(ctx, r)
-	if mayHaveChanged(err) { // since then the names may have been given to others
+	if mayHaveChanged(err) { // other inodes may have got the names since then
 		keys = append(keys, l.inosOf(ctx, names...)...)
 		if old != nil {
 			keys = append(keys, attrKey(old.Ino))
@@ -66,7 +66,7 @@ func (l *leased) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry
 	return old, err
 }
 
-// inosOf is the keys of the inodes that names have.
+// inosOf returns the lease keys of the inodes that the names refer to.
 func (l *leased) inosOf(ctx context.Context, names ...metadata.LeaseKey) []metadata.LeaseKey {
 	var keys []metadata.LeaseKey
 	for _, k := range names {
@@ -77,8 +77,7 @@ func (l *leased) inosOf(ctx context.Context, names ...metadata.LeaseKey) []metad
 	return keys
 }
 
-// mayHaveChanged reports whether an operation that ended with err may have
-// changed something.
+// mayHaveChanged reports whether an operation that ended with err may have changed something.
 func mayHaveChanged(err error) bool {
 	for _, e := range []syscall.Errno{syscall.ENOENT, syscall.EEXIST, syscall.ENOTDIR, syscall.EISDIR, syscall.ENOTEMPTY, syscall.EINVAL, syscall.EXDEV} {
 		if errors.Is(err, e) {
@@ -88,7 +87,7 @@ func mayHaveChanged(err error) bool {
 	return true
 }
 
-// Setattr is metadata.Inodes.
+// Setattr implements metadata.Inodes.
 func (l *leased) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
 	began := l.now()
 	if c.Set&(metadata.SetCopies|metadata.SetLayout) != 0 && c.Layout.Copied() {
@@ -103,7 +102,7 @@ func (l *leased) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Chang
 	return a, err
 }
 
-// Append is metadata.Opens. It may have set the size.
+// Append implements metadata.Opens. It may have set the size.
 func (l *leased) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
 	began := l.now()
 	p, err := l.store.Append(ctx, by, q)
@@ -111,7 +110,7 @@ func (l *leased) Append(ctx context.Context, by metadata.Holder, q metadata.Appe
 	return p, err
 }
 
-// Setxattr is metadata.Xattrs.
+// Setxattr implements metadata.Xattrs.
 func (l *leased) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
 	began := l.now()
 	err := l.store.Setxattr(ctx, ino, x)
@@ -121,7 +120,7 @@ func (l *leased) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xatt
 	return err
 }
 
-// Removexattr is metadata.Xattrs.
+// Removexattr implements metadata.Xattrs.
 func (l *leased) Removexattr(ctx context.Context, ino metadata.Ino, name string) error {
 	began := l.now()
 	err := l.store.Removexattr(ctx, ino, name)
@@ -131,7 +130,7 @@ func (l *leased) Removexattr(ctx context.Context, ino metadata.Ino, name string)
 	return err
 }
 
-// Mkdir is metadata.Directories.
+// Mkdir implements metadata.Directories.
 func (l *leased) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	began := l.now()
 	a, err := l.store.Mkdir(ctx, dir, name, n)
@@ -141,7 +140,7 @@ func (l *leased) Mkdir(ctx context.Context, dir metadata.Ino, name string, n met
 	return a, err
 }
 
-// Rmdir is metadata.Directories.
+// Rmdir implements metadata.Directories.
 func (l *leased) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	began := l.now()
 	gone := l.inosOf(ctx, entryKey(dir, name))
@@ -152,7 +151,7 @@ func (l *leased) Rmdir(ctx context.Context, dir metadata.Ino, name string) error
 	return err
 }
 
-// Link is metadata.Directories.
+// Link implements metadata.Directories.
 func (l *leased) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	began := l.now()
 	a, err := l.store.Link(ctx, ino, dir, name)
@@ -162,8 +161,8 @@ func (l *leased) Link(ctx context.Context, ino, dir metadata.Ino, name string) (
 	return a, err
 }
 
-// ReportShard is metadata.Shards. The client that made the change at the shard
-// may hold a lease of this home, so no holder is exempt.
+// ReportShard implements metadata.Shards. The client that made the change at the shard may hold a lease of this home,
+// so leases of all holders are recalled.
 func (l *leased) ReportShard(ctx context.Context, by metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
 	a, err := l.store.ReportShard(ctx, by, r)
 	if mayHaveChanged(err) {

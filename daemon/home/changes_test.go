@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestRenameRecallsWhatItReplaces: the name is taken by a new file after Rename has looked which inodes the names have.
+// TestRenameRecallsWhatItReplaces: a new file takes the name after Rename has looked up the inodes of the names.
 func TestRenameRecallsWhatItReplaces(t *testing.T) {
 	ctx, hs := t.Context(), homes(t, 3)
 	x, err := hs[0].Create(ctx, metadata.RootIno, "x", newFile())
@@ -18,7 +18,7 @@ func TestRenameRecallsWhatItReplaces(t *testing.T) {
 	var y metadata.Attr
 	var once sync.Once
 	hs[1].SetRevoke(func([]metadata.LeaseKey) {
-		once.Do(func() { // meanwhile: another node makes y; node 2 opens it
+		once.Do(func() { // in between, another node creates y and node 2 opens it
 			var err error
 			if y, err = hs[0].Create(ctx, metadata.RootIno, "y", newFile()); err != nil {
 				t.Error(err)

@@ -20,31 +20,29 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/txn"
 )
 
-// CheckResult is the result of a check of the whole live realm. It answers
-// POST /v1/check.
+// CheckResult is the result of a check of the whole live realm. It answers POST /v1/check.
 type CheckResult struct {
 	Directories int64 `json:"directories"`
-	Files       int64 `json:"files"`   // inodes that are no directories, orphans among them
+	Files       int64 `json:"files"`   // inodes other than directories, including orphans
 	Names       int64 `json:"names"`   // entries of all directories
 	Orphans     int64 `json:"orphans"` // files without a name that are open, or being removed
-	Objects     int64 `json:"objects"` // of file data, on all nodes
+	Objects     int64 `json:"objects"` // objects of file data, on all nodes
 	Passes      int   `json:"passes"`  // how often the tree was compared
-	// Wrong is how many inconsistencies there are; Problems describes the first.
+	// Wrong is the number of inconsistencies; Problems describes the first ones.
 	Wrong    int      `json:"wrong"`
 	Problems []string `json:"problems"`
 }
 
 const (
-	// checkPasses is how often an inconsistent tree is compared. An operation in
-	// progress looks inconsistent once.
+	// checkPasses is how often an inconsistent tree is compared. An operation in progress can look inconsistent in one
+	// pass.
 	checkPasses = 6
-	checkPause  = 250 * time.Millisecond // after the first pass; it doubles
-	maxProblems = 1000                   // that are described
+	checkPause  = 250 * time.Millisecond // pause after the first pass; it doubles
+	maxProblems = 1000                   // problems that are described
 )
 
-// Check compares what all nodes have of the live realm: names, inodes, link
-// counts, parents, transactions and the objects of file data. The job may run
-// meanwhile: only what every pass finds is reported.
+// Check compares the live realm on all nodes: names, inodes, link counts, parents, transactions and the objects of file
+// data. The job may run meanwhile: Check reports only what every pass has found.
 func (s *Server) Check(ctx context.Context) (CheckResult, error) {
 	var r CheckResult
 	var wrong []string
@@ -68,19 +66,19 @@ func (s *Server) Check(ctx context.Context) (CheckResult, error) {
 	}
 }
 
-// checkOnce compares the tree once. The problems are sorted.
+// checkOnce compares the tree once. It returns the problems sorted.
 func (s *Server) checkOnce(ctx context.Context) (CheckResult, []string, error) {
 	if err := s.allServe(); err != nil {
 		return CheckResult{}, nil, fmt.Errorf("check needs all nodes: %w: see bivouac status", err)
 	}
 	nodes := s.node.View().Map.Nodes
-	// Objects are listed before inodes: an inode is made before its first object,
-	// so an object without an inode in the later list has none.
+	// Objects are listed before inodes. An inode is created before its first object, so an object whose inode is
+	// missing in the later list is a leftover.
 	objects := make([][]metadata.Ino, len(nodes))
 	homes := make([]metadata.Inventory, len(nodes))
 	for _, get := range []func(context.Context, metadata.NodeID) error{
 		func(ctx context.Context, id metadata.NodeID) (err error) {
-			if node.Serving(nodes[id]) { // else its objects are lost, and its partner has its records
+			if node.Serving(nodes[id]) { // if a node is down, its objects are lost, and its partner has its records
 				objects[id], err = s.objectsOf(ctx, id)
 			}
 			return err
@@ -148,18 +146,17 @@ func sum(homes []metadata.Inventory, objects [][]metadata.Ino) CheckResult {
 	return r
 }
 
-// inventoryReq asks for the records of a home after a key.
+// inventoryReq asks a home for its records after a key.
 type inventoryReq struct {
 	After []byte `json:"after,omitempty"`
 }
 
-// inventoryReply has some of them; none means the end.
+// inventoryReply holds some of these records; an empty reply means the end.
 type inventoryReply struct {
 	Records []pebblestore.Record `json:"records"`
 }
 
-// inventoryBytes is about how many bytes of records go into one reply. As JSON they
-// must fit into a frame.
+// inventoryBytes is the approximate size of the records in one reply. As JSON they must fit into a frame.
 const inventoryBytes = wire.MaxFrame / 8
 
 func (s *Server) onInventory(ctx context.Context, _ metadata.NodeID, q *inventoryReq) (inventoryReply, error) {
@@ -182,7 +179,7 @@ func (s *Server) inventoryOf(ctx context.Context, id metadata.NodeID) (metadata.
 		}
 		for _, rec := range r.Records {
 			if bytes.Compare(rec.Key, q.After) <= 0 {
-				return c.Inventory(), fmt.Errorf("key %x comes after %x: %w", rec.Key, q.After, syscall.EPROTO)
+				return c.Inventory(), fmt.Errorf("key %x is not after %x: %w", rec.Key, q.After, syscall.EPROTO)
 			}
 			if err := c.Add(rec); err != nil {
 				return c.Inventory(), err
@@ -201,7 +198,7 @@ type objectsReply struct {
 	Inos []metadata.Ino `json:"inos"`
 }
 
-// maxObjects is how many inode numbers always fit into a reply.
+// maxObjects is the number of inode numbers that always fit into a reply.
 const maxObjects = wire.MaxFrame / 24
 
 func (s *Server) onObjects(_ context.Context, _ metadata.NodeID, q *objectsReq) (objectsReply, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// extentHandlers allocate and free ranges of objects, and tell which have data.
+// extentHandlers returns the handlers that allocate and free ranges of objects, and report which ranges have data.
 func (s *Server) extentHandlers() node.Handlers {
 	data := s.cfg.Data
 	return node.Handlers{
@@ -43,7 +43,7 @@ func (s *Server) extentHandlers() node.Handlers {
 	}
 }
 
-// refuseSealed is EROFS for an object of a dataset.
+// refuseSealed returns EROFS for an object of a dataset.
 func refuseSealed(ino metadata.Ino) error {
 	if ino.Sealed() {
 		return fmt.Errorf("object %v: %w", ino, syscall.EROFS)

@@ -29,7 +29,7 @@ type testHome struct {
 	data *chunkstore.Store
 }
 
-// homes is n homes of one job. Nothing runs in their background.
+// homes returns n homes of one job. They have no background goroutines.
 func homes(t *testing.T, n int, standIns ...int) []testHome {
 	t.Helper()
 	r, net := nodetest.NewRegistry(nodetest.View(n)), nodetest.NewNetwork()
@@ -62,7 +62,7 @@ func homes(t *testing.T, n int, standIns ...int) []testHome {
 
 func newFile() metadata.New { return metadata.New{Mode: syscall.S_IFREG | 0o644} }
 
-// TestSweepOfLostHome: a home that another node stands in for is swept there, and answers for the objects of others.
+// TestSweepOfLostHome: the stand-in of a lost home sweeps it, and answers for the objects of others.
 func TestSweepOfLostHome(t *testing.T) {
 	ctx, hs := t.Context(), homes(t, 3, 2)
 	hs[0].fake.Change(func(v cluster.View) cluster.View {
@@ -71,7 +71,7 @@ func TestSweepOfLostHome(t *testing.T) {
 		return v
 	})
 	tx, peer := metadata.TxID(metadata.LiveIno(0, 1<<30)), remote.NewStore(hs[0].fake.To(2))
-	made := &metadata.New{Mode: syscall.S_IFDIR | 0o755} // its name is not entered: the coordinator is lost
+	made := &metadata.New{Mode: syscall.S_IFDIR | 0o755} // the coordinator is lost before it enters the name
 	v, err := peer.Prepare(ctx, tx, []metadata.Edit{{Kind: metadata.EditMake, ToDir: metadata.RootIno, ToName: "x", New: made}})
 	if err := errors.Join(err, peer.Commit(ctx, tx)); err != nil {
 		t.Fatal(err)
@@ -90,8 +90,8 @@ func TestSweepOfLostHome(t *testing.T) {
 	}
 }
 
-// TestLeaseRevoked checks that a lease of another node is revoked before a change
-// returns, and that the node that changes is not asked.
+// TestLeaseRevoked: a lease of another node is recalled before a change returns; the node that makes the change is not
+// asked.
 func TestLeaseRevoked(t *testing.T) {
 	ctx, hs := context.Background(), homes(t, 2)
 	var mu sync.Mutex
@@ -115,8 +115,8 @@ func TestLeaseRevoked(t *testing.T) {
 	}
 }
 
-// TestSlowChangeRevokesOwn: the node that changes an inode asks for it before the change happens, having given the call
-// up. Its lease is recalled, too.
+// TestSlowChangeRevokesOwn: a node gives up its change of an inode and gets a lease on it before the change takes
+// effect. That lease is recalled, too.
 func TestSlowChangeRevokesOwn(t *testing.T) {
 	ctx, hs := context.Background(), homes(t, 2)
 	var forgot atomic.Int64
@@ -156,8 +156,8 @@ func TestMayHaveChanged(t *testing.T) {
 	}
 }
 
-// TestSweepObjects checks that a sweep removes the object of a file that is gone,
-// keeps that of one that is there, and waits for a home that does not answer.
+// TestSweepObjects: a sweep removes the object of a removed file, keeps that of an existing one, and waits for a home
+// that does not answer.
 func TestSweepObjects(t *testing.T) {
 	ctx, hs := context.Background(), homes(t, 2)
 	kept, err := hs[0].Create(ctx, metadata.RootIno, "kept", newFile())
@@ -192,8 +192,8 @@ func TestSweepObjects(t *testing.T) {
 	}
 }
 
-// TestSweepLinks: a name is removed while the home of its file is given up; when the home is back, a sweep corrects the
-// link count, and leaves that of a file with all its names alone.
+// TestSweepLinks: a name is removed while the home of its file is given up; when the home returns, a sweep corrects the
+// link count, and leaves that of a file with all its names unchanged.
 func TestSweepLinks(t *testing.T) {
 	ctx, hs := context.Background(), homes(t, 2)
 	far := farDirectory(t, hs)
@@ -232,7 +232,7 @@ func TestSweepLinks(t *testing.T) {
 	}
 }
 
-// farDirectory makes a directory in the root whose home is node 1.
+// farDirectory creates a directory in the root whose home is node 1.
 func farDirectory(t *testing.T, hs []testHome) metadata.Ino {
 	t.Helper()
 	for i := range 100 {
@@ -248,8 +248,7 @@ func farDirectory(t *testing.T, hs []testHome) metadata.Ino {
 	return 0
 }
 
-// TestCheckFindsLeak checks that an object without an inode is reported, and that
-// a check needs all nodes.
+// TestCheckFindsLeak: a check reports an object without an inode, and needs all nodes.
 func TestCheckFindsLeak(t *testing.T) {
 	ctx, hs := context.Background(), homes(t, 2)
 	if err := hs[1].data.WriteAt(ctx, metadata.LiveIno(0, 999), []byte("x"), 0); err != nil {
@@ -264,7 +263,7 @@ func TestCheckFindsLeak(t *testing.T) {
 	}
 }
 
-// TestHandlersRefuse checks requests that a node may not send.
+// TestHandlersRefuse sends requests that a node may not send.
 func TestHandlersRefuse(t *testing.T) {
 	ctx, hs := context.Background(), homes(t, 2)
 	for _, c := range []struct {
@@ -316,8 +315,8 @@ func TestReplacedHomeOrders(t *testing.T) {
 	}
 }
 
-// TestAnswersInStep: a home whose partner may have more of an earlier daemon than is here does not say that a
-// transaction of that, a split or a merge has not happened.
+// TestAnswersInStep: a home whose partner may have more records of an earlier daemon than it has itself does not answer
+// that a transaction, split or merge of that daemon did not happen.
 func TestAnswersInStep(t *testing.T) {
 	ctx, hs := t.Context(), homes(t, 2)
 	inStep := false
@@ -342,8 +341,8 @@ func TestAnswersInStep(t *testing.T) {
 	}
 }
 
-// TestMovedMeanwhile: opens, locks and reports of closes, which are in memory only, are not answered by a home that another
-// node has taken over while it answered.
+// TestMovedMeanwhile: a home that was taken over during an open, a lock or a report of closes, all of which are in
+// memory only, returns no result for it.
 func TestMovedMeanwhile(t *testing.T) {
 	hs := homes(t, 1)
 	for op, want := range map[wire.Op]error{
@@ -362,8 +361,8 @@ func TestMovedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestMovedInCall: a change that a home could not finish, because another node has it now, is made there if it may be made
-// twice. Of others the outcome is unknown.
+// TestMovedInCall: a change that a home could not finish because another node took over is repeated there if it is
+// idempotent. For other changes the outcome is unknown.
 func TestMovedInCall(t *testing.T) {
 	hs := homes(t, 1)
 	for op, moved := range map[wire.Op]bool{wire.OpAppend: true, wire.OpOpen: true, wire.OpCreate: false, wire.OpLink: false} {
@@ -394,14 +393,14 @@ func TestHeardRun(t *testing.T) {
 	}
 }
 
-// closedClient is a client that has nothing open.
+// closedClient is a client without open files.
 type closedClient struct{ Client }
 
 func (closedClient) Recall(metadata.Recall) metadata.Recalled {
 	return metadata.Recalled{Run: 7, Floor: 100}
 }
 
-// TestLostClose: a file without a name whose close was lost is found although the cluster view changes all the time.
+// TestLostClose: a file without a name whose close was lost is found even if the cluster view changes all the time.
 func TestLostClose(t *testing.T) {
 	hs := homes(t, 2)
 	hs[1].SetClient(closedClient{})

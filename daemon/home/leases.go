@@ -16,21 +16,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
-// leased is a store that grants leases on its answers about names and inodes, and
-// revokes them from all other nodes before a change is acknowledged.
+// leased is a store that grants leases on the names and inodes in its answers, and recalls them from all other nodes
+// before a change is acknowledged.
 //
-// Names and inodes change only by a method of leased. The context names the node that
-// asks (node.Asker); a context without one is of this node's own client.
+// Names and inodes change only through a method of leased. The context names the calling node (node.Asker); a context
+// without one belongs to this node's own client.
 type leased struct {
 	*store
 	self  metadata.NodeID
 	table *leases.Table
-	// forget has a node forget what keys name.
+	// forget has a node drop its cached answers for keys.
 	forget func(ctx context.Context, id metadata.NodeID, keys []metadata.LeaseKey) error
 	// fetch asks another home for the attributes of an inode.
 	fetch func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
 	now   func() time.Time
-	// copies has all homes keep a copy of their records.
+	// copies has all homes keep copies of their records.
 	copies func(ctx context.Context) error
 }
 
@@ -39,12 +39,12 @@ var (
 	_ metadata.Leaser    = (*leased)(nil)
 )
 
-// slack is how much longer than a lease's term a kernel may keep an answer: it
-// counts in clock ticks, from when the answer reaches it.
+// slack is how much longer than a lease's term a kernel may keep an answer: it counts in clock ticks, from the arrival
+// of the answer.
 const slack = 100 * time.Millisecond
 
 func (s *Server) newLeased(st *store) *leased {
-	var granted time.Time // the end of leases that a run before this one may have granted
+	var granted time.Time // the end of leases that an earlier run may have granted
 	if !st.Fresh() {
 		granted = s.cfg.Now().Add(leases.Term + slack)
 	}
@@ -59,7 +59,7 @@ func (s *Server) newLeased(st *store) *leased {
 		},
 		fetch: func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 			if err := ctx.Err(); err != nil {
-				return metadata.Attr{}, err // an inline op, which must not wait
+				return metadata.Attr{}, err // an inline op must not wait
 			}
 			var r wire.AttrResp
 			call := rpc.Call{Op: wire.OpGetattr, Body: &wire.InoReq{Ino: ino}, Reply: &r}
@@ -69,7 +69,7 @@ func (s *Server) newLeased(st *store) *leased {
 	}
 }
 
-// asker is the node that asks.
+// asker returns the node that made the call.
 func (l *leased) asker(ctx context.Context) metadata.NodeID {
 	if id, ok := node.Asker(ctx); ok {
 		return id
@@ -83,8 +83,8 @@ func entryKey(dir metadata.Ino, name string) metadata.LeaseKey {
 	return metadata.LeaseKey{Ino: dir, Name: name}
 }
 
-// LookupLease is metadata.Leaser. The entry always has its Attr; attributes of an
-// inode with another home are fetched from there, and are not leased.
+// LookupLease implements metadata.Leaser. The entry always has its Attr. Attributes of an inode with another home are
+// fetched from that home, and are not leased.
 func (l *leased) LookupLease(ctx context.Context, dir metadata.Ino, name string, by metadata.NodeID) (metadata.Entry, metadata.Lease, error) {
 	q := l.table.Ask(by)
 	e, err := l.Lookup(ctx, dir, name)
@@ -92,7 +92,7 @@ func (l *leased) LookupLease(ctx context.Context, dir metadata.Ino, name string,
 		return e, metadata.Lease{}, err
 	}
 	term := l.grantEntry(dir, &e, q)
-	if l.Resharding(dir) { // must be asked after the grant: see shard.Config.Leases
+	if l.Resharding(dir) { // after the grant: see shard.Config.Leases
 		term.Entry = 0
 	}
 	if e.Attr != nil {
@@ -109,7 +109,7 @@ func (l *leased) LookupLease(ctx context.Context, dir metadata.Ino, name string,
 	return e, term, nil
 }
 
-// grantEntry grants leases on the entry e of dir, and on the attributes that come with it.
+// grantEntry grants leases on the entry e of dir, and on its attributes if e has them.
 func (l *leased) grantEntry(dir metadata.Ino, e *metadata.Entry, q leases.Request) metadata.Lease {
 	term := l.lease(q)
 	term.Entry = l.table.Grant(entryKey(dir, e.Name), q)
@@ -119,22 +119,22 @@ func (l *leased) grantEntry(dir metadata.Ino, e *metadata.Entry, q leases.Reques
 	return term
 }
 
-// lease is a lease on nothing yet.
+// lease returns a lease that covers nothing yet.
 func (l *leased) lease(q leases.Request) metadata.Lease {
 	return metadata.Lease{Session: metadata.LeaseSession{Home: l.self, ID: q.Session}, Term: q.Term}
 }
 
-// RenewLease is metadata.Leaser.
+// RenewLease implements metadata.Leaser.
 func (l *leased) RenewLease(_ context.Context, session uint64, by metadata.NodeID) (time.Duration, error) {
 	return l.table.Renew(by, session), nil
 }
 
-// endLeases recalls all leases on a directory and its entries. None is granted while it is resharded.
+// endLeases recalls all leases on a directory and its entries. No lease on them is granted during resharding.
 func (l *leased) endLeases(ctx context.Context, dir metadata.Ino) {
 	l.revokeFor(ctx, rpc.NoNode, time.Time{}, l.table.Of(dir)...)
 }
 
-// ReadDirLease is metadata.Leaser.
+// ReadDirLease implements metadata.Leaser.
 func (l *leased) ReadDirLease(ctx context.Context, dir metadata.Ino, after string, limit int, by metadata.NodeID) (metadata.LeasedListing, error) {
 	q := l.table.Ask(by)
 	a, err := l.Getattr(ctx, dir)
@@ -152,7 +152,7 @@ func (l *leased) ReadDirLease(ctx context.Context, dir metadata.Ino, after strin
 	}
 	all.Lease.Attr = l.table.Grant(attrKey(dir), q)
 	all.Lease.Entry = all.Lease.Attr
-	if l.Resharding(dir) { // as above
+	if l.Resharding(dir) { // as in LookupLease
 		all.Lease.Entry = 0
 		for i := range all.Entries {
 			all.Entries[i].EntryTerm = 0
@@ -161,7 +161,7 @@ func (l *leased) ReadDirLease(ctx context.Context, dir metadata.Ino, after strin
 	return all, nil
 }
 
-// GetattrLease is metadata.Leaser.
+// GetattrLease implements metadata.Leaser.
 func (l *leased) GetattrLease(ctx context.Context, ino metadata.Ino, by metadata.NodeID) (metadata.Attr, metadata.Lease, error) {
 	q := l.table.Ask(by)
 	a, err := l.Getattr(ctx, ino)
@@ -173,30 +173,29 @@ func (l *leased) GetattrLease(ctx context.Context, ino metadata.Ino, by metadata
 	return a, term, nil
 }
 
-// revoke revokes the leases on keys, after the asker has changed what they name by a call that began at a time. It
-// returns when no other node holds the old answers any more, nor the asker any that it has asked for since.
+// revoke recalls the leases on keys after the asker has changed them by a call that began at began. It returns when no
+// other node holds an old answer any more, nor the asker one that it has requested since began.
 func (l *leased) revoke(ctx context.Context, began time.Time, keys ...metadata.LeaseKey) {
 	l.revokeFor(ctx, l.asker(ctx), began, keys...)
 }
 
-// revokeFor is revoke for a change by node by that began at a time.
+// revokeFor is revoke for a change by node by.
 func (l *leased) revokeFor(ctx context.Context, by metadata.NodeID, began time.Time, keys ...metadata.LeaseKey) {
 	holders, after := l.table.Change(by, began, keys...)
-	ctx = context.WithoutCancel(ctx) // the change has happened
+	ctx = context.WithoutCancel(ctx) // the change has happened, so a cancelled call does not stop the recall
 	if len(holders) > 0 {
 		var g errgroup.Group
 		for h, keys := range holders {
 			g.Go(func() error { l.revokeFrom(ctx, h, keys); return nil })
 		}
-		_ = g.Wait() // none returns an error
+		_ = g.Wait() // no function fails
 	}
 	if d := after.Sub(l.now()); !after.IsZero() && d > 0 {
 		<-time.After(d)
 	}
 }
 
-// revokeFrom revokes one holder's leases, or waits for their end if the holder
-// does not answer.
+// revokeFrom recalls one holder's leases, or waits for their expiry if the holder does not answer.
 func (l *leased) revokeFrom(ctx context.Context, h leases.Holder, keys []metadata.LeaseKey) {
 	left := h.Until.Sub(l.now()) + slack
 	ctx, cancel := context.WithTimeout(ctx, left)
@@ -207,7 +206,7 @@ func (l *leased) revokeFrom(ctx context.Context, h leases.Holder, keys []metadat
 	l.table.Recalled(h, keys)
 }
 
-// sendRevoke has a holder forget keys.
+// sendRevoke has a holder drop its cached answers for keys.
 func sendRevoke(ctx context.Context, c rpc.Caller, keys []metadata.LeaseKey) error {
 	for len(keys) > 0 {
 		n := min(len(keys), wire.MaxRevoked)
@@ -254,7 +253,7 @@ func (s *Server) leaseHandlers() node.Handlers {
 			return &wire.RenewLeaseResp{Term: term}, err
 		}),
 		wire.OpRevoke: node.Handle(func(_ context.Context, q *wire.RevokeReq) (node.Appender, error) {
-			if s.forget.Load() == nil { // the kernel may have leased answers of the daemon before this one
+			if s.forget.Load() == nil { // the kernel may hold leased answers of an earlier daemon
 				return nil, fmt.Errorf("the mount is not served yet: %w", syscall.EAGAIN)
 			}
 			s.forgetHere(q.Keys)

@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// wake has the client of a node request again the locks that it waits for.
+// wake has the client of a node retry the lock requests that wait.
 func (s *Server) wake(ctx context.Context, id metadata.NodeID, waiters []uint64) error {
 	if s.near(id) {
 		s.wakeHere(waiters)

@@ -24,7 +24,7 @@ func entryReply(e *metadata.Entry, err error) (node.Appender, error) {
 	return &wire.EntryResp{Entry: e}, nil
 }
 
-// tooMany is EINVAL for a listing whose entries may not fit in a reply.
+// tooMany returns EINVAL for a listing whose entries may not fit in a reply.
 func tooMany(limit uint32) error {
 	if limit > wire.MaxEntries {
 		return fmt.Errorf("read of %d entries: %w", limit, syscall.EINVAL)

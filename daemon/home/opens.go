@@ -21,14 +21,14 @@ import (
 
 const (
 	askWorkers  = 8                // concurrent recalls
-	maxOrphans  = 1 << 16          // of an earlier run that one start adopts; the next start adopts more
-	recallTime  = 10 * time.Second // for one answer
-	recallPause = time.Second      // before a failed recall is repeated
-	retryMax    = 30 * time.Second // between attempts to remove a file
+	maxOrphans  = 1 << 16          // orphans of an earlier run that one start adopts; the next start adopts more
+	recallTime  = 10 * time.Second // limit for one answer
+	recallPause = time.Second      // pause before a failed recall is repeated
+	retryMax    = 30 * time.Second // longest pause between attempts to remove a file
 )
 
-// recoverOrphans registers the orphans that the home's last run left. They are removed once
-// all nodes have reported their open files. It must run before the home serves requests.
+// recoverOrphans registers the orphans that the home's last run left behind. They are removed once all nodes have
+// reported their open files. It must run before the home serves requests.
 func (s *Server) recoverOrphans() error {
 	if s.Fresh() {
 		return nil
@@ -50,9 +50,9 @@ func (s *Server) recoverOrphans() error {
 	return nil
 }
 
-// places returns the objects that the file a may have. For a file that was created in
-// an earlier run of this home those are on its whole stripe: a writer may have died in that run
-// without reporting its size, and the home no longer knows.
+// places returns the objects that the file a may have. For a file that was created in an earlier run of this home,
+// these are the objects on its whole stripe: a writer may have died in that run without reporting the file's size, and
+// the home no longer knows it.
 func (s *Server) places(_ context.Context, a metadata.Attr, all bool) (places []opens.Place, err error) {
 	m := s.node.View().Map
 	if a.Layout.Epoch > m.Epoch {
@@ -80,8 +80,7 @@ func (s *Server) places(_ context.Context, a metadata.Attr, all bool) (places []
 	return places, nil
 }
 
-// removeObjects removes objects on a node. On a node that is down they stay until it
-// returns.
+// removeObjects removes objects on a node. If the node is down, the objects stay until it returns.
 func (s *Server) removeObjects(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error {
 	if err := s.cfg.Serves(); err != nil {
 		return err
@@ -107,13 +106,13 @@ func (s *Server) removeHere(ctx context.Context, inos []metadata.Ino) error {
 	return errors.Join(errs...)
 }
 
-// followHolders updates the registry of open files when the map changes: a lost node has no
-// file open, a node that returns is asked.
+// followHolders updates the registry of open files when the map changes: a lost node has no open files, and a returning
+// node is asked for its open files.
 func (s *Server) followHolders(ctx context.Context) {
-	asked := make(map[metadata.NodeID]metadata.Epoch) // by node that has answered: the epoch since which it is Up
+	asked := make(map[metadata.NodeID]metadata.Epoch) // by node that has answered: the epoch since which the node is Up
 	if s.Fresh() {
 		for _, n := range s.node.View().Map.Nodes {
-			asked[n.ID] = 0 // it had no file open before
+			asked[n.ID] = 0 // the node had no file open before
 		}
 	}
 	var current <-chan struct{} // a fresh home has no old view
@@ -138,8 +137,8 @@ func (s *Server) followHolders(ctx context.Context) {
 	}
 }
 
-// retryRemovals retries failed removals with back-off: soon at first, because a daemon that
-// died usually restarts at once.
+// retryRemovals retries failed removals with back-off. It begins with a short pause, because a daemon that died usually
+// restarts at once.
 func (s *Server) retryRemovals(ctx context.Context) {
 	for b := retry.New(recallPause, retryMax, 0); b.Wait(ctx); {
 		if s.files.Retry() == 0 {
@@ -148,9 +147,8 @@ func (s *Server) retryRemovals(ctx context.Context) {
 	}
 }
 
-// followsLeader returns a channel that is closed once the leader has confirmed this node's
-// view. A group member that restarts begins with an old view, in which a node that has
-// returned since may still be down.
+// followsLeader returns a channel that is closed once the leader has confirmed this node's view. A restarting group
+// member begins with an old view, in which a node that has returned since may still be down.
 func (s *Server) followsLeader() <-chan struct{} {
 	c := make(chan struct{})
 	s.node.Spawn(func(ctx context.Context) {
@@ -162,9 +160,8 @@ func (s *Server) followsLeader() <-chan struct{} {
 	return c
 }
 
-// askHolders asks every Up node that has not answered since it came up, and reports whether
-// answers are missing. While current is not nil the view may be old, and no node counts as
-// lost.
+// askHolders asks every Up node that has not answered since it came up, and reports whether answers are missing. While
+// current is not nil the view may be old, and no node counts as lost.
 func (s *Server) askHolders(ctx context.Context, v cluster.View, asked map[metadata.NodeID]metadata.Epoch, current <-chan struct{}) (missing bool) {
 	if v.Version == 0 {
 		return false // the next view wakes the caller
@@ -217,7 +214,7 @@ func (s *Server) askHolder(ctx context.Context, id metadata.NodeID) error {
 	}
 }
 
-// followOrphans finds closes that were lost, however often the map changes.
+// followOrphans finds lost close reports, even if the map does not change.
 func (s *Server) followOrphans(ctx context.Context) {
 	for node.Pause(ctx, 5*s.cfg.SweepDelay+s.sweepPause()) == nil {
 		s.confirmHolders(ctx)
@@ -240,7 +237,7 @@ func (s *Server) confirmHolders(ctx context.Context) {
 	_ = g.Wait() // no function fails
 }
 
-// confirmHolder asks a node whether it still has files open. One that does not answer is asked again later.
+// confirmHolder asks a node whether it still has files open. A node that does not answer is asked again later.
 func (s *Server) confirmHolder(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) {
 	for len(inos) > 0 && ctx.Err() == nil {
 		n := min(len(inos), wire.MaxOpened)
@@ -266,8 +263,7 @@ func (s *Server) recall(ctx context.Context, id metadata.NodeID, q metadata.Reca
 	return r.Recalled, err
 }
 
-// onRecall returns the files of a home that this node's client has open. Before the client
-// has started there are none.
+// onRecall returns the files of a home that this node's client has open. Before the client has started there are none.
 func (s *Server) onRecall(q metadata.Recall) metadata.Recalled {
 	if c := s.client.Load(); c != nil {
 		return (*c).Recall(q)
@@ -303,7 +299,7 @@ func (s *Server) openHandlers() node.Handlers {
 			return &wire.PlaceResp{Place: p}, err
 		}),
 		wire.OpRecall: node.HandleFrom(func(_ context.Context, r *rpc.Request, q *wire.RecallReq) (node.Appender, error) {
-			if !r.StandIn { // else the run is not that of the node's client
+			if !r.StandIn { // on a stand-in request, the run is not that of the node's client
 				s.heardRun(by(r, q.Run))
 				s.files.NoteRun(by(r, q.Run)) // closes the files of its earlier runs
 			}

@@ -15,22 +15,20 @@ import (
 
 const (
 	namedAtOnce  = 1 << 15               // records that a node reads for one answer
-	namedPause   = 10 * time.Millisecond // between two answers
-	maxSuspects  = 1 << 16               // inodes that one sweep looks at; the next takes more
-	orphanPasses = 3                     // that must find no name of an inode before it is removed
+	namedPause   = 10 * time.Millisecond // pause between two answers
+	maxSuspects  = 1 << 16               // inodes that one sweep examines; the next one takes more
+	orphanPasses = 3                     // passes that must find no name of an inode before it is removed
 )
 
-// orphans removes the inodes of this home that no node has a name of, and corrects
-// the link counts of files with fewer names than links. A transaction leaves the
-// former if its coordinator was lost before the name was entered; the latter remain
-// when a name is removed while this home is given up. A file without a name becomes
-// a recorded orphan, an empty directory is removed.
+// orphans removes the inodes of this home without a name on any node, and corrects the link counts of files with fewer
+// names than links. A transaction leaves a nameless inode if its coordinator was lost before the name was entered. A
+// link count stays too high if a name is removed while this home is given up. A file without a name becomes a recorded
+// orphan; an empty directory is removed.
 //
-// Nothing is changed unless all nodes serve from the beginning to the end, since
-// any of them may have the name. A name that moves while the nodes are asked one
-// after the other can be missed; then the inode's ctime changes. It does not if
-// the name moves to a shard of a directory that is split, or because its home was
-// given up; each happens once, hence orphanPasses.
+// Nothing is changed unless all nodes serve during the whole run, since any of them may have the name. A name that
+// moves while the nodes are asked in turn can be missed; then the inode's ctime changes. The ctime stays the same if
+// the name moves to a shard of a directory that is split, or because its home was given up. Each of these happens once,
+// hence orphanPasses.
 func (w *sweeper) orphans(ctx context.Context) error {
 	var suspects map[metadata.Ino]pebblestore.Links
 	epoch := w.s.node.View().Map.Epoch
@@ -42,7 +40,7 @@ func (w *sweeper) orphans(ctx context.Context) error {
 		}
 		now, err := w.s.suspects(ctx)
 		if err != nil {
-			w.s.log.WithError(err).Debug("search for inodes without a name is put off: not all nodes answer")
+			w.s.log.WithError(err).Debug("search for inodes without a name postponed: not all nodes answer")
 			w.found.Undone = true
 			return nil
 		}
@@ -83,9 +81,8 @@ func (w *sweeper) removeOrphans(ctx context.Context, suspects map[metadata.Ino]p
 	return errors.Join(errs...)
 }
 
-// suspects is the inodes of this home that have fewer names now than links, with
-// the number of their names and their ctimes. Of inodes with one link and files with
-// several, it finds at most maxSuspects each.
+// suspects returns the inodes of this home that have fewer names than links now, with the number of their names and
+// their ctimes. It finds at most maxSuspects inodes with one link and at most maxSuspects files with several.
 func (s *Server) suspects(ctx context.Context) (map[metadata.Ino]pebblestore.Links, error) {
 	if err := s.allServe(); err != nil {
 		return nil, err
@@ -124,7 +121,7 @@ func (s *Server) suspects(ctx context.Context) (map[metadata.Ino]pebblestore.Lin
 	return found, err
 }
 
-// eachNamed calls fn with all inodes of this home that a node has a name of.
+// eachNamed calls fn for each inode of this home that has a name on node by.
 func (s *Server) eachNamed(ctx context.Context, by metadata.NodeID, fn func(metadata.Ino)) error {
 	for q := (namedReq{}); ; {
 		var r namedReply
@@ -144,7 +141,7 @@ func (s *Server) eachNamed(ctx context.Context, by metadata.NodeID, fn func(meta
 	}
 }
 
-// namedReq asks which inodes of the asker's home a node has a name of, from a key on.
+// namedReq asks a node, from a key on, for the inodes of the caller's home of which it has a name.
 type namedReq struct {
 	After []byte `json:"after,omitempty"`
 }
@@ -159,7 +156,7 @@ func (s *Server) onNamed(ctx context.Context, peer metadata.NodeID, q *namedReq)
 	return namedReply{inos, next}, err
 }
 
-// inoSet is a set of inodes of one home, one bit for each.
+// inoSet is a set of inodes of one home, one bit each.
 type inoSet map[uint64]*[64]uint64 // by the counter's bits above the lowest 12
 
 func (s inoSet) add(ino metadata.Ino) {

@@ -2,16 +2,15 @@ package home
 
 import "sync/atomic"
 
-// Reserve is how many bytes file data leaves free on a disk that it shares with
-// the metadata, unless the disk is so small that this is half of it. The last
-// half of it is for removals.
+// Reserve is how many bytes file data leaves free on a disk that it shares with the metadata, or half of a disk smaller
+// than twice that. The last half of the reserve is for removals.
 const Reserve = 512 << 20
 
-// spaceEvery is how many records are added between two looks at the disk. A disk
-// that was found full is looked at each time.
+// spaceEvery is how many records are added between two checks of the disk. A disk that was found full is checked each
+// time.
 const spaceEvery = 64
 
-// spaceCheck is the last look at the metadata's disk.
+// spaceCheck is the result of the last check of the metadata's disk.
 type spaceCheck struct {
 	asked atomic.Int64
 	full  atomic.Bool

@@ -13,8 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/txn"
 )
 
-// store is the records of the home together with all that only the home of an
-// inode can decide: open files, locks, transactions, wide directories.
+// store combines the home's records with the state that only the home of an inode can decide: open files, locks,
+// transactions, wide directories.
 type store struct {
 	*pebblestore.Store
 	metadata.Opens // files
@@ -28,8 +28,8 @@ type store struct {
 
 var _ metadata.NodeStore = (*store)(nil)
 
-// openStore opens the records and puts the rest of the home upon them. The store
-// of open files is the home itself.
+// openStore opens the records and builds the other parts of the home on them. The home itself is the store of open
+// files.
 func (s *Server) openStore() (*store, error) {
 	st := &store{}
 	log := s.log.WithField("part", "metadata")
@@ -63,46 +63,46 @@ func (s *Server) openStore() (*store, error) {
 		EntryHome: s.entryHome, DirHome: s.dirHome, Log: log,
 	})
 	if err != nil {
-		_ = st.Close() // what failed comes first
+		_ = st.Close() // report the error that came first
 		return nil, err
 	}
 	return st, nil
 }
 
-// unguarded is a store whose changes do not wait for each other in opens.Files.Set.
+// unguarded is a store whose changes are not serialized by opens.Files.Set.
 type unguarded struct{ *store }
 
-// Setattr is metadata.Inodes.
+// Setattr implements metadata.Inodes.
 func (u unguarded) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
 	return u.Store.Setattr(ctx, ino, c)
 }
 
-// setHere is Setattr without the shards of a wide directory.
+// setHere is Setattr without updating the shards of a wide directory.
 func (st *store) setHere(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
 	return st.files.Set(ctx, ino, c, func() (metadata.Attr, error) { return st.Store.Setattr(ctx, ino, c) })
 }
 
-// Unlink is metadata.Namespace.
+// Unlink implements metadata.Namespace.
 func (st *store) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	return st.tx.Unlink(ctx, dir, name)
 }
 
-// Rename is metadata.Namespace.
+// Rename implements metadata.Namespace.
 func (st *store) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
 	return st.tx.Rename(ctx, r)
 }
 
-// Mkdir is metadata.Directories.
+// Mkdir implements metadata.Directories.
 func (st *store) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	return st.tx.Mkdir(ctx, dir, name, n)
 }
 
-// Rmdir is metadata.Directories.
+// Rmdir implements metadata.Directories.
 func (st *store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	return st.tx.Rmdir(ctx, dir, name)
 }
 
-// Link is metadata.Directories.
+// Link implements metadata.Directories.
 func (st *store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	return st.tx.Link(ctx, ino, dir, name)
 }

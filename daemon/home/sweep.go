@@ -18,22 +18,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Sweep counts what this node has removed since its daemon started: leftovers of
-// daemons that were killed, here or on other nodes.
+// Sweep counts the leftovers of killed daemons, here or on other nodes, that this node has removed since its daemon
+// started.
 type Sweep struct {
 	Runs    int   `json:"runs"`    // how often all objects were examined
-	Objects int64 `json:"objects"` // of files that are gone
-	Inodes  int64 `json:"inodes"`  // without a name on any node
-	Files   int64 `json:"files"`   // half-written: manifests, records of a stage-in
-	// Waiting is the objects whose home did not answer in the last run. They stay
-	// until the next one.
+	Objects int64 `json:"objects"` // objects of removed files
+	Inodes  int64 `json:"inodes"`  // inodes without a name on any node
+	Files   int64 `json:"files"`   // half-written files: manifests, records of a stage-in
+	// Waiting counts the objects whose home did not answer in the last run. They stay until the next run.
 	Waiting int64 `json:"waiting"`
-	// Undone says that the last run could not look for inodes without a name,
-	// for which all nodes must answer. Another run will.
+	// Undone says that the last run could not look for inodes without a name, because all nodes must answer for that. A
+	// later run will.
 	Undone bool `json:"undone,omitempty"`
 }
 
-// Swept is what was removed so far.
+// Swept returns the counts so far.
 func (s *Server) Swept() Sweep {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,9 +48,9 @@ func (s *Server) addSwept(found Sweep) {
 	s.swept.Waiting, s.swept.Undone = found.Waiting, found.Undone
 }
 
-// heardRun notes the run of a node's client, which asks what this node has open of
-// its files: so it is not the node's first run. Writes of an earlier run may have
-// reached this node after their file was removed, so a new run triggers a sweep.
+// heardRun records the run of a node's client when its home asks for the files that this node has open, so it is not
+// the node's first run. Writes of an earlier run may have reached this node after their file was removed, so a new run
+// triggers a sweep.
 func (s *Server) heardRun(by metadata.Holder) {
 	s.mu.Lock()
 	was := s.runs[by.Node]
@@ -66,15 +65,14 @@ func (s *Server) heardRun(by metadata.Holder) {
 	}
 }
 
-// maxSweepWait is the longest time between two tries at what a sweep left undone.
+// maxSweepWait is the longest pause before an incomplete sweep is repeated.
 const maxSweepWait = 10 * time.Minute
 
-// sweepLoop sweeps once if this daemon has started on an old store, and after
-// another daemon has started again. It retries, more and more rarely, while a
-// sweep is incomplete.
+// sweepLoop sweeps once if this daemon has started on an old store, and whenever another daemon has restarted. While a
+// sweep is incomplete, it retries with growing pauses.
 func (s *Server) sweepLoop(ctx context.Context) {
 	first := !s.Fresh()
-	names := first // look for inodes without a name, too
+	names := first // also look for inodes without a name
 	again := retry.New(6*s.cfg.SweepDelay, maxSweepWait, 0)
 	for seen, wait := 0, time.Duration(0); first || s.sweepDue(ctx, seen, wait); first = false {
 		if node.Pause(ctx, s.sweepPause()) != nil || s.node.Until(ctx, s.serves) != nil {
@@ -98,9 +96,8 @@ func (s *Server) sweepLoop(ctx context.Context) {
 	}
 }
 
-// sweepDue waits until there may be leftovers: a daemon has started again, more
-// nodes have rejoined than were seen, or wait, if not 0, is over. It is false when
-// ctx ends.
+// sweepDue waits until there may be leftovers: a daemon has restarted, the number of rejoins differs from seen, or wait
+// has passed, if not 0. It returns false when ctx ends.
 func (s *Server) sweepDue(ctx context.Context, seen int, wait time.Duration) bool {
 	var over <-chan time.Time
 	if wait > 0 {
@@ -125,7 +122,7 @@ func (s *Server) sweepDue(ctx context.Context, seen int, wait time.Duration) boo
 	}
 }
 
-// rejoins is how often nodes that were given up have come back, or copies were restored.
+// rejoins counts how often given-up nodes have returned and copies were restored.
 func rejoins(m cluster.Map) int {
 	n := len(m.Restored)
 	for _, x := range m.Nodes {
@@ -143,8 +140,8 @@ func (s *Server) serves(v cluster.View) bool {
 	return v.Version > 0 && ok && node.Serving(n)
 }
 
-// sweepPause is how long a sweep waits before it begins, so that requests in flight
-// arrive. The random part spreads the nodes of a large job.
+// sweepPause returns the delay before a sweep, in which requests in flight arrive. Its random part spreads the nodes of
+// a large job.
 func (s *Server) sweepPause() time.Duration {
 	nodes := int64(len(s.node.View().Map.Nodes))
 	return s.cfg.SweepDelay + time.Duration(rand.Int64N(nodes*int64(50*time.Millisecond)))
@@ -160,13 +157,12 @@ func (s *Server) logSweep(found Sweep, err error, first bool) {
 	}
 }
 
-// sweepOnce is one run. It looks for inodes without a name only if names is set:
-// they are left only where nodes were given up, and all nodes must be asked for
-// all their names.
+// sweepOnce runs one sweep. It looks for inodes without a name only if names is set: they exist only after nodes were
+// given up, and finding them needs all names of all nodes.
 func (s *Server) sweepOnce(ctx context.Context, names bool) (Sweep, error) {
 	w := sweeper{s: s, batch: make(map[metadata.NodeID][]metadata.Ino), found: Sweep{Runs: 1}}
 	var err error
-	if !s.cfg.StandIn { // else the node's own home examines them
+	if !s.cfg.StandIn { // else this node's own home examines them
 		err = w.objects(ctx)
 	}
 	if names && s.cfg.Serves() == nil { // else another node has the records
@@ -175,19 +171,18 @@ func (s *Server) sweepOnce(ctx context.Context, names bool) (Sweep, error) {
 	return w.found, err
 }
 
-// sweeper is one run.
+// sweeper is one run of the sweep.
 type sweeper struct {
 	s     *Server
-	batch map[metadata.NodeID][]metadata.Ino // to ask their homes about
+	batch map[metadata.NodeID][]metadata.Ino // objects whose homes are to be asked
 	found Sweep
 }
 
-// sweepBatch is about how many inodes a home is asked about at a time.
+// sweepBatch is about how many inodes one question to a home covers.
 const sweepBatch = 4096
 
-// objects removes the objects of live files that their homes do not know any more.
-// An object whose home does not answer stays. It works no more than half of the
-// time.
+// objects removes the objects of live files that their homes no longer know. An object whose home does not answer
+// stays. It works for at most half of the time.
 func (w *sweeper) objects(ctx context.Context) error {
 	var errs []error
 	for part := range chunkstore.Parts {
@@ -211,8 +206,7 @@ func (w *sweeper) objects(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeGone asks home about the batch collected for it, and removes the objects
-// of files that are gone.
+// removeGone asks home about the batch collected for it, and deletes the objects of removed files.
 func (w *sweeper) removeGone(ctx context.Context, home metadata.NodeID) error {
 	inos := w.batch[home]
 	delete(w.batch, home)
@@ -244,7 +238,7 @@ func (w *sweeper) removeGone(ctx context.Context, home metadata.NodeID) error {
 	return errors.Join(errs...)
 }
 
-// goneReq asks a home which of these inodes it once had and has no more.
+// goneReq asks a home which of these inodes it once had and no longer has.
 type goneReq struct {
 	Inos []metadata.Ino `json:"inos"`
 }

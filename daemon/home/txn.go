@@ -13,14 +13,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
-// down reports whether the map has given up the node where a home is.
+// down reports whether the map has given up the node that serves a home.
 func (s *Server) down(id metadata.NodeID) bool {
 	_, serves := s.node.View().Map.HomeAt(id)
 	return !serves
 }
 
-// entryHome is the home of an entry. If this node does not know how its directory
-// is split, it goes by the epoch that another node has named.
+// entryHome returns the home of an entry. If this node does not know how its directory is split, it uses the epoch
+// named by the other node.
 func (s *Server) entryHome(dir metadata.Ino, name string, named metadata.Epoch) (metadata.NodeID, error) {
 	if e := s.Epoch(dir); e != 0 {
 		named = e
@@ -33,22 +33,21 @@ func (s *Server) entryHome(dir metadata.Ino, name string, named metadata.Epoch) 
 	return m.EntryHome(dir, name, named), nil
 }
 
-// dirHome is the home for the new directory name of parent.
+// dirHome returns the home for the new directory name of parent.
 func (s *Server) dirHome(ctx context.Context, parent metadata.Attr, name string) metadata.NodeID {
 	return s.node.View().Map.NewDirHome(parent.Ino, parent.Nlink, name, s.asker(ctx))
 }
 
-// txStore is the store of the home's transactions. It merges wide directories
-// that are in their way, and revokes the leases on what they change before the
-// coordinator hears that it is done.
+// txStore is the store of the home's transactions. It merges wide directories that block them, and recalls the leases
+// on the changed names and inodes before the coordinator gets the acknowledgement.
 type txStore struct {
 	*pebblestore.Store
 	st *store
 	s  *Server
 }
 
-// Prepare is metadata.Participant. Leases on what the transaction changes are revoked also before
-// it is decided, so that no node sees one of its homes changed and another one not.
+// Prepare implements metadata.Participant. It recalls the leases on everything that the transaction changes before the
+// decision, too, so that no node sees one home changed and another one not.
 func (t txStore) Prepare(ctx context.Context, tx metadata.TxID, edits []metadata.Edit) (v metadata.Vote, err error) {
 	err = t.st.merging(ctx, func() (err error) {
 		v, err = t.Store.Prepare(ctx, tx, edits)
@@ -60,7 +59,7 @@ func (t txStore) Prepare(ctx context.Context, tx metadata.TxID, edits []metadata
 	return v, err
 }
 
-// Hold is txn.Store.
+// Hold implements txn.Store.
 func (t txStore) Hold(ctx context.Context, tx metadata.TxID, edits []metadata.Edit) (v metadata.Vote, err error) {
 	err = t.st.merging(ctx, func() (err error) {
 		v, err = t.Store.Hold(ctx, tx, edits)
@@ -69,7 +68,7 @@ func (t txStore) Hold(ctx context.Context, tx metadata.TxID, edits []metadata.Ed
 	return v, err
 }
 
-// Commit is metadata.Participant.
+// Commit implements metadata.Participant.
 func (t txStore) Commit(ctx context.Context, tx metadata.TxID) error {
 	keys := t.Touched(tx)
 	err := t.Store.Commit(ctx, tx)
@@ -79,12 +78,12 @@ func (t txStore) Commit(ctx context.Context, tx metadata.TxID) error {
 	return err
 }
 
-// Rmdir is metadata.Directories.
+// Rmdir implements metadata.Directories.
 func (t txStore) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	return t.st.merging(ctx, func() error { return t.Store.Rmdir(ctx, dir, name) })
 }
 
-// Rename is metadata.Namespace.
+// Rename implements metadata.Namespace.
 func (t txStore) Rename(ctx context.Context, r metadata.Rename) (replaced *metadata.Entry, err error) {
 	err = t.st.merging(ctx, func() (err error) {
 		replaced, err = t.Store.Rename(ctx, r)
@@ -93,8 +92,7 @@ func (t txStore) Rename(ctx context.Context, r metadata.Rename) (replaced *metad
 	return replaced, err
 }
 
-// coordinated makes a handler of a request that only the coordinator of its
-// transaction may send.
+// coordinated returns the handler of a request that only the coordinator of its transaction may send.
 func coordinated[T any, P node.Parser[T]](tx func(*T) metadata.TxID, f func(ctx context.Context, q *T) (node.Appender, error)) rpc.Handler {
 	return node.HandleFrom[T, P](func(ctx context.Context, r *rpc.Request, q *T) (node.Appender, error) {
 		if id := tx(q); id.Home() != r.Peer {
@@ -133,7 +131,7 @@ func (s *Server) txHandlers() node.Handlers {
 			if err != nil {
 				return nil, err
 			}
-			if !inStep && o == metadata.Aborted && s.Earlier(metadata.Ino(q.Tx)) { // the other node may have the decision
+			if !inStep && o == metadata.Aborted && s.Earlier(metadata.Ino(q.Tx)) { // the partner may have the decision
 				o = metadata.Undecided
 			}
 			return &wire.OutcomeResp{Outcome: o}, nil

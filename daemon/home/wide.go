@@ -27,7 +27,7 @@ func (s *Server) newWide(st *pebblestore.Store) *shard.Manager {
 	})
 }
 
-// startWide begins to split the node's large directories.
+// startWide starts splitting the node's large directories.
 func (s *Server) startWide() {
 	s.node.Spawn(s.wide.Run)
 	s.node.Spawn(func(ctx context.Context) { s.wide.Follow(ctx, s.nextMap) })
@@ -43,8 +43,8 @@ func (s *Server) nextMap(ctx context.Context, e metadata.Epoch) (cluster.Map, er
 	return m, err
 }
 
-// merging runs fn. If a wide directory is in its way, merging merges that and
-// runs fn again; a directory that was filled meanwhile is ENOTEMPTY.
+// merging runs fn. If a wide directory blocks it, merging merges the directory and runs fn again; it returns ENOTEMPTY
+// for a directory that was filled meanwhile.
 func (st *store) merging(ctx context.Context, fn func() error) error {
 	err := fn()
 	var in *pebblestore.ShardedError
@@ -60,12 +60,12 @@ func (st *store) merging(ctx context.Context, fn func() error) error {
 	return err
 }
 
-// inherited is the attributes that the entries of a directory inherit.
+// inherited selects the attributes that the entries of a directory inherit.
 const inherited = metadata.SetMode | metadata.SetUID | metadata.SetGID |
 	metadata.SetLayout | metadata.SetLayoutField
 
-// Setattr is metadata.Inodes. When it returns, the shards of a wide directory know
-// of a change of what their entries inherit.
+// Setattr implements metadata.Inodes. When it returns, the shards of a wide directory have the new values of inherited
+// attributes.
 func (st *store) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
 	a, err := st.setHere(ctx, ino, c)
 	if err == nil && c.Set&inherited != 0 && isDir(a.Mode) {
@@ -74,11 +74,10 @@ func (st *store) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Chang
 	return a, err
 }
 
-// ReportShards reports the changes of shards here to the homes of their
-// directories at once, which would happen a moment later anyway.
+// ReportShards reports the changes of shards here to the homes of their directories at once instead of a moment later.
 func (s *Server) ReportShards(ctx context.Context) error { return s.wide.Report(ctx) }
 
-// shardHandlers are what the nodes of wide directories do for each other.
+// shardHandlers returns the handlers of the calls between the nodes of wide directories.
 func (s *Server) shardHandlers() node.Handlers {
 	return node.Handlers{
 		wire.OpShardCreate: ofHome(s.node, func(ctx context.Context, q *wire.ShardCreateReq) (metadata.Ino, func() error) {
@@ -96,7 +95,7 @@ func (s *Server) shardHandlers() node.Handlers {
 			if err != nil {
 				return nil, err
 			}
-			if !inStep && (a.State == metadata.ShardUnused || q.Freeze != 0) { // the other node may have a split or merge
+			if !inStep && (a.State == metadata.ShardUnused || q.Freeze != 0) { // the partner may have a split or merge
 				a.State = metadata.ShardWait
 			}
 			return &wire.ShardReportResp{ShardAnswer: a}, nil
@@ -114,8 +113,8 @@ func (s *Server) shardHandlers() node.Handlers {
 	}
 }
 
-// ofHome makes a handler of a request that only the home of a directory may send, on its node or where another one
-// stands in for it: what the node itself still sends then is of before.
+// ofHome returns the handler of a request that only the home of a directory may send: from its node, or from the
+// stand-in once another node stands in for it. Requests that the node itself still sends then are outdated.
 func ofHome[T any, P node.Parser[T]](on node.Node, f func(ctx context.Context, q *T) (metadata.Ino, func() error)) rpc.Handler {
 	return node.HandleFrom[T, P](func(ctx context.Context, r *rpc.Request, q *T) (node.Appender, error) {
 		dir, do := f(ctx, q)
@@ -130,7 +129,7 @@ func ofHome[T any, P node.Parser[T]](on node.Node, f func(ctx context.Context, q
 	})
 }
 
-// redirects makes an error that says where an entry is the body of the reply.
+// redirects makes an error with an entry's new location the body of the reply.
 func redirects(h rpc.Handler) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 		err := h(ctx, r, resp)

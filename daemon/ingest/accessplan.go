@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// setPlan makes the order that the user gave the dataset's access plan, unless it has one. Without
-// it, only prefetch is missing.
+// setPlan makes the user's order the dataset's access plan, unless the dataset has one. A failure costs only prefetch.
 func (c *Coordinator) setPlan(ctx context.Context) {
 	p, ok, err := c.accessPlan()
 	if c.s.cfg.SetPlan == nil || !ok {
@@ -24,8 +23,8 @@ func (c *Coordinator) setPlan(ctx context.Context) {
 	}
 }
 
-// propose sets the plan, unless the dataset has one. It waits until this node knows the dataset: the leader may have registered
-// it a moment ago.
+// propose sets the plan, unless the dataset has one. It waits until this node knows the dataset, which the leader may
+// have registered only a moment ago.
 func (c *Coordinator) propose(ctx context.Context, p accessplan.Plan) error {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
@@ -41,7 +40,7 @@ func (c *Coordinator) propose(ctx context.Context, p accessplan.Plan) error {
 	return err
 }
 
-// accessPlan is the plan that order= stands for; false if it does not give the order of the reads.
+// accessPlan returns the plan that order= stands for; false if order= does not give the order of the reads.
 func (c *Coordinator) accessPlan() (p accessplan.Plan, ok bool, err error) {
 	o := c.req.Fill
 	if p, ok = o.Plan(); !ok && o.Kind == stagein.OrderList {

@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// TestOrderSetsPlan: the order of a stage-in becomes the plan of the dataset, and one that cannot
-// be set costs no stage-in.
+// TestOrderSetsPlan: the order of a stage-in becomes the access plan of the dataset; if it cannot be set, the stage-in
+// still succeeds.
 func TestOrderSetsPlan(t *testing.T) {
 	f := newJob(t, 1)
 	f.src.Add("/list", 0o100644, []byte("b/2.jpg\n./a/1.jpg\n"))

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// build makes the manifest of what the parts recorded.
+// build builds the manifest from the records of the parts.
 func (c *Coordinator) build(ctx context.Context) error {
 	sums, err := stagein.JoinPieces(c.pieces())
 	if err != nil {
@@ -75,7 +75,7 @@ func (c *Coordinator) writeManifest(parts []*manifest.Reader, skips *skipList) (
 	return sum, nil
 }
 
-// treeAdvice is what the user can do about files that do not form a tree.
+// treeAdvice returns advice for the user about files that do not form a tree.
 func (c *Coordinator) treeAdvice(err error) string {
 	out := ": leave it out by exclude= or on-error=skip"
 	if c.req.Unpack == stagein.UnpackNested {

@@ -21,7 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
-// Coordinator is one attempt of a stage-in that this node coordinates.
+// Coordinator is one attempt at a stage-in that this node coordinates.
 type Coordinator struct {
 	s    *Stager
 	ds   cluster.Dataset
@@ -30,9 +30,9 @@ type Coordinator struct {
 
 	superseded context.Context // ends when another attempt has begun
 	supersede  context.CancelFunc
-	before     int64 // bytes of the source that earlier attempts have read
-	resumed    bool  // it goes on from the state of an earlier attempt
-	scanned    bool  // the source was scanned, not read
+	before     int64 // bytes of the source read by earlier attempts
+	resumed    bool  // the attempt continues from the state of an earlier one
+	scanned    bool  // the source was scanned instead of read
 
 	saving  chan struct{}     // a token for the goroutine that saves and replicates the state
 	version int               // guarded by saving; of the state
@@ -52,7 +52,7 @@ func (s *Stager) newCoordinator(ds cluster.Dataset, req stagein.Request) *Coordi
 	return c
 }
 
-// Dataset is the dataset as this attempt has entered it in the registry.
+// Dataset returns the dataset as this attempt has entered it in the registry.
 func (c *Coordinator) Dataset() cluster.Dataset { return c.ds }
 
 func (c *Coordinator) log() *logrus.Entry { return c.s.cfg.Node.Log().WithField("dataset", c.ds.Name) }
@@ -63,7 +63,7 @@ func (c *Coordinator) progress() (stagein.Progress, int64) {
 	return c.sum, c.total
 }
 
-// Start runs c on its own.
+// Start runs c in the background.
 func (c *Coordinator) Start() {
 	c.s.cfg.Node.Spawn(func(ctx context.Context) {
 		switch err := c.Run(ctx); {
@@ -75,7 +75,7 @@ func (c *Coordinator) Start() {
 	})
 }
 
-// Run stages the dataset in, and records in the registry how that ended.
+// Run stages the dataset in, and records the outcome in the registry.
 func (c *Coordinator) Run(ctx context.Context) error { return c.finish(ctx, c.run(ctx)) }
 
 func (c *Coordinator) run(ctx context.Context) error {
@@ -86,7 +86,7 @@ func (c *Coordinator) run(ctx context.Context) error {
 	case c.s.slots <- struct{}{}:
 		release := sync.OnceFunc(func() { <-c.s.slots })
 		defer release()
-		defer context.AfterFunc(c.superseded, release)() // does not wait for the source, which may be stuck
+		defer context.AfterFunc(c.superseded, release)() // does not wait for the source, which may hang
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -105,7 +105,7 @@ func (c *Coordinator) run(ctx context.Context) error {
 	return c.singlePass(ctx)
 }
 
-// look scans the source or, if it has to be read to be known, plans how.
+// look scans the source, or plans a single pass if only a read shows what the source has.
 func (c *Coordinator) look(ctx context.Context) error {
 	cfg := c.planConfig()
 	if err := c.scan(ctx, cfg); err != nil || c.scanned {
@@ -122,7 +122,7 @@ func (c *Coordinator) look(ctx context.Context) error {
 	return nil
 }
 
-// singlePass has the nodes read the source, and builds the manifest of what they found.
+// singlePass has the nodes read the source, and builds the manifest from their records.
 func (c *Coordinator) singlePass(ctx context.Context) error {
 	if err := c.replicate(ctx); err != nil {
 		return err
@@ -140,8 +140,8 @@ func (c *Coordinator) singlePass(ctx context.Context) error {
 	return c.build(ctx)
 }
 
-// setReading records that the nodes read files from now on: the next attempt takes over
-// instead of starting from nothing.
+// setReading records that the nodes now read files: from here on, the next attempt takes over instead of starting
+// again.
 func (c *Coordinator) setReading(ctx context.Context) error {
 	c.ds.Reading = true
 	return c.set(ctx, c.ds)
@@ -155,7 +155,7 @@ func (c *Coordinator) set(ctx context.Context, ds cluster.Dataset) error {
 	return err
 }
 
-// finish records how the stage-in ended.
+// finish records the outcome of the stage-in.
 func (c *Coordinator) finish(ctx context.Context, err error) error {
 	if c.superseded.Err() != nil {
 		return c.yield()
@@ -171,13 +171,13 @@ func (c *Coordinator) finish(ctx context.Context, err error) error {
 		ds = c.ds
 		ds.Phase = cluster.Publishing
 	}
-	// The job's end must not leave the registry believing in a stage-in.
+	// The registry must not list a running stage-in after the job's end.
 	e := c.set(context.WithoutCancel(ctx), ds)
 	if errors.Is(e, syscall.ESTALE) {
 		return c.yield()
 	}
 	if e != nil {
-		c.s.remove(c) // so that this node reports the failure when it can
+		c.s.remove(c) // lets this node report the failure when it can
 		c.s.cfg.Node.Nudge()
 	}
 	if err == nil {
@@ -186,13 +186,11 @@ func (c *Coordinator) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// stillCoordinates reports whether this attempt is the newest, as far as the registry can
-// be asked.
+// stillCoordinates reports whether this attempt is the newest, if the registry can be reached.
 func (c *Coordinator) stillCoordinates() bool { return c.set(c.s.cfg.Ctx, c.ds) == nil }
 
-// yield ends an attempt that was superseded. It may notice late: this node may be a
-// participant or a standby of the next attempt by then, or have the dataset, so only the
-// attempt's own directory is removed.
+// yield ends an attempt that was superseded. It may run late: by then this node may be a participant or a standby of
+// the next attempt, or have the dataset. So it removes only the attempt's own directory.
 func (c *Coordinator) yield() error {
 	err := os.RemoveAll(c.dir())
 	c.s.remove(c)
@@ -209,7 +207,7 @@ func (c *Coordinator) yield() error {
 // abortTime bounds one step of the clean-up after a failure.
 const abortTime = 20 * time.Second
 
-// abort stops every part, and then has every node drop what it stored: a part may write to
+// abort stops every part, and then has every node remove what it stored. The order matters, because a part may write to
 // other nodes while it stops.
 func (c *Coordinator) abort() {
 	n := c.s.cfg.Node
@@ -220,22 +218,21 @@ func (c *Coordinator) abort() {
 			g.Go(func() error { return n.Call(ctx, id, wire.OpStageAbort, q, nil) })
 		}
 		if err := g.Wait(); err != nil {
-			c.log().WithError(err).Warn("clean-up after a failed stage-in is incomplete: a node's objects take space until it hears of the failure")
+			c.log().WithError(err).Warn("clean-up after a failed stage-in is incomplete: a node's objects take space until it learns of the failure")
 		}
 		cancel()
 	}
 }
 
-// attemptDir is where this node works for an attempt. A late one, whose source was stuck
-// while another began, writes there and over nothing that this node has from its successor.
+// attemptDir returns the directory in which this node works for an attempt. A late attempt, whose source hung while
+// another one began, writes there and overwrites none of its successor's files on this node.
 func (s *Stager) attemptDir(ds cluster.Dataset) string {
 	return s.cfg.Data.Files.Path(ds.ID, fmt.Sprintf("attempt-%d", ds.Attempt))
 }
 
 func (c *Coordinator) dir() string { return c.s.attemptDir(c.ds) }
 
-// put moves files of the attempt to the directory of the dataset, unless there is a later
-// attempt.
+// put moves files of the attempt to the directory of the dataset, unless there is a later attempt.
 func (c *Coordinator) put(names ...string) error {
 	c.s.placeMu.Lock()
 	defer c.s.placeMu.Unlock()
@@ -250,8 +247,8 @@ func (c *Coordinator) put(names ...string) error {
 	return nil
 }
 
-// settle returns when no attempt before the one that this node knows puts files in their
-// place any more.
+// settle waits until no attempt older than the one that this node knows moves files to the dataset's directory any
+// more.
 func (s *Stager) settle() {
 	s.placeMu.Lock()
 	defer s.placeMu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// staged is a job with a dataset of n files that is ready.
+// staged returns a job with a ready dataset of n files.
 func staged(t *testing.T, nodes, n, size int) (*fakeJob, cluster.Dataset, map[string][]byte) {
 	t.Helper()
 	f := startJob(t, nodes)
@@ -30,7 +30,7 @@ func staged(t *testing.T, nodes, n, size int) (*fakeJob, cluster.Dataset, map[st
 	return f, f.sealed(), want
 }
 
-// spoil overwrites the first bytes of a file where it is stored.
+// spoil overwrites the first bytes of a file on the node that stores it.
 func (f *fakeJob) spoil(a metadata.Attr) *fakeNode {
 	f.t.Helper()
 	x := f.nodes[f.holder(a)]
@@ -40,8 +40,8 @@ func (f *fakeJob) spoil(a metadata.Attr) *fakeNode {
 	return x
 }
 
-// TestVerifyAndRepair: files that differ from what was staged are found, named and
-// refetched; what cannot be refetched stays bad.
+// TestVerifyAndRepair: files that differ from the staged bytes are found, named and refetched; files that cannot be
+// refetched stay bad.
 func TestVerifyAndRepair(t *testing.T) {
 	f, ds, want := staged(t, 3, 30, 4000)
 	dropped := make(chan []metadata.Ino, 16)
@@ -117,8 +117,7 @@ func TestVerifyAndRepair(t *testing.T) {
 	}
 }
 
-// TestVerifiedReads: a reader that asks for checksums gets right bytes, also if the object
-// is bad, or an error.
+// TestVerifiedReads: a reader that asks for checksums gets the right bytes, even if the object is bad, or an error.
 func TestVerifiedReads(t *testing.T) {
 	f, ds, want := staged(t, 2, 12, 4000)
 	var bad []metadata.Attr
@@ -145,8 +144,8 @@ func TestVerifiedReads(t *testing.T) {
 	}
 }
 
-// TestReadsWhileFilling: a file is fetched when it is read, by its owner for everybody; what
-// takes long is EAGAIN for other nodes.
+// TestReadsWhileFilling: a file that is read during the fill is fetched by its owner for all readers; other nodes get
+// EAGAIN if that takes long.
 func TestReadsWhileFilling(t *testing.T) {
 	f := startJob(t, 2)
 	want := f.tree(40, 3000)
@@ -199,12 +198,12 @@ func TestReadsWhileFilling(t *testing.T) {
 	}
 }
 
-// piece is a small piece for an object.
+// piece returns a small piece for an object.
 func piece(ino metadata.Ino, text string) datapath.PiecePut {
 	return datapath.PiecePut{Ino: ino, Data: [][]byte{[]byte(text)}, Sum: wire.PieceSum([]byte(text))}
 }
 
-// TestPutPieces: one piece that is damaged, or of no dataset, does not keep others out.
+// TestPutPieces: a damaged piece, or one of no dataset, does not affect the other pieces.
 func TestPutPieces(t *testing.T) {
 	f := newJob(t, 2)
 	to := f.nodes[0].data.Stores.Since(0)
@@ -223,7 +222,7 @@ func TestPutPieces(t *testing.T) {
 	if err := to.Remove(t.Context(), 1, good); err != nil {
 		t.Error(err)
 	}
-	// A node that was down since the stage-in began gets nothing.
+	// A node that was down since the stage-in began receives no pieces.
 	e := f.registry.View().Map.Epoch
 	f.registry.SetState(1, cluster.Down)
 	f.registry.SetState(1, cluster.Up)

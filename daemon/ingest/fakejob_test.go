@@ -29,7 +29,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// deadline bounds what has to happen; it is no measure of speed.
+// deadline bounds each wait; it is not a performance limit.
 const deadline = time.Minute
 
 // fakeNode is a node of a fakeJob: the real parts, on a fake node.Node.
@@ -42,8 +42,8 @@ type fakeNode struct {
 	stager *Stager
 }
 
-// fakeJob is nodes that stage datasets in from a file system in memory, with a registry
-// that agrees at once.
+// fakeJob is a set of nodes that stage in datasets from a filesystem in memory, with a registry that agrees
+// immediately.
 type fakeJob struct {
 	t        *testing.T
 	registry *nodetest.Registry
@@ -52,7 +52,7 @@ type fakeJob struct {
 	nodes    []*fakeNode
 }
 
-// startJob starts n nodes, and somebody who does the duties of the leader.
+// startJob starts n nodes and a goroutine that acts as the leader.
 func startJob(t *testing.T, n int) *fakeJob {
 	t.Helper()
 	f := newJob(t, n)
@@ -63,7 +63,7 @@ func startJob(t *testing.T, n int) *fakeJob {
 	return f
 }
 
-// newJob is startJob for nodes that do not follow the registry.
+// newJob is like startJob, but its nodes do not follow the registry.
 func newJob(t *testing.T, n int) *fakeJob {
 	t.Helper()
 	f := &fakeJob{t: t, registry: nodetest.NewRegistry(nodetest.View(n)), net: nodetest.NewNetwork(), src: stageintest.NewFS()}
@@ -134,7 +134,7 @@ func (f *fakeJob) lead(ctx context.Context) {
 	}
 }
 
-// next moves ds on, if that is due.
+// next moves ds to its next phase if that is due.
 func (f *fakeJob) next(v cluster.View, ds *cluster.Dataset) bool {
 	if c, _ := v.Map.Node(ds.Coordinator); ds.Phase == cluster.Staging && c.State == cluster.Down {
 		ds.Coordinator, ds.Attempt = v.Map.Up()[0], ds.Attempt+1
@@ -167,7 +167,7 @@ func (f *fakeJob) next(v cluster.View, ds *cluster.Dataset) bool {
 	return true
 }
 
-// dataset is the newest dataset, in the registry.
+// dataset returns the newest dataset in the registry.
 func (f *fakeJob) dataset() cluster.Dataset {
 	all := f.registry.View().Datasets
 	if len(all) == 0 {
@@ -216,7 +216,7 @@ func (f *fakeJob) tree(n, size int) map[string][]byte {
 	return all
 }
 
-// files is the files of a dataset as node i has them in its manifest.
+// files returns the files of a dataset as in the manifest of node i.
 func (f *fakeJob) files(i int, id metadata.DatasetID) map[string]metadata.Attr {
 	f.t.Helper()
 	x, ok := f.nodes[i].data.Tables.Table(id)
@@ -233,13 +233,13 @@ func (f *fakeJob) files(i int, id metadata.DatasetID) map[string]metadata.Attr {
 	return all
 }
 
-// holder is the node that has a file.
+// holder returns the node that has a file.
 func (f *fakeJob) holder(a metadata.Attr) metadata.NodeID {
 	m := f.registry.View().Map
 	return m.Holder(a.Ino, m.Order(a.Ino, a.Layout)[0])
 }
 
-// wantFiles reads all files of a dataset from every node that serves.
+// wantFiles reads all files of a dataset from every node that serves it.
 func (f *fakeJob) wantFiles(id metadata.DatasetID, want map[string][]byte) {
 	f.t.Helper()
 	for i, x := range f.nodes {

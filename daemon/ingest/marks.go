@@ -14,20 +14,20 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
-// A participant that reads a tar saves marks, so that the next try of the part on the same
-// node goes on from the last one after the daemon was killed. Like the journal of a fill a
-// mark is not synced: it counts until the machine reboots.
+// A participant that reads a tar saves marks, so that the next try of the part on the same node continues from the last
+// mark after the daemon was killed. Like the journal of a fill, a mark is not synced: it is valid until the machine
+// reboots.
 
-// savedMark is a mark of a part, as JSON in markFile.
+// savedMark is a mark of a part, stored as JSON in markFile.
 type savedMark struct {
 	Boot string            `json:"boot"`
-	Try  uint16            `json:"try"` // whose records belong to it
+	Try  uint16            `json:"try"` // the try whose records belong to the mark
 	Mark ingest.Checkpoint `json:"mark"`
 }
 
 func (p *participant) markFile() string { return p.path("mark-" + strconv.Itoa(p.part)) }
 
-// saveMark saves the marks of a try.
+// saveMark returns a function that saves the marks of a try.
 func (p *participant) saveMark(part stagein.Part) func(ingest.Checkpoint) {
 	path, boot := p.markFile(), dataset.BootID()
 	return func(m ingest.Checkpoint) {
@@ -37,15 +37,14 @@ func (p *participant) saveMark(part stagein.Part) func(ingest.Checkpoint) {
 	}
 }
 
-// earlier is what an earlier try of a part has left on this node. The zero value is
-// nothing.
+// earlier is what an earlier try of a part has left on this node. The zero value means nothing.
 type earlier struct {
 	mark    *ingest.Checkpoint
 	records io.Reader
 	file    *os.File
 }
 
-// kept is the tries whose inodes were recorded.
+// kept returns the tries whose inodes were recorded.
 func (e *earlier) kept() []stagein.Try {
 	if e.mark == nil {
 		return nil
@@ -59,13 +58,13 @@ func (e *earlier) close() {
 	}
 }
 
-// fromStart starts a part from its beginning: no mark counts.
+// fromStart starts a part from its beginning, without a mark.
 func (p *participant) fromStart() earlier {
 	_ = os.Remove(p.markFile()) // there may be none
 	return earlier{}
 }
 
-// lastTry is how far an earlier try of the part has come on this node.
+// lastTry returns the progress of an earlier try of the part on this node.
 func (p *participant) lastTry(part stagein.Part) earlier {
 	if part.Try == 0 {
 		return p.fromStart()
@@ -78,7 +77,7 @@ func (p *participant) lastTry(part stagein.Part) earlier {
 		}
 		return p.fromStart()
 	}
-	p.log().WithFields(map[string]any{"part": p.part, "at": e.mark.At, "archives": e.mark.Next}).Info("part of a stage-in goes on from its last mark")
+	p.log().WithFields(map[string]any{"part": p.part, "at": e.mark.At, "archives": e.mark.Next}).Info("part of a stage-in resumes from its last mark")
 	return e
 }
 

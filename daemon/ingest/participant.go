@@ -38,7 +38,7 @@ type participant struct {
 	over     atomic.Bool
 }
 
-// report is what a poll reports.
+// report returns the answer to a poll.
 func (p *participant) report(full bool) any {
 	var r partReport
 	x := p.share.Load()
@@ -58,20 +58,20 @@ func (p *participant) log() *logrus.Entry {
 	return p.s.cfg.Node.Log().WithField("dataset", p.plan.Name)
 }
 
-// path is a file in the directory of the dataset.
+// path returns the path of a file in the directory of the dataset.
 func (p *participant) path(name string) string {
 	return p.s.cfg.Data.Files.Path(p.plan.Dataset, name)
 }
 
-// tryFile is where a try writes its records until they are complete.
+// tryFile returns the path of the file with a try's records while they are incomplete.
 func (p *participant) tryFile(try uint16) string {
 	return p.path(dataset.RecordsFile(p.part)) + ".try-" + strconv.Itoa(int(try))
 }
 
 func (p *participant) run(ctx context.Context) error {
 	defer p.over.Store(true)
-	// A daemon that has just restarted may know no node that is up: it would take them all
-	// for lost, and drop what belongs on them.
+	// A daemon that has just restarted may know no node that is up. It would take all nodes for lost, and drop the
+	// files that belong on them.
 	if err := p.s.cfg.Node.Until(ctx, func(v cluster.View) bool { return v.Map.Epoch >= p.plan.Map.Epoch }); err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
@@ -126,8 +126,8 @@ func (p *participant) stage(ctx context.Context, part stagein.Part, w, skips io.
 	return x.Run(ctx)
 }
 
-// excludeTries has all nodes remove what earlier tries of a part have stored, except what
-// is kept of them: the next try needs the room.
+// excludeTries has all nodes remove what earlier tries of a part have stored, except the kept inodes: the next try
+// needs the room.
 func (s *Stager) excludeTries(ctx context.Context, p *stagein.Plan, part int, kept []stagein.Try) {
 	n := s.cfg.Node
 	q := abortRequest{Dataset: p.Dataset, Exclude: p.VoidOf(part, kept)}
@@ -142,7 +142,7 @@ func (s *Stager) excludeTries(ctx context.Context, p *stagein.Plan, part int, ke
 	}
 }
 
-// fetchItems brings the list of files of the part.
+// fetchItems fetches the list of files of the part.
 func (p *participant) fetchItems(ctx context.Context, part *stagein.Part) error {
 	files, id, name := p.s.cfg.Data.Files, p.plan.Dataset, dataset.PartFile(p.part)
 	if err := p.askCoordinator(ctx, func(c metadata.NodeID) error {
@@ -183,16 +183,16 @@ func (p *participant) boundaryIn(ctx context.Context) (ingest.Boundary, error) {
 	}
 }
 
-// boundaryOut reports where the part ends to the coordinator, which knows the reader of the
-// next part, also if that is started again. A later coordinator asks for it (partReport).
+// boundaryOut reports the end of the part to the coordinator, which knows the reader of the next part even after a
+// restart of that part. A later coordinator polls for it (partReport).
 func (p *participant) boundaryOut(ctx context.Context, b ingest.Boundary) error {
 	p.boundary.Store(&b)
 	q := boundaryRequest{Dataset: p.plan.Dataset, Part: p.part + 1, Boundary: b}
 	return p.askCoordinator(ctx, func(c metadata.NodeID) error { return p.s.cfg.Node.Call(ctx, c, wire.OpStageBoundary, q, nil) })
 }
 
-// askCoordinator calls the present coordinator, which may be another than the one that
-// started the part. While there is none it waits: if the stage-in fails, ctx ends.
+// askCoordinator calls the current coordinator, which may differ from the one that started the part. While there is
+// none it waits: if the stage-in fails, ctx ends.
 func (p *participant) askCoordinator(ctx context.Context, ask func(metadata.NodeID) error) error {
 	for {
 		c := p.from

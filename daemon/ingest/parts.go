@@ -20,31 +20,31 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
-// maxTries is how often a part is started: nodes that fail again and again have a cause.
+// maxTries bounds the tries of a part: if it fails again and again, there is a cause.
 const maxTries = 8
 
-// partState is how far a part is.
+// partState is the state of a part.
 type partState struct {
 	progress stagein.Progress
-	wasted   int64             // bytes of the source that lost nodes have read
+	wasted   int64             // bytes of the source read by lost nodes
 	lost     []metadata.NodeID // nodes that were lost while they read the part
-	pieces   []stagein.Piece   // of members that several nodes read
-	kept     []stagein.Try     // earlier tries, and what was recorded of them
-	fetched  bool              // its records are here
+	pieces   []stagein.Piece   // pieces of members that several nodes read
+	kept     []stagein.Try     // earlier tries and their recorded inodes
+	fetched  bool              // its records are on this node
 }
 
 func (c *Coordinator) taskID(p stagein.Part) string {
 	return "in-" + strconv.Itoa(int(c.ds.ID)) + "-" + strconv.Itoa(int(p.Index)) + "-" + strconv.Itoa(int(p.Try))
 }
 
-// currentPlan is the plan as it is now; a change replaces it.
+// currentPlan returns the current plan. A change replaces the plan and never modifies it.
 func (c *Coordinator) currentPlan() *stagein.Plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.plan
 }
 
-// pieces is those of all parts.
+// pieces returns the pieces of all parts.
 func (c *Coordinator) pieces() (all []stagein.Piece) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +54,7 @@ func (c *Coordinator) pieces() (all []stagein.Piece) {
 	return all
 }
 
-// kept is the kept tries of all parts.
+// kept returns the kept tries of all parts.
 func (c *Coordinator) kept() (all []stagein.Try) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,8 +64,7 @@ func (c *Coordinator) kept() (all []stagein.Try) {
 	return all
 }
 
-// runParts runs every part on its node, and fetches its records. The first failure ends
-// the others.
+// runParts runs every part on its node, and fetches its records. The first failure stops the others.
 func (c *Coordinator) runParts(ctx context.Context) error {
 	n := len(c.currentPlan().Parts)
 	g, ctx := errgroup.WithContext(ctx)
@@ -80,8 +79,8 @@ func (c *Coordinator) runParts(ctx context.Context) error {
 	return g.Wait()
 }
 
-// updateStandbys sends the standbys the number of bytes read now and then: if nodes are
-// lost together with this one, it is known nowhere else.
+// updateStandbys regularly sends the standbys the number of bytes read: if reading nodes are lost together with this
+// one, no other node knows it.
 func (c *Coordinator) updateStandbys(ctx context.Context) {
 	var was int64
 	for node.Pause(ctx, 4*c.s.cfg.Report) == nil {
@@ -100,14 +99,14 @@ func (c *Coordinator) initPartsLocked(n int) {
 	c.parts, c.boundaries, c.arrived = make([]partState, n), make(map[int]ingest.Boundary), make(chan struct{})
 }
 
-// runPart runs a part to its end: again on another node if its node is lost, or if its
-// daemon restarts. What other nodes have read stays.
+// runPart runs a part to its end. It repeats the part on another node if its node is lost, and on the same node if the
+// daemon restarts. Data that other nodes have read stays.
 func (c *Coordinator) runPart(ctx context.Context, i int) error {
 	if c.isFetched(i) {
 		return nil
 	}
 	hosts := c.s.cfg.Job.Hosts
-	for begun := c.resumed; ; begun = false { // by the coordinator of an earlier attempt
+	for begun := c.resumed; ; begun = false { // started by the coordinator of an earlier attempt
 		p := c.currentPlan().Parts[i]
 		err := c.try(ctx, i, begun)
 		if err == nil {
@@ -125,7 +124,7 @@ func (c *Coordinator) runPart(ctx context.Context, i int) error {
 		c.log().WithError(err).WithFields(map[string]any{"part": i, "now": hosts[id]}).Warn("part of a stage-in lost: reading it again")
 		c.restartPart(i, id)
 		if plan := c.currentPlan(); plan.WholeArchives() && (id != p.Node || !plan.Checkpoints()) {
-			c.s.excludeTries(ctx, plan, i, nil) // the next try starts from nothing and needs the room
+			c.s.excludeTries(ctx, plan, i, nil) // the next try starts again and needs the room
 		}
 		if err := c.replicate(ctx); err != nil {
 			return err
@@ -146,8 +145,8 @@ func (c *Coordinator) setFetched(i int) error {
 	return c.save()
 }
 
-// nextNode is the node that reads a part again: the same one, unless it is gone; then one
-// that was not lost with the part before.
+// nextNode returns the node for the next try of a part: the same node unless it is gone, otherwise a node that was not
+// lost while reading this part before.
 func (c *Coordinator) nextNode(i int, p stagein.Part, gone bool) (metadata.NodeID, bool) {
 	if !gone {
 		return p.Node, true
@@ -163,7 +162,7 @@ func (c *Coordinator) nextNode(i int, p stagein.Part, gone bool) (metadata.NodeI
 	return up[(i+int(p.Try))%len(up)], true
 }
 
-// restartPart plans the next try of a part, on node id.
+// restartPart plans the next try of a part on node id.
 func (c *Coordinator) restartPart(i int, id metadata.NodeID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +172,7 @@ func (c *Coordinator) restartPart(i int, id metadata.NodeID) {
 	was := x.progress.SourceBytes
 	x.progress = stagein.Progress{}
 	if id == from {
-		x.progress.SourceBytes = was // the node goes on from its last mark
+		x.progress.SourceBytes = was // the node continues from its last mark
 	} else {
 		x.wasted += was
 	}
@@ -191,7 +190,7 @@ func (c *Coordinator) sumLocked() {
 	c.sum = stagein.Sum(all)
 }
 
-// try has a part read once, to the end. begun says that the task may run already.
+// try runs one try of a part to its end. begun says that the task may run already.
 func (c *Coordinator) try(ctx context.Context, i int, begun bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	plan := c.currentPlan()
@@ -199,7 +198,7 @@ func (c *Coordinator) try(ctx context.Context, i int, begun bool) error {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := c.sendBoundary(ctx, p); err != nil && !tasks.MayLag(err) {
-			cancel(err) // without its boundary a part does not end
+			cancel(err) // a part does not end without its boundary
 		}
 	})
 	err := c.readPart(ctx, plan, i, begun)
@@ -211,7 +210,7 @@ func (c *Coordinator) try(ctx context.Context, i int, begun bool) error {
 	return err
 }
 
-// readPart has the node of a part read it, and fetches what it recorded.
+// readPart has the node of a part read it, and fetches its records.
 func (c *Coordinator) readPart(ctx context.Context, plan *stagein.Plan, i int, begun bool) error {
 	p := plan.Parts[i]
 	q, err := tasks.NewRequest(c.taskID(p), kindPart, partRequest{Plan: plan, Part: i})
@@ -237,7 +236,7 @@ func (c *Coordinator) readPart(ctx context.Context, plan *stagein.Plan, i int, b
 	return err
 }
 
-// see records what a poll reports of a part.
+// see records the answer to a poll of a part.
 func (c *Coordinator) see(i int, t tasks.State) {
 	var r partReport
 	if _, err := t.Decode(&r); err != nil {
@@ -257,7 +256,7 @@ func (c *Coordinator) see(i int, t tasks.State) {
 	}
 }
 
-// fetch brings a file that a part has written.
+// fetch fetches a file that a part has written.
 func (c *Coordinator) fetch(ctx context.Context, id metadata.NodeID, name string) error {
 	s := c.s
 	if id == s.cfg.Node.Self() {
@@ -268,8 +267,7 @@ func (c *Coordinator) fetch(ctx context.Context, id metadata.NodeID, name string
 	})
 }
 
-// partPath is where a file is that a part on node id has written: fetched ones are in the
-// attempt's directory.
+// partPath returns the path of a file written by a part on node id. Fetched files are in the attempt's directory.
 func (c *Coordinator) partPath(id metadata.NodeID, name string) string {
 	if id == c.s.cfg.Node.Self() && !c.scanned {
 		return c.s.cfg.Data.Files.Path(c.ds.ID, name)
@@ -277,8 +275,8 @@ func (c *Coordinator) partPath(id metadata.NodeID, name string) string {
 	return c.path(name)
 }
 
-// lacksBoundary reports whether the beginning of a part is not known yet: an earlier
-// coordinator may have heard of it, and is gone.
+// lacksBoundary reports whether the beginning of a part is not known yet. An earlier coordinator may have received it
+// and been lost.
 func (c *Coordinator) lacksBoundary(part int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,8 +284,7 @@ func (c *Coordinator) lacksBoundary(part int) bool {
 	return part < len(c.parts) && !known
 }
 
-// keepBoundary records where a part begins. A part before it that is read again reports
-// the same.
+// keepBoundary records where a part begins. If the part before it is read again, it reports the same boundary.
 func (c *Coordinator) keepBoundary(part int, b ingest.Boundary) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,7 +302,7 @@ func (c *Coordinator) keepBoundary(part int, b ingest.Boundary) error {
 	return nil
 }
 
-// sendBoundary tells the node of a part where it begins, when that is known.
+// sendBoundary sends the beginning of a part to its node as soon as it is known.
 func (c *Coordinator) sendBoundary(ctx context.Context, p stagein.Part) error {
 	n := c.s.cfg.Node
 	for {

@@ -22,7 +22,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// path is a file in the directory of the attempt.
+// path returns the path of a file in the directory of the attempt.
 func (c *Coordinator) path(name string) string { return filepath.Join(c.dir(), name) }
 
 func (c *Coordinator) planConfig() *scan.Config {
@@ -34,8 +34,7 @@ func (c *Coordinator) planConfig() *scan.Config {
 	}
 }
 
-// makePlan plans a single pass, and writes the items of each part to a file that its node
-// fetches.
+// makePlan plans a single pass, and writes the items of each part to a file that the part's node fetches.
 func (c *Coordinator) makePlan(ctx context.Context, cfg *scan.Config) (*stagein.Plan, error) {
 	plan, err := scan.MakePlan(ctx, cfg)
 	if err != nil {
@@ -60,8 +59,7 @@ func (c *Coordinator) makePlan(ctx context.Context, cfg *scan.Config) (*stagein.
 	return plan, nil
 }
 
-// scan finds what the source has without reading its files, and records it, if the source
-// allows that.
+// scan lists and records the entries of the source without reading its files, if the source allows that.
 func (c *Coordinator) scan(ctx context.Context, cfg *scan.Config) error {
 	f, err := os.Create(c.path(dataset.RecordsFile(0)))
 	if err != nil {
@@ -92,8 +90,8 @@ func (c *Coordinator) scan(ctx context.Context, cfg *scan.Config) error {
 	return nil
 }
 
-// keepOrigins writes where the files of the dataset come from, for the nodes' fills: what
-// a lost node had is refetched by it, also of a dataset that was staged in a single pass.
+// keepOrigins writes the sources of the dataset's files, for the nodes' fills: they refetch the files of a lost node,
+// even if the dataset was staged in a single pass.
 func (c *Coordinator) keepOrigins(o stagein.Origins) error {
 	var order []byte
 	if list := o.Order.List; list != "" {
@@ -120,10 +118,10 @@ func (c *Coordinator) keepOrigins(o stagein.Origins) error {
 	return nil
 }
 
-// freeSpaceTime bounds the questions of freeSpace.
+// freeSpaceTime bounds the calls of freeSpace.
 const freeSpaceTime = 5 * time.Second
 
-// freeSpace is the room for datasets on each node that serves; false for one that did not answer.
+// freeSpace returns a function for the room for datasets on each serving node; false for a node that did not answer.
 func (s *Stager) freeSpace() func(metadata.NodeID) (int64, bool) {
 	ctx, cancel := context.WithTimeout(s.cfg.Ctx, freeSpaceTime)
 	defer cancel()
@@ -146,14 +144,13 @@ func (s *Stager) freeSpace() func(metadata.NodeID) (int64, bool) {
 }
 
 const (
-	// maxScanHelpers is how many nodes help to scan a tree: with more, the servers of the
-	// source are the bottleneck.
+	// maxScanHelpers bounds the nodes that help to scan a tree: beyond that, the source's servers are the bottleneck.
 	maxScanHelpers = 16
-	// scanHelpTime is how long a helper may take before the coordinator does it itself.
+	// scanHelpTime is how long a helper may take before the coordinator scans that part itself.
 	scanHelpTime = 30 * time.Second
 )
 
-// scanHelpers is the nodes that help this one to scan a tree, others for each dataset.
+// scanHelpers returns the nodes that help this one to scan a tree. They differ by dataset.
 func (s *Stager) scanHelpers(ds metadata.DatasetID) (all []walk.Remote) {
 	n := s.cfg.Node
 	nodes := node.Participants(n.View().Map)

@@ -12,35 +12,34 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
-// kindPart is the kind of tasks that read a part.
+// kindPart is the kind of the tasks that read a part.
 const kindPart = "stage-in"
 
-// partRequest asks a node to read its part of a dataset. The plan has the parts without
-// their items; the node fetches its own (dataset.PartFile).
+// partRequest asks a node to read its part of a dataset. The plan has the parts without items; the node fetches the
+// items of its own part (dataset.PartFile).
 type partRequest struct {
 	Plan *stagein.Plan `json:"plan"`
 	Part int           `json:"part,omitempty"`
 }
 
-// partReport is what a node reports of a part.
+// partReport is a node's report about a part.
 type partReport struct {
 	Progress stagein.Progress `json:"progress"`
-	Pieces   []stagein.Piece  `json:"pieces,omitempty"` // of a part that is done
+	Pieces   []stagein.Piece  `json:"pieces,omitempty"` // of a finished part
 	Kept     []stagein.Try    `json:"kept,omitempty"`
 	Boundary *ingest.Boundary `json:"boundary,omitempty"` // where the next part begins, in a full report
 }
 
-// abortRequest ends the parts of a dataset that failed. With Drop what was stored of it is
-// removed too; that is asked for when no part runs on any node. With Exclude only what
-// these tries have stored is removed, and the stage-in goes on.
+// abortRequest ends the parts of a dataset that failed. Drop also removes everything stored for the dataset; it is sent
+// when no part runs on any node. Exclude removes only what these tries have stored, and the stage-in continues.
 type abortRequest struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	Drop    bool               `json:"drop,omitempty"`
 	Exclude []stagein.Try      `json:"exclude,omitempty"`
 }
 
-// boundaryRequest says where a part begins: from the reader of the part before to the
-// coordinator, and from there to the reader of the part.
+// boundaryRequest carries the beginning of a part: from the reader of the previous part to the coordinator, and from
+// there to the reader of the part.
 type boundaryRequest struct {
 	Dataset  metadata.DatasetID `json:"dataset"`
 	Part     int                `json:"part"`
@@ -59,8 +58,7 @@ func (s *Stager) preparePart(from metadata.NodeID, q *partRequest) (tasks.Task, 
 	return tasks.Task{Group: q.Plan.Dataset, Run: p.run, Detail: p.report}, nil
 }
 
-// checkPlan refuses a plan that does not fit this job: nothing that a participant does may
-// depend on a peer being right.
+// checkPlan refuses a plan that does not fit this job: a participant must not rely on a peer being correct.
 func (s *Stager) checkPlan(p *stagein.Plan, part int) error {
 	switch {
 	case p == nil || p.Dataset == 0:
@@ -73,8 +71,8 @@ func (s *Stager) checkPlan(p *stagein.Plan, part int) error {
 	return s.checkParts(p)
 }
 
-// checkCoordinator refuses a node that does not coordinate a dataset, as far as is known
-// here: it may not have heard yet that another has taken over.
+// checkCoordinator refuses a node that does not coordinate a dataset, as far as this node knows: it may not have seen
+// yet that another node has taken over.
 func (s *Stager) checkCoordinator(id metadata.DatasetID, from metadata.NodeID) error {
 	if ds, known := s.cfg.Node.View().Dataset(id); known && (ds.Coordinator != from || ds.Phase != cluster.Staging) {
 		return fmt.Errorf("dataset %d is %v, and coordinated by node %d, not by %d: %w", id, ds.Phase, ds.Coordinator, from, syscall.EPERM)
@@ -107,8 +105,7 @@ func (s *Stager) checkMap(m cluster.Map) error {
 	return nil
 }
 
-// onAbort ends this node's part of a dataset, and answers when that is over. Only the
-// coordinator may ask.
+// onAbort ends this node's part of a dataset, and answers when the part has ended. Only the coordinator may call it.
 func (s *Stager) onAbort(ctx context.Context, from metadata.NodeID, q *abortRequest) (struct{}, error) {
 	ds, known := s.cfg.Node.View().Dataset(q.Dataset)
 	if q.Dataset == 0 || known && (ds.Coordinator != from && len(q.Exclude) == 0 || ds.Phase == cluster.Publishing || ds.Phase == cluster.Sealed) {
@@ -147,12 +144,12 @@ func (s *Stager) onBoundary(_ context.Context, from metadata.NodeID, q *boundary
 	}
 	select {
 	case box <- q.Boundary:
-	default: // repeated after an answer that was lost
+	default: // repeated after a lost answer
 	}
 	return struct{}{}, nil
 }
 
-// mailbox is where the boundary of a part waits for its reader.
+// mailbox returns the channel in which the boundary of a part waits for its reader.
 func (s *Stager) mailbox(k boundaryKey) (chan ingest.Boundary, error) {
 	if s.cfg.Data.Fence.Ended(k.ds) {
 		return nil, fmt.Errorf("boundary of dataset %d, which failed: %w", k.ds, syscall.ECANCELED)
@@ -162,7 +159,7 @@ func (s *Stager) mailbox(k boundaryKey) (chan ingest.Boundary, error) {
 	c, ok := s.boundaries[k]
 	if !ok {
 		if len(s.boundaries) >= maxBoundaries {
-			return nil, fmt.Errorf("%d boundaries wait here: %w", maxBoundaries, syscall.EBUSY)
+			return nil, fmt.Errorf("too many boundaries (%d) are waiting on this node: %w", maxBoundaries, syscall.EBUSY)
 		}
 		c = make(chan ingest.Boundary, 1)
 		s.boundaries[k] = c

@@ -24,10 +24,10 @@ type skipList struct {
 	f   *os.File
 	w   *bufio.Writer
 	n   int64
-	g   errgroup.Group // removes what was stored of it; never fails
+	g   errgroup.Group // removes the stored data of left-out entries; never fails
 }
 
-// beginSkips starts with what the plan and the parts left out; nil if nothing is skipped.
+// beginSkips starts with the entries that the plan and the parts left out; nil if skipping is off.
 func (c *Coordinator) beginSkips(ctx context.Context) (*skipList, error) {
 	if c.req.OnError != stagein.OnErrorSkip {
 		return nil, nil
@@ -39,7 +39,7 @@ func (c *Coordinator) beginSkips(ctx context.Context) (*skipList, error) {
 	l := &skipList{c: c, ctx: ctx, f: f, w: bufio.NewWriter(f)}
 	l.g.SetLimit(16)
 	if err := l.gather(); err != nil {
-		_ = f.Close() // the first error counts
+		_ = f.Close() // report the first error
 		return nil, err
 	}
 	return l, nil
@@ -72,7 +72,7 @@ func (l *skipList) add(s stagein.Skip) error {
 	return nil
 }
 
-// leaveOut leaves a record out that does not fit the tree, and removes its file.
+// leaveOut skips a record that does not fit the tree, and removes its file.
 func (l *skipList) leaveOut(r *manifest.Record, why error) error {
 	if err := l.add(l.c.plan.LeftOut(r, why)); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (l *skipList) remove(ino metadata.Ino, nodes []metadata.NodeID) {
 	}
 }
 
-// end writes the list completely and counts it.
+// end completes the list and counts its entries.
 func (l *skipList) end() error {
 	if l == nil {
 		return nil
@@ -106,7 +106,7 @@ func (l *skipList) end() error {
 	return nil
 }
 
-// copyLines copies a file, and counts its lines.
+// copyLines copies a file and counts its lines.
 func copyLines(w io.Writer, path string) (n int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -25,23 +25,22 @@ import (
 )
 
 const (
-	// maxCoordinated is how many stage-ins a node coordinates at a time: each has buffers
-	// on every node.
+	// maxCoordinated bounds the concurrent stage-ins that a node coordinates: each has buffers on every node.
 	maxCoordinated = 4
-	// maxBoundaries is how many boundaries, of up to 2 MiB, wait for the part they belong to.
+	// maxBoundaries bounds the boundaries, of up to 2 MiB each, that wait for their part.
 	maxBoundaries = 256
 	// registryTime is how long a stage-in waits for the registry.
 	registryTime = 30 * time.Second
 	// proposeTime is how long one proposal of the follower may take.
 	proposeTime = 5 * time.Second
-	// pollEvery is the pause between two questions to a coordinator that does not answer.
+	// pollEvery is the pause between two calls to a coordinator that does not answer.
 	pollEvery = 100 * time.Millisecond
-	// MaxSpec bounds a stage-in's request in the registry, in bytes. A longer one is not
-	// kept: it has to be repeated by hand if its coordinator is lost while it scans.
+	// MaxSpec bounds a stage-in's request in the registry, in bytes. A longer request is not kept: the user must repeat
+	// the stage-in if its coordinator is lost during the scan.
 	MaxSpec = 32 << 10
 )
 
-// Config is what a Stager needs.
+// Config configures a Stager.
 type Config struct {
 	Ctx    context.Context // ends when the daemon stops
 	Node   node.Node
@@ -49,35 +48,34 @@ type Config struct {
 	Job    *job.File
 	Data   *dataset.Datasets
 	Source source.FS
-	// SetPlan makes a plan that of its dataset; nil for none.
+	// SetPlan makes a plan the access plan of its dataset; nil: plans are not set.
 	SetPlan  func(context.Context, accessplan.Plan) (digest string, err error)
 	Report   time.Duration // between two reports of a node
-	Patience time.Duration // with a node that does not answer
+	Patience time.Duration // how long calls to a silent node are repeated
 }
 
-// boundaryKey is a part of a dataset.
+// boundaryKey identifies a part of a dataset.
 type boundaryKey struct {
 	ds   metadata.DatasetID
 	part int
 }
 
-// Stager is the stage-ins of this node: those that it coordinates, and those in which it
-// participates.
+// Stager holds the stage-ins of this node: those that it coordinates, and those in which it participates.
 type Stager struct {
 	cfg   Config
-	slots chan struct{} // a token for each stage-in that this node coordinates now
+	slots chan struct{} // one token for each stage-in that this node coordinates now
 
-	placeMu sync.Mutex // held while an attempt puts files in their place
+	placeMu sync.Mutex // held while an attempt puts files in place
 
 	mu           sync.Mutex
 	coordinators map[metadata.DatasetID]*Coordinator  // guarded by mu
-	boundaries   map[boundaryKey]chan ingest.Boundary // guarded by mu; one value each, which may come before its part
-	proposed     map[string]int                       // guarded by mu; by name, the stage-ins that this node is entering in the registry
+	boundaries   map[boundaryKey]chan ingest.Boundary // guarded by mu; one value each, which may arrive before its part
+	proposed     map[string]int                       // guarded by mu; registrations in progress, by name
 }
 
 var _ dataset.Stager = (*Stager)(nil)
 
-// New makes a stager and registers its tasks.
+// New returns a Stager and registers its tasks.
 func New(cfg Config) *Stager {
 	s := &Stager{
 		cfg: cfg, slots: make(chan struct{}, maxCoordinated),
@@ -89,7 +87,7 @@ func New(cfg Config) *Stager {
 	return s
 }
 
-// Handlers serves the other nodes.
+// Handlers returns the handlers for calls from other nodes.
 func (s *Stager) Handlers() node.Handlers {
 	return node.Handlers{
 		wire.OpStageAbort:       node.HandleJSON(s.onAbort),
@@ -99,7 +97,7 @@ func (s *Stager) Handlers() node.Handlers {
 	}
 }
 
-// Begin enters a dataset in the registry, or refuses it. Run must follow.
+// Begin enters a dataset in the registry, or refuses it. The caller must then call Run.
 func (s *Stager) Begin(ctx context.Context, d job.Dataset) (*Coordinator, error) {
 	req := d.Request(s.cfg.Job.Seed)
 	if err := req.Validate(); err != nil {
@@ -114,7 +112,7 @@ func (s *Stager) Begin(ctx context.Context, d job.Dataset) (*Coordinator, error)
 		Replicas: d.Options.Replicas,
 	}
 	defer s.propose(d.Name)()
-	// The caller may go away; what was proposed may be agreed on all the same.
+	// The caller may go away, and the proposal may be agreed on all the same.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registryTime)
 	defer cancel()
 	v, err := s.cfg.Node.Propose(ctx, raftstore.Command{Kind: raftstore.KindAddDataset, Dataset: ds})
@@ -124,7 +122,7 @@ func (s *Stager) Begin(ctx context.Context, d job.Dataset) (*Coordinator, error)
 	} else if err != nil {
 		return nil, fmt.Errorf("stage-in of %s: %w", d.Source, err)
 	}
-	// A proposal whose answer was lost was repeated: then it is this dataset that is there.
+	// A proposal may have been repeated because its answer was lost; then the dataset found is this one.
 	found, ok := v.Active(d.Name)
 	if !ok || found.Coordinator != ds.Coordinator || found.Started != ds.Started {
 		return nil, node.Present("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME, or --replace to end that one", d.Source, d.Name)
@@ -145,7 +143,7 @@ func (s *Stager) StageIn(ctx context.Context, d job.Dataset) error {
 
 func now() metadata.Time { return metadata.TimeOf(time.Now()) }
 
-// specText is a request as it is in the registry; "" if it is too long for that.
+// specText returns a request as stored in the registry; "" if it is too long.
 func specText(d job.Dataset) (string, error) {
 	b, err := json.Marshal(d)
 	if err != nil {
@@ -157,18 +155,17 @@ func specText(d job.Dataset) (string, error) {
 	return string(b), nil
 }
 
-// viewWith is the view once it has the dataset name, which is agreed on.
+// viewWith returns the first view with the dataset name, which is agreed on.
 func (s *Stager) viewWith(ctx context.Context, name string) cluster.View {
 	s.cfg.Node.Nudge()
-	_ = s.cfg.Node.Until(ctx, func(v cluster.View) bool { // without it, the caller finds nothing
+	_ = s.cfg.Node.Until(ctx, func(v cluster.View) bool { // on an error, the caller finds no dataset
 		_, ok := v.Active(name)
 		return ok
 	})
 	return s.cfg.Node.View()
 }
 
-// propose says that this node is entering the dataset name in the registry; the function
-// that it returns says that it has.
+// propose notes that this node is entering the dataset name in the registry; the returned function removes the note.
 func (s *Stager) propose(name string) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +185,7 @@ func (s *Stager) add(c *Coordinator) {
 	s.coordinators[c.ds.ID] = c
 }
 
-// remove forgets a coordinator, but not one of a later attempt.
+// remove removes a coordinator, but not one of a later attempt.
 func (s *Stager) remove(c *Coordinator) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +194,7 @@ func (s *Stager) remove(c *Coordinator) {
 	}
 }
 
-// coordinator is the coordinator of a dataset on this node, also one that is done; nil if
-// there is none.
+// coordinator returns the coordinator of a dataset on this node, even a finished one; nil if there is none.
 func (s *Stager) coordinator(id metadata.DatasetID) *Coordinator {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +208,7 @@ func (s *Stager) coordinates(ds cluster.Dataset) (yes, maybe bool) {
 	return s.coordinators[ds.ID] != nil, s.proposed[ds.Name] > 0
 }
 
-// Progress is how far a stage-in is that this node coordinates.
+// Progress returns the progress of a stage-in that this node coordinates.
 func (s *Stager) Progress(id metadata.DatasetID) (p stagein.Progress, total int64) {
 	c := s.coordinator(id)
 	if c == nil {
@@ -221,8 +217,7 @@ func (s *Stager) Progress(id metadata.DatasetID) (p stagein.Progress, total int6
 	return c.progress()
 }
 
-// Discard implements dataset.Stager: it drops boundaries of a dataset that is no longer
-// staged.
+// Discard implements dataset.Stager: it drops boundaries of a dataset that is no longer staged.
 func (s *Stager) Discard(id metadata.DatasetID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

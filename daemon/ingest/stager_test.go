@@ -22,7 +22,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// tarOf adds a tar of n members to the source, and returns what they have.
+// tarOf adds a tar of n members to the source, and returns their contents.
 func (f *fakeJob) tarOf(path string, n, size int) map[string][]byte {
 	all := make(map[string][]byte)
 	var ms []stageintest.Member
@@ -35,8 +35,7 @@ func (f *fakeJob) tarOf(path string, n, size int) map[string][]byte {
 	return all
 }
 
-// TestScanAndFill: a directory is scanned by the coordinator, and its files are fetched by
-// their owners.
+// TestScanAndFill: the coordinator scans a directory, and the owners fetch its files.
 func TestScanAndFill(t *testing.T) {
 	f := startJob(t, 3)
 	want := f.tree(60, 5000)
@@ -61,7 +60,7 @@ func TestScanAndFill(t *testing.T) {
 	}
 }
 
-// TestSinglePass: a tar is read by all nodes, a part each.
+// TestSinglePass: all nodes read a tar, one part each.
 func TestSinglePass(t *testing.T) {
 	f := startJob(t, 3)
 	want := f.tarOf("/a.tar", 300, 40_000)
@@ -89,7 +88,7 @@ func TestSinglePass(t *testing.T) {
 	}
 }
 
-// TestSkips: what cannot be read is left out and listed.
+// TestSkips: unreadable files are left out and listed.
 func TestSkips(t *testing.T) {
 	f := startJob(t, 2)
 	want := f.tree(9, 100)
@@ -113,12 +112,12 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// TestFailure: a stage-in that fails removes everything on all nodes.
+// TestFailure: a stage-in that fails removes all its data on all nodes.
 func TestFailure(t *testing.T) {
 	f := startJob(t, 3)
 	f.tarOf("/a.tar", 300, 40_000)
 	b := f.src.Nodes["/a.tar"].Data
-	copy(b[len(b)/2:], bytes.Repeat([]byte{0xa5}, 200_000)) // no header is right any more
+	copy(b[len(b)/2:], bytes.Repeat([]byte{0xa5}, 200_000)) // no header is valid any more
 	err := f.nodes[1].stager.StageIn(t.Context(), job.Dataset{Source: "/a.tar", Name: "set"})
 	if err == nil {
 		t.Fatal("a damaged tar was staged")
@@ -146,10 +145,10 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// held holds back the reads of the source beyond a number of bytes.
+// held blocks reads of the source beyond a number of bytes.
 type held struct {
 	once    sync.Once
-	reached chan struct{} // closed when a read is held
+	reached chan struct{} // closed when a read is blocked
 	release chan struct{}
 }
 
@@ -164,8 +163,7 @@ func (f *fakeJob) hold(path string, beyond int64) *held {
 	return h
 }
 
-// TestTakeover: a coordinator is lost while the nodes read; another goes on from the state
-// that a standby has.
+// TestTakeover: a coordinator is lost while the nodes read; a standby continues from its copy of the state.
 func TestTakeover(t *testing.T) {
 	f := startJob(t, 4)
 	want := f.tarOf("/a.tar", 400, 40_000)
@@ -187,8 +185,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// TestParticipantIsLost: another node reads the part, and what the lost one writes late is
-// refused.
+// TestParticipantIsLost: another node reads the part, and late writes of the lost node are refused.
 func TestParticipantIsLost(t *testing.T) {
 	f := startJob(t, 3)
 	want := f.tarOf("/a.tar", 400, 40_000)
@@ -211,7 +208,7 @@ func TestParticipantIsLost(t *testing.T) {
 	f.wantFiles(f.sealed().ID, want)
 }
 
-// TestRequestsAreChecked: nothing depends on a peer being right.
+// TestRequestsAreChecked: requests from peers are validated.
 func TestRequestsAreChecked(t *testing.T) {
 	f := newJob(t, 2)
 	from := f.nodes[1]
@@ -286,8 +283,7 @@ func TestRequestsAreChecked(t *testing.T) {
 	}
 }
 
-// TestAdopt: a node adopts a stage-in that names it as coordinator, or reports that it
-// cannot.
+// TestAdopt: a node adopts a stage-in that names it as coordinator, or reports that it cannot.
 func TestAdopt(t *testing.T) {
 	for name, c := range map[string]struct {
 		ds   cluster.Dataset
@@ -316,7 +312,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: a few stage-ins run at a time on one coordinator, the others wait.
+// TestManyAtOnce: a coordinator runs only a few stage-ins concurrently; the others wait.
 func TestManyAtOnce(t *testing.T) {
 	f := startJob(t, 2)
 	want := f.tree(6, 100)

@@ -19,12 +19,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// standbys is how many other nodes keep the state of a single pass, and the manifest until
-// it is published.
+// standbys is how many other nodes keep the state of a single pass, and the manifest until it is published.
 const standbys = 2
 
-// A manifest of up to smallManifest bytes goes to all nodes of a job of up to smallJob
-// nodes before it is published.
+// A manifest of up to smallManifest bytes is sent to all nodes of a job of up to smallJob nodes before it is published.
 const (
 	smallManifest = 4 << 20
 	smallJob      = 16
@@ -35,11 +33,11 @@ type replicateRequest struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	Attempt int                `json:"attempt"`
 	Names   []string           `json:"names"`
-	Digest  string             `json:"digest,omitempty"` // of the manifest, if that is among the files
+	Digest  string             `json:"digest,omitempty"` // digest of the manifest, if Names includes it
 }
 
-// replicate saves the state, and replicates it to the standbys, with others in place of
-// those that are lost. Having no other node is no error.
+// replicate saves the state and replicates it to the standbys, replacing lost ones. It is no error if there is no other
+// node.
 func (c *Coordinator) replicate(ctx context.Context) error {
 	c.saving <- struct{}{}
 	defer func() { <-c.saving }()
@@ -51,7 +49,7 @@ func (c *Coordinator) replicate(ctx context.Context) error {
 	return nil
 }
 
-// replicateState sends the present standbys the state alone.
+// replicateState sends only the state to the current standbys.
 func (c *Coordinator) replicateState(ctx context.Context) error {
 	c.saving <- struct{}{}
 	defer func() { <-c.saving }()
@@ -66,8 +64,8 @@ func (c *Coordinator) replicateState(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// handOver gives standbys the manifest, and what a fill needs beside it, so that it can be
-// published without this node.
+// handOver sends the manifest, and the other files that a fill needs, to standbys, so that the dataset can be published
+// without this node.
 func (c *Coordinator) handOver(ctx context.Context) {
 	c.saving <- struct{}{}
 	defer func() { <-c.saving }()
@@ -82,8 +80,7 @@ func (c *Coordinator) handOver(ctx context.Context) {
 	c.spread(ctx, q, c.replicateTo(ctx, q))
 }
 
-// replicateTo sends q to nodes until enough of them have done as it says, and returns
-// those.
+// replicateTo sends q to nodes until enough of them have carried it out, and returns these.
 func (c *Coordinator) replicateTo(ctx context.Context, q replicateRequest) (all []metadata.NodeID) {
 	for _, id := range c.candidates() {
 		if len(all) == standbys || ctx.Err() != nil {
@@ -103,9 +100,9 @@ func (c *Coordinator) replicateOne(ctx context.Context, id metadata.NodeID, q re
 	return n.Insist(ctx, id, c.s.cfg.Patience, tasks.MayLag, func() error { return n.Call(ctx, id, wire.OpStandbyReplicate, q, nil) })
 }
 
-// spread sends a small manifest to the nodes of a small job that do not have it yet, so
-// that all start to fetch files at the same time: a late one would keep readers waiting
-// for what it owns. The tree is not readable before all nodes have it anyway.
+// spread sends a small manifest to the nodes of a small job that do not have it yet, so that all start to fetch files
+// at the same time: a late node would delay readers of the files that it owns. The tree is not readable before all
+// nodes have the manifest anyway.
 func (c *Coordinator) spread(ctx context.Context, q replicateRequest, has []metadata.NodeID) {
 	up := c.s.cfg.Node.View().Map.Up()
 	st, err := os.Stat(c.s.cfg.Data.Files.Path(c.ds.ID, dataset.Manifest))
@@ -123,8 +120,7 @@ func (c *Coordinator) spread(ctx context.Context, q replicateRequest, has []meta
 	}
 }
 
-// candidates is the nodes that can be standbys: those that are first, then those that
-// follow this node.
+// candidates returns the nodes that can be standbys: the current standbys first, then the nodes that follow this one.
 func (c *Coordinator) candidates() (all []metadata.NodeID) {
 	self, up := c.s.cfg.Node.Self(), c.s.cfg.Node.View().Map.Up()
 	for _, id := range c.standby {
@@ -142,12 +138,10 @@ func (c *Coordinator) candidates() (all []metadata.NodeID) {
 	return all
 }
 
-// standbyFile has the digest of the manifest that this node has as a standby, with all
-// that belongs to it.
+// standbyFile holds the digest of the manifest that this node has, with all files that belong to it, as a standby.
 const standbyFile = "standby"
 
-// standbyDigest is the digest of the manifest that this node has as a standby; "" if it has
-// none.
+// standbyDigest returns the digest of the manifest that this node has as a standby; "" if it has none.
 func (s *Stager) standbyDigest(id metadata.DatasetID) string {
 	b, err := os.ReadFile(s.cfg.Data.Files.Path(id, standbyFile))
 	if err != nil {
@@ -156,8 +150,7 @@ func (s *Stager) standbyDigest(id metadata.DatasetID) string {
 	return string(b)
 }
 
-// Standby is the digests of the manifests that this node has as a standby, of the datasets
-// that are being published.
+// Standby returns the digests of the manifests that this node has as a standby, for datasets that are being published.
 func (s *Stager) Standby() map[metadata.DatasetID]string {
 	var all map[metadata.DatasetID]string
 	for _, ds := range s.cfg.Node.View().Datasets {
@@ -187,7 +180,7 @@ func (s *Stager) TakeStandby(ds cluster.Dataset) (bool, error) {
 	return false, s.dropStandby(ds.ID)
 }
 
-// dropStandby removes a manifest that was not published, and what belongs to it.
+// dropStandby removes a manifest that was not published, and the files that belong to it.
 func (s *Stager) dropStandby(id metadata.DatasetID) error {
 	for _, name := range []string{standbyFile, dataset.Manifest, dataset.Origins, dataset.Order, dataset.AllSkips} {
 		if err := os.Remove(s.cfg.Data.Files.Path(id, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {

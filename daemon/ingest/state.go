@@ -22,26 +22,25 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// state is how far a single pass is, as JSON in dataset.State: all that another
-// coordinator needs to go on. The coordinator saves it, and replicates it to standbys.
+// state is the state of a single pass, stored as JSON in dataset.State: everything that another coordinator needs to
+// continue. The coordinator saves it, and replicates it to standbys.
 type state struct {
-	Attempt     int             `json:"attempt"` // that wrote it
+	Attempt     int             `json:"attempt"` // the attempt that wrote it
 	Version     int             `json:"version"` // rises with each change in an attempt
 	Coordinator metadata.NodeID `json:"coordinator"`
 	Boot        string          `json:"boot"` // of the coordinator's machine
 	Plan        *stagein.Plan   `json:"plan"`
 	Origins     stagein.Origins `json:"origins"`
-	Skips       []stagein.Skip  `json:"skips,omitempty"` // what the plan leaves out
+	Skips       []stagein.Skip  `json:"skips,omitempty"` // entries that the plan leaves out
 	Parts       []savedPart     `json:"parts"`           // in the order of the plan
 }
 
-// savedPart is how far a part is.
+// savedPart is the saved state of a part.
 type savedPart struct {
 	Wasted int64             `json:"wasted,omitempty"` // partState.wasted
 	Lost   []metadata.NodeID `json:"lost,omitempty"`   // partState.lost
-	Read   int64             `json:"read,omitempty"`   // bytes of the source, by the node that has the part
-	// Fetched says that the coordinator has the part's records. Progress, Pieces and Kept
-	// are final then.
+	Read   int64             `json:"read,omitempty"`   // bytes of the source read by the current node of the part
+	// Fetched says that the coordinator has the part's records. Progress, Pieces and Kept are final then.
 	Fetched  bool             `json:"fetched,omitempty"`
 	Progress stagein.Progress `json:"progress,omitzero"`
 	Pieces   []stagein.Piece  `json:"pieces,omitempty"`
@@ -53,7 +52,7 @@ func (p *state) newer(o *state) bool {
 	return o == nil || p.Attempt > o.Attempt || p.Attempt == o.Attempt && p.Version > o.Version
 }
 
-// checkState refuses what cannot be a state of ds in this job.
+// checkState refuses a state that cannot belong to ds in this job.
 func (s *Stager) checkState(p *state, ds metadata.DatasetID) error {
 	if p.Plan == nil || p.Plan.Dataset != ds || len(p.Parts) != len(p.Plan.Parts) || len(p.Parts) == 0 {
 		return fmt.Errorf("state of the stage-in of dataset %d: %d parts: %w", ds, len(p.Parts), syscall.EPROTO)
@@ -61,7 +60,7 @@ func (s *Stager) checkState(p *state, ds metadata.DatasetID) error {
 	return s.checkParts(p.Plan)
 }
 
-// files is what belongs to the state beside its own file.
+// files returns the names of the files that belong to the state, without its own.
 func (p *state) files() (names []string) {
 	if p.Plan.Itemized() {
 		for i := range p.Plan.Parts {
@@ -71,7 +70,7 @@ func (p *state) files() (names []string) {
 	return names
 }
 
-// nextState is the state now. The caller has the token of saving.
+// nextState returns the current state with the next version. The caller holds the saving token.
 func (c *Coordinator) nextState() *state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +106,7 @@ func (c *Coordinator) saveState() (*state, error) {
 	return p, c.put(dataset.State)
 }
 
-// writeJSONFile writes v to a file, which appears whole or not at all.
+// writeJSONFile writes v to a file, which appears atomically.
 func writeJSONFile(path string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -116,7 +115,7 @@ func writeJSONFile(path string, v any) error {
 	return node.ReplaceFile(path, b)
 }
 
-// ownState is a state of ds that this node has in the file name; nil if there is none.
+// ownState returns the state of ds in this node's file name; nil if there is none.
 func (s *Stager) ownState(ds metadata.DatasetID, name string) (*state, error) {
 	b, err := os.ReadFile(s.cfg.Data.Files.Path(ds, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -137,15 +136,15 @@ func (s *Stager) parseState(b []byte, ds metadata.DatasetID) (*state, error) {
 }
 
 const (
-	// findTime bounds one try to find the state of a stage-in and to fetch what belongs to
-	// it; lists of millions of files do.
+	// findTime bounds one attempt to find the state of a stage-in and to fetch its files, such as lists of millions of
+	// files.
 	findTime = 2 * time.Minute
-	// maxAsked is how many nodes are asked at a time.
+	// maxAsked is how many nodes are asked concurrently.
 	maxAsked = 64
 )
 
-// findState is the newest state of the stage-in of ds: this node's own if it was the last
-// coordinator, else the newest of all nodes. It is nil if none has one.
+// findState returns the newest state of the stage-in of ds: this node's own if it was the last coordinator, otherwise
+// the newest of all nodes; nil if no node has one.
 func (s *Stager) findState(ctx context.Context, ds cluster.Dataset) (*state, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
@@ -173,8 +172,7 @@ func (s *Stager) findState(ctx context.Context, ds cluster.Dataset) (*state, err
 	return best, g.Wait()
 }
 
-// newestState asks nodes, all of which must answer, for the state that they have; nil is
-// none.
+// newestState returns the newest state that nodes have; nil if they have none. All nodes must answer.
 func newestState(ctx context.Context, nodes []metadata.NodeID, ask func(context.Context, metadata.NodeID) (*state, error)) (best *state, from metadata.NodeID, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxAsked)
@@ -197,7 +195,7 @@ func newestState(ctx context.Context, nodes []metadata.NodeID, ask func(context.
 	return best, from, err
 }
 
-// stateOf is the state that another node has; nil if it has none.
+// stateOf returns the state that another node has; nil if it has none.
 func (s *Stager) stateOf(ctx context.Context, ds metadata.DatasetID, id metadata.NodeID) (*state, error) {
 	name := dataset.State + ".from-" + strconv.Itoa(int(id))
 	path := s.cfg.Data.Files.Path(ds, name)
@@ -212,10 +210,10 @@ func (s *Stager) stateOf(ctx context.Context, ds metadata.DatasetID, id metadata
 	return p, errors.Join(err, os.Remove(path))
 }
 
-// resume makes c go on from p.
+// resume makes c continue from p.
 func (c *Coordinator) resume(p *state) {
 	self := c.s.cfg.Node.Self()
-	own := p.Coordinator == self && p.Boot == dataset.BootID() // what it fetched is here too
+	own := p.Coordinator == self && p.Boot == dataset.BootID() // the files that it fetched are here, too
 	if own {
 		c.inheritAttempt(p.Attempt)
 	}

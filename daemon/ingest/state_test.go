@@ -23,7 +23,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
-// stagerOf is node 1 of n, with the files of its stage-ins and nothing else.
+// stagerOf returns the stager of node 1 of n, with only the files of its stage-ins.
 func stagerOf(t testing.TB, n int) (*Stager, *nodetest.Registry) {
 	t.Helper()
 	r := nodetest.NewRegistry(nodetest.View(n))
@@ -34,7 +34,7 @@ func stagerOf(t testing.TB, n int) (*Stager, *nodetest.Registry) {
 	}}, r
 }
 
-// savedState is a stager that has saved a state, and that state.
+// savedState returns a stager that has saved a state, and that state.
 func savedState(t testing.TB) (*Stager, []byte) {
 	t.Helper()
 	s, _ := stagerOf(t, 3)
@@ -62,8 +62,8 @@ func savedState(t testing.TB) (*Stager, []byte) {
 	return s, b
 }
 
-// TestResume: the state has all that it takes to go on. What was fetched by another node,
-// or before a reboot, is not here.
+// TestResume: the saved state suffices to resume. Pieces fetched by another node, or before a reboot, do not count as
+// present.
 func TestResume(t *testing.T) {
 	s, b := savedState(t)
 	for _, c := range []struct {
@@ -129,8 +129,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestNewestState: of a thousand nodes so many are asked at a time that slow ones do not
-// add up, and the newest state counts; a node that cannot be asked may have it.
+// TestNewestState: of a thousand nodes, enough are asked concurrently that slow ones do not add up, and the newest
+// state wins; a node that cannot be asked may have it.
 func TestNewestState(t *testing.T) {
 	var nodes []metadata.NodeID
 	for i := range 1000 {
@@ -143,7 +143,7 @@ func TestNewestState(t *testing.T) {
 			close(many)
 		}
 		select {
-		case <-many: // no answer before so many are asked
+		case <-many: // no node answers before that many were asked
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -172,8 +172,7 @@ func TestNewestState(t *testing.T) {
 	}
 }
 
-// lateAttempt is a coordinator of attempt 3, on a node that knows of attempt, and has a
-// standby's files of that one.
+// lateAttempt returns the coordinator of attempt 3, on a node that knows of attempt and has its files as a standby.
 func lateAttempt(t *testing.T, attempt int) (c *Coordinator, files map[string][]byte) {
 	t.Helper()
 	s, r := stagerOf(t, 2)
@@ -196,7 +195,7 @@ func lateAttempt(t *testing.T, attempt int) (c *Coordinator, files map[string][]
 	return c, files
 }
 
-// emptyFile is a file of a part that has found nothing.
+// emptyFile returns a file of a part without records.
 func emptyFile(t *testing.T, name string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -208,8 +207,8 @@ func emptyFile(t *testing.T, name string) []byte {
 	return b.Bytes()
 }
 
-// TestLateAttempt: an attempt that comes late overwrites nothing that this node has from a
-// later one; the newest attempt puts everything in its place.
+// TestLateAttempt: a late attempt overwrites no files of a later one on this node; the newest attempt replaces all of
+// them.
 func TestLateAttempt(t *testing.T) {
 	for _, attempt := range []int{3, 4} {
 		c, files := lateAttempt(t, attempt)
@@ -247,7 +246,7 @@ func TestLateAttempt(t *testing.T) {
 	}
 }
 
-// TestRestartPart: bytes that were read twice are counted, on the same node by that node.
+// TestRestartPart: bytes that were read twice are counted; on the same node, that node counts them.
 func TestRestartPart(t *testing.T) {
 	s, r := stagerOf(t, 3)
 	c := s.newCoordinator(cluster.Dataset{ID: 7}, stagein.Request{})
@@ -271,7 +270,7 @@ func TestRestartPart(t *testing.T) {
 	want(150, 0)
 	report(0, 90) // the node's count lags
 	want(150, 0)
-	c.restartPart(1, 2) // the same node adds up its tries
+	c.restartPart(1, 2) // the same node adds up the bytes of its tries
 	want(150, 1)
 	report(1, 70)
 	want(170, 1)
@@ -304,7 +303,7 @@ func TestRestartPart(t *testing.T) {
 	}
 }
 
-// TestCandidates: standbys stay standbys, then the nodes that follow come.
+// TestCandidates: standbys remain standbys, followed by the next nodes in order.
 func TestCandidates(t *testing.T) {
 	s, r := stagerOf(t, 5)
 	c := s.newCoordinator(cluster.Dataset{ID: 7}, stagein.Request{})
@@ -318,7 +317,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// TestStandbyManifest: a standby loads the manifest that was agreed on, and no other.
+// TestStandbyManifest: a standby loads only the manifest that was agreed on.
 func TestStandbyManifest(t *testing.T) {
 	s, r := stagerOf(t, 2)
 	ds := cluster.Dataset{ID: 7, Digest: "good", Phase: cluster.Publishing}
@@ -347,15 +346,14 @@ func TestStandbyManifest(t *testing.T) {
 	}
 }
 
-// testMark is a mark at an offset.
+// testMark returns a mark at an offset.
 func testMark(at int64) ingest.Checkpoint {
 	var m ingest.Checkpoint
 	m.At, m.Kept = at, []stagein.Try{{Number: 3}}
 	return m
 }
 
-// TestMarks: the next try of a part goes on from the last mark of an earlier one on the
-// same boot.
+// TestMarks: the next try of a part resumes from the last mark of an earlier one on the same boot.
 func TestMarks(t *testing.T) {
 	s, _ := stagerOf(t, 2)
 	p := &participant{s: s, plan: &stagein.Plan{Dataset: 7, Name: "set"}, part: 1}

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// Adopt implements dataset.Stager: it takes up a stage-in that an earlier run of this
-// daemon, or a node that is lost, coordinated.
+// Adopt implements dataset.Stager: it takes over a stage-in that an earlier run of this daemon, or a lost node,
+// coordinated.
 func (s *Stager) Adopt(ctx context.Context, ds cluster.Dataset) bool {
 	yes, maybe := s.coordinates(ds)
 	if yes || maybe {
@@ -49,14 +49,14 @@ func (s *Stager) Adopt(ctx context.Context, ds cluster.Dataset) bool {
 	return true
 }
 
-// takeOver makes the coordinator of the next attempt. left is the state of a single pass;
-// nil for a scan, which starts from nothing.
+// takeOver creates the coordinator of the next attempt. left is the state of a single pass; nil means a scan, which
+// starts again.
 func (s *Stager) takeOver(ds cluster.Dataset, spec job.Dataset, left *state) *Coordinator {
 	c := s.newCoordinator(ds, spec.Request(s.cfg.Job.Seed))
 	log := c.log().WithField("attempt", ds.Attempt)
 	if left != nil {
 		c.resume(left)
-		log.Info("interrupted stage-in taken over: reading goes on")
+		log.Info("interrupted stage-in taken over: reading continues")
 		return c
 	}
 	if err := os.RemoveAll(s.cfg.Data.Files.Dir(ds.ID)); err != nil {
@@ -73,8 +73,7 @@ func (s *Stager) proposeDataset(ctx context.Context, ds cluster.Dataset) error {
 	return err
 }
 
-// disown records that a stage-in that names this node as coordinator has failed, and
-// cannot.
+// disown records the failure of a stage-in that names this node as coordinator but has no coordinator to record it.
 func (s *Stager) disown(ctx context.Context, ds cluster.Dataset) bool {
 	ds.Phase = cluster.Failed
 	ds.Error = fmt.Sprintf("the daemon on %s was interrupted while it coordinated the stage-in: stage it in again", s.cfg.Job.Hosts[s.cfg.Node.Self()])
@@ -85,8 +84,7 @@ func (s *Stager) disown(ctx context.Context, ds cluster.Dataset) bool {
 	return err == nil
 }
 
-// Supersede implements dataset.Stager. It does not wait for
-// the source of an attempt that should end, and may be stuck.
+// Supersede implements dataset.Stager. It does not wait for the source of a superseded attempt, which may hang.
 func (s *Stager) Supersede(ds cluster.Dataset) {
 	if c := s.coordinator(ds.ID); c != nil && (c.ds.Attempt < ds.Attempt || ds.Phase.Ended()) {
 		c.supersede()

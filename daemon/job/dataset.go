@@ -10,17 +10,17 @@ import (
 
 // Dataset is a dataset to stage in.
 type Dataset struct {
-	Source  string // absolute path of an archive or a directory, or a pattern that matches some
+	Source  string // absolute path of an archive or a directory, or a pattern that matches several
 	Name    string // under data/
 	Options stagein.Options
 }
 
-// Request is the dataset as package stagein takes it.
+// Request returns the dataset as a stagein.Request.
 func (s Dataset) Request(seed uint64) stagein.Request {
 	return stagein.Request{Source: s.Source, Name: s.Name, Seed: seed, Options: s.Options}
 }
 
-// Validate reports what is wrong with s.
+// Validate reports all errors in s.
 func (s Dataset) Validate() error { return s.Request(0).Validate() }
 
 // specJSON is Dataset in JSON. Paths are bytes, which JSON strings are not.
@@ -30,7 +30,7 @@ type specJSON struct {
 	Options stagein.Options `json:"options,omitzero"`
 }
 
-// MarshalJSON keeps a path that is not UTF-8.
+// MarshalJSON preserves a path that is not UTF-8.
 func (s Dataset) MarshalJSON() ([]byte, error) {
 	return json.Marshal(specJSON{source.Name(s.Source), s.Name, s.Options})
 }

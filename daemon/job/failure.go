@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// All timings of failures follow from one, the failure timeout F of the job, in this order:
+// All failure timings follow from one, the failure timeout F of the job, in this order:
 //
-//	Heartbeat       F/8    between two signs of life from the daemon to its keeper; 2 s at most
+//	Heartbeat       F/8    between two heartbeats from the daemon to its keeper; 2 s at most
 //	Watchdog        F/2    the keeper kills and restarts a silent daemon: it reports again within F
 //	GiveUp          F      the leader declares a silent node down
 //	Slurm           60 s   UnkillableStepTimeout; F is 45 s at most
@@ -25,7 +25,7 @@ func CheckFailureTimeout(d time.Duration) error {
 	return nil
 }
 
-// GiveUp is after how long a silence the leader declares a node down.
+// GiveUp returns the silence after which the leader declares a node down.
 func (j *File) GiveUp() time.Duration {
 	if j.FailureTimeout <= 0 {
 		return DefaultFailureTimeout
@@ -33,8 +33,8 @@ func (j *File) GiveUp() time.Duration {
 	return time.Duration(j.FailureTimeout) * time.Second
 }
 
-// Watchdog is after how long a silence the keeper kills and restarts the daemon.
+// Watchdog returns the silence after which the keeper kills and restarts the daemon.
 func (j *File) Watchdog() time.Duration { return j.GiveUp() / 2 }
 
-// Heartbeat is the time between two signs of life from the daemon to its keeper.
+// Heartbeat returns the time between two heartbeats from the daemon to its keeper.
 func (j *File) Heartbeat() time.Duration { return min(2*time.Second, j.GiveUp()/8) }

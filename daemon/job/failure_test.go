@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestFailureTimings: whatever the failure timeout, a silent daemon is restarted, and has time to report, before its node is
-// given up; that is before Slurm drains the node; and no lost heartbeat or two restarts a daemon.
+// TestFailureTimings: for any failure timeout, a silent daemon is restarted, and has time to report, before its node is
+// given up; that happens before Slurm drains the node; and one or two lost heartbeats do not restart a daemon.
 func TestFailureTimings(t *testing.T) {
 	const unkillable = 60 * time.Second // Slurm's default
 	all := []int{0}

@@ -28,36 +28,36 @@ type File struct {
 	GID     uint32          `json:"gid"`
 	Hosts   []string        `json:"hosts"` // in the order of the node list; the index is the NodeID
 	Self    metadata.NodeID `json:"self"`
-	// Addrs has, for each host, the host:port candidates of its daemon in the
-	// order in which they are tried: a port can be in use.
+	// Addrs has, for each host, the host:port candidates of its daemon in the order in which they are tried: a port may
+	// be in use.
 	Addrs [][]string `json:"addrs"`
-	// Switch is the leaf switch of this node; "" is not known.
+	// Switch is the leaf switch of this node; "": unknown.
 	Switch string `json:"switch,omitempty"`
 	Dirs   Dirs   `json:"dirs"`
-	// Capacity limits the bytes of file data on this node; 0 means all that the disks have.
+	// Capacity limits the bytes of file data on this node; 0 means the whole capacity of the disks.
 	Capacity int64 `json:"capacity,omitempty"`
 	// Scratch is the share of the capacity that datasets leave to scratch.
 	Scratch Reserve `json:"scratch,omitzero"`
-	// Rate limits the bytes per second that this node reads from sources;
-	// ServeRate limits the bytes per second that it serves to other nodes. 0 is unlimited.
+	// Rate limits the bytes per second that this node reads from sources; ServeRate limits the bytes per second that it
+	// serves to other nodes. 0 means no limit.
 	Rate      int64 `json:"rate,omitempty"`
 	ServeRate int64 `json:"serve_rate,omitempty"`
-	// Ahead bounds the bytes that this node prefetches of a dataset; 0: a share of its memory,
-	// AheadOff: none.
+	// Ahead bounds the bytes that this node prefetches of a dataset; 0 means a share of its memory, AheadOff no
+	// prefetch.
 	Ahead int64 `json:"ahead,omitempty"`
 	// VerifyReads compares dataset reads from other nodes with the checksums taken when
 	// the data was staged.
 	VerifyReads bool `json:"verify_reads,omitempty"`
-	// Scrub limits the bytes per second that this node's scrub of datasets reads; 0: 32 MiB,
-	// negative: no scrub.
+	// Scrub limits the bytes per second that this node's scrub of datasets reads; 0 means 32 MiB, a negative value no
+	// scrub.
 	Scrub int64 `json:"scrub,omitempty"`
-	// Network is the networks that daemons use, by CIDR or interface; none: all.
+	// Network lists the networks that daemons use, by CIDR or interface; empty means all.
 	Network []string `json:"network,omitempty"`
 	// Protect is how the connections between daemons are protected.
 	Protect secure.Mode `json:"protect,omitzero"`
-	// NoChecksums switches the checksums of scratch data off.
+	// NoChecksums disables the checksums of scratch data.
 	NoChecksums bool `json:"no_checksums,omitempty"`
-	// Keep leaves the datasets of this node to the next job when the daemon stops.
+	// Keep keeps the datasets of this node for the next job when the daemon stops.
 	Keep bool `json:"keep,omitempty"`
 	// KernelView is KernelViewOff, or "" for a kernel view wherever the node supports one.
 	KernelView string `json:"kernel_view,omitempty"`
@@ -70,27 +70,27 @@ type File struct {
 	StageOut []StageOut `json:"stage_out,omitempty"`
 	// Wait says what the job's first task waits for: "manifest", "all" or "none".
 	Wait string `json:"wait,omitempty"`
-	// FailureTimeout is after how many seconds of silence a node is given up; 0 means 15.
+	// FailureTimeout is the silence in seconds after which a node is given up; 0 means 15.
 	FailureTimeout int `json:"failure_timeout,omitempty"`
-	// StartTimeout is how long to wait for the other hosts, in seconds; 0 means 60.
+	// StartTimeout is the time to wait for the other hosts, in seconds; 0 means 60.
 	StartTimeout int `json:"start_timeout,omitempty"`
 	// Created is when the allocation's prolog began, for the report.
 	Created metadata.Time `json:"created,omitempty"`
-	// WorkDir is the directory from which the job was submitted. Lists for the user are
-	// written there; "" means that none are written.
+	// WorkDir is the directory from which the job was submitted. Lists for the user are written there; "" means that no
+	// lists are written.
 	WorkDir string `json:"work_dir,omitempty"`
 }
 
 // The formats of a job's log.
 const (
 	LogText = "text"
-	LogJSON = "json" // an object on each line
+	LogJSON = "json" // one object per line
 )
 
-// AheadOff as File.Ahead turns prefetch off.
+// AheadOff as File.Ahead disables prefetch.
 const AheadOff = -1
 
-// ParseAhead turns the user's size into File.Ahead; 0 switches prefetch off, an empty text is the default.
+// ParseAhead converts the user's size into File.Ahead; 0 disables prefetch, an empty text is the default.
 func ParseAhead(v string, size func(string) (int64, error)) (int64, error) {
 	if v == "" {
 		return 0, nil
@@ -107,10 +107,10 @@ func ParseAhead(v string, size func(string) (int64, error)) (int64, error) {
 	return n, nil
 }
 
-// KernelViewOff as File.KernelView turns kernel views off.
+// KernelViewOff as File.KernelView disables kernel views.
 const KernelViewOff = "off"
 
-// ParseKernelView turns the user's word, auto or off, into File.KernelView.
+// ParseKernelView converts the user's word, auto or off, into File.KernelView.
 func ParseKernelView(v string) (string, error) {
 	switch v {
 	case "auto":
@@ -123,7 +123,7 @@ func ParseKernelView(v string) (string, error) {
 
 // Dirs are a node's directories.
 type Dirs struct {
-	Store []string `json:"store"` // one for each device; the first also holds metadata and Raft
+	Store []string `json:"store"` // one per device; the first also holds metadata and Raft
 	Run   string   `json:"run"`   // the control socket's directory, 0700
 	Mount string   `json:"mount"` // the mountpoint
 }
@@ -134,7 +134,7 @@ type StageOut struct {
 	To   string `json:"to"`   // absolute path
 }
 
-// Validate reports what is wrong with o.
+// Validate reports all errors in o.
 func (o StageOut) Validate() error {
 	switch {
 	case !filepath.IsAbs(o.To) || strings.ContainsRune(o.To, 0):
@@ -145,13 +145,13 @@ func (o StageOut) Validate() error {
 	return nil
 }
 
-// CtlSocket is the path of the daemon's control socket.
+// CtlSocket returns the path of the daemon's control socket.
 func (j *File) CtlSocket() string { return filepath.Join(j.Dirs.Run, "ctl.sock") }
 
-// Name is unique among the jobs on the same nodes, earlier starts of this job included.
+// Name is unique among the jobs on the same nodes, including earlier starts of this job.
 func (j *File) Name() string { return fmt.Sprintf("%s.%d", j.ID, j.Restart) }
 
-// StartLimit is StartTimeout with its default.
+// StartLimit returns StartTimeout with its default.
 func (j *File) StartLimit() time.Duration {
 	if j.StartTimeout <= 0 {
 		return time.Minute
@@ -159,7 +159,7 @@ func (j *File) StartLimit() time.Duration {
 	return time.Duration(j.StartTimeout) * time.Second
 }
 
-// Validate reports every complaint about j in one error.
+// Validate reports all errors in j as one error.
 func (j *File) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -209,8 +209,8 @@ func (j *File) Validate() error {
 	return errors.Join(append(errs, j.validateData())...)
 }
 
-// validateData checks datasets and stage-outs, so that the job does not start only to
-// wait for a dataset that cannot be staged.
+// validateData checks datasets and stage-outs, so that a job does not start only to wait for a dataset that cannot be
+// staged.
 func (j *File) validateData() error {
 	var errs []error
 	names := make(map[string]bool)
@@ -227,7 +227,7 @@ func (j *File) validateData() error {
 	return errors.Join(errs...)
 }
 
-// Read reads and validates a job file; an unknown field is an error.
+// Read reads and validates a job file. An unknown field is an error.
 func Read(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -8,16 +8,16 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Reserve is the part of a node's capacity that datasets leave to scratch. The zero value is no reserve.
+// Reserve is the part of a node's capacity that datasets leave to scratch. The zero value means no reserve.
 type Reserve struct {
 	Percent int   `json:"percent,omitempty"` // of the capacity
-	Bytes   int64 `json:"bytes,omitempty"`   // without Percent the reserve, with it the most
+	Bytes   int64 `json:"bytes,omitempty"`   // the reserve without Percent, its maximum with Percent
 }
 
-// DefaultReserve is the reserve where neither site nor user has set one.
+// DefaultReserve is the reserve if neither site nor user sets one.
 var DefaultReserve = Reserve{Percent: 10, Bytes: 64 << 30}
 
-// Of is the reserve of a node with that capacity, in bytes.
+// Of returns the reserve of a node with that capacity, in bytes.
 func (r Reserve) Of(capacity int64) int64 {
 	if r.Percent == 0 {
 		return min(r.Bytes, capacity)
@@ -30,7 +30,7 @@ func (r Reserve) Of(capacity int64) int64 {
 	return n
 }
 
-// String returns the text that ParseReserve parses, and the limit of a percentage.
+// String returns the text that ParseReserve parses, and the maximum of a percentage.
 func (r Reserve) String() string {
 	switch {
 	case r.Percent == 0:
@@ -41,7 +41,7 @@ func (r Reserve) String() string {
 	return strconv.Itoa(r.Percent) + "%"
 }
 
-// ParseReserve reads a size, with size, or a percentage such as "15%"; an empty text is the default.
+// ParseReserve parses a size, with size, or a percentage such as "15%"; an empty text is the default.
 func ParseReserve(v string, size func(string) (int64, error)) (Reserve, error) {
 	if v == "" {
 		return DefaultReserve, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// duties is what a leader that heard these reports proposes about v. It is a function of
-// its arguments and of the job alone.
+// duties returns the proposals about v of a leader that has received these reports. It depends only on its arguments
+// and the job.
 func (l *Leader) duties(v cluster.View, since time.Time, reports map[metadata.NodeID]heard, at time.Time) []raftstore.Command {
 	cs := l.nodeDuties(v, since, reports, at)
 	cs = append(cs, datasetDuties(v, reports, metadata.TimeOf(at))...)
@@ -25,7 +25,7 @@ func (l *Leader) duties(v cluster.View, since time.Time, reports map[metadata.No
 	return cs
 }
 
-// nodeDuties proposes all changes of nodes at once.
+// nodeDuties returns one proposal with all changes of nodes.
 func (l *Leader) nodeDuties(v cluster.View, since time.Time, reports map[metadata.NodeID]heard, at time.Time) []raftstore.Command {
 	var cs []cluster.Change
 	set := func(n cluster.Node, s cluster.State, addr string) {
@@ -44,7 +44,7 @@ func (l *Leader) nodeDuties(v cluster.View, since time.Time, reports map[metadat
 		case n.State == cluster.Joining && l.startOver(since, at):
 			set(n, cluster.Down, "")
 		case n.State == cluster.Up && fresh && h.Leaving, n.State == cluster.Down && fresh && h.Ready && len(n.Terms) > 0:
-			// A node that was down and is back while it leaves has data to copy out.
+			// A node that was down and returns while leaving has data to copy out.
 			set(n, cluster.Leaving, h.Addr)
 		case (n.State == cluster.Up || n.State == cluster.Leaving) && !fresh && !v.Closing && at.Sub(since) > l.cfg.Down:
 			l.cfg.Node.Log().WithField("host", n.Host).WithField("silence", silence.Round(time.Millisecond)).
@@ -58,10 +58,9 @@ func (l *Leader) nodeDuties(v cluster.View, since time.Time, reports map[metadat
 	return []raftstore.Command{{Kind: raftstore.KindNodes, Nodes: cs}}
 }
 
-// startOver reports whether a host that has not come up by now is not waited for any
-// longer. The time counts from this daemon's own start, however late it was elected, so
-// that every node hears the name of the missing host before its keeper gives up; but hosts
-// that have come up get the time to report to a new leader.
+// startOver reports whether to stop waiting for a host that has not come up. The time counts from this daemon's own
+// start, however late it was elected, so that every node learns the name of the missing host before its keeper gives
+// up. Hosts that have come up get the time to report to a new leader.
 func (l *Leader) startOver(since, at time.Time) bool {
 	return at.Sub(l.cfg.Started) > l.cfg.Job.StartLimit() && at.Sub(since) > 8*l.cfg.Every
 }
@@ -76,7 +75,7 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard, now metada
 	return cs
 }
 
-// nextPhase moves a dataset on, if that is due.
+// nextPhase moves a dataset to its next phase, attempt or coordinator, if the reports call for it.
 func nextPhase(ds *cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard, now metadata.Time) bool {
 	c, _ := m.Node(ds.Coordinator)
 	up := m.Up()
@@ -119,7 +118,7 @@ func nextPhase(ds *cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]h
 	return true
 }
 
-// published is the phase of a dataset whose manifest the nodes load: Sealed if all have, and show it.
+// published returns the next phase of a dataset whose manifest is being loaded: Sealed if all nodes have and show it.
 func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) (cluster.Phase, string) {
 	for _, n := range m.Nodes {
 		if !node.Serving(n) {
@@ -136,7 +135,7 @@ func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]he
 	return cluster.Sealed, ""
 }
 
-// filled is the phase of a dataset whose files the nodes fetch: Sealed if all have theirs.
+// filled returns the next phase of a dataset whose files are being fetched: Sealed if all nodes have theirs.
 func filled(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) (cluster.Phase, string) {
 	for _, n := range m.Nodes {
 		if !node.Serving(n) {
@@ -152,8 +151,7 @@ func filled(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard
 	return cluster.Sealed, ""
 }
 
-// manifestLost reports whether no node that serves has the manifest of ds, not even as a
-// standby.
+// manifestLost reports whether no serving node has the manifest of ds, not even as a standby.
 func manifestLost(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) bool {
 	for _, n := range m.Nodes {
 		r, known := reports[n.ID]
@@ -164,15 +162,14 @@ func manifestLost(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID
 	return true
 }
 
-// rebuilt reports whether every node that serves has made the copies that are made from it.
+// rebuilt reports whether every serving node has made the copies of which it is the source.
 func rebuilt(m cluster.Map, reports map[metadata.NodeID]heard) bool {
 	return !slices.ContainsFunc(m.Nodes, func(n cluster.Node) bool {
 		return node.Serving(n) && reports[n.ID].Rebuilt.Epoch < m.Changed()
 	})
 }
 
-// allDone reports whether every node that serves has copied the share that it has now: when
-// a node is lost, all shares change.
+// allDone reports whether every serving node has copied its current share: when a node is lost, all shares change.
 func allDone(m cluster.Map, reports map[metadata.NodeID]heard) bool {
 	n, participants := 0, Participants(m)
 	for _, x := range m.Nodes {

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestDuties: what a leader proposes follows from the view and the reports.
+// TestDuties: the view and the reports determine what a leader proposes.
 func TestDuties(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const seen, silent = time.Second, time.Minute
@@ -22,9 +22,9 @@ func TestDuties(t *testing.T) {
 		name     string
 		states   []cluster.State
 		datasets []cluster.Dataset
-		reports  []Report        // of nodes 0, 1, …
-		ago      []time.Duration // since each report; 0 is none
-		leads    time.Duration   // since when this node leads
+		reports  []Report        // from nodes 0, 1, …
+		ago      []time.Duration // since each report; 0 means no report
+		leads    time.Duration   // how long this node has been leader
 		want     string
 	}{
 		{"no node has reported", []cluster.State{0, 0, 0}, nil, nil, nil, seen, ""},
@@ -135,7 +135,7 @@ func TestDuties(t *testing.T) {
 	}
 }
 
-// TestMissingIsSummed: a dataset is sealed although the source did not give some files, and says how many.
+// TestMissingIsSummed: a dataset is sealed even if the source did not provide some files, and records how many.
 func TestMissingIsSummed(t *testing.T) {
 	v := cluster.View{Map: cluster.NewMap(1, []string{"n0", "n1"}), Datasets: []cluster.Dataset{{ID: 1, Phase: cluster.Filling}}}
 	v.Map = v.Map.WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")
@@ -158,7 +158,7 @@ func has(digest string) Report {
 	return Report{Ready: true, Manifests: map[metadata.DatasetID]string{1: digest}}
 }
 
-// TestWhoNotifies: one node does; the one with the job's output comes first.
+// TestWhoNotifies: exactly one node notifies; the node with the job's output is preferred.
 func TestWhoNotifies(t *testing.T) {
 	t.Parallel()
 	m := cluster.NewMap(1, []string{"n0", "n1", "n2"})
@@ -167,7 +167,7 @@ func TestWhoNotifies(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		output []bool // by node; a missing node has not reported
+		output []bool // by node; a node without an entry has not reported
 		want   []bool
 	}{
 		{"none has it", []bool{false, false, false}, []bool{false, true, false}},

@@ -17,63 +17,63 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// Group is the control group, as a member sees it; *raftstore.Group.
+// Group is the control group as a member uses it; *raftstore.Group implements it.
 type Group interface {
 	IsLeader() bool
 	Term() uint64 // grows with each leader
 	View() cluster.View
 	Propose(ctx context.Context, c raftstore.Command) (cluster.View, error)
-	// Confirm returns nil when View has all that was agreed on before.
+	// Confirm returns nil when View includes all earlier decisions of the group.
 	Confirm() error
 }
 
-// Config is what a Leader needs.
+// Config configures a Leader.
 type Config struct {
 	Node    node.Node
 	Job     *job.File
 	Every   time.Duration                                                                   // between two reports of a node
 	Down    time.Duration                                                                   // silence after which a node is declared down
 	Started time.Time                                                                       // when this daemon started
-	SetView func(cluster.View)                                                              // gives this node a newer view
-	Report  func() Report                                                                   // this node's own
+	SetView func(cluster.View)                                                              // stores a newer view
+	Report  func() Report                                                                   // this node's report
 	StageIn func(context.Context, job.Dataset) (run func(context.Context) error, err error) // enters a dataset of the job file in the registry
 }
 
-// heard is the newest report of a node and when it came.
+// heard is the newest report of a node with its arrival time.
 type heard struct {
 	Report
 	at time.Time
 }
 
-// Leader hears reports, and acts upon them while this node leads the group.
+// Leader collects reports, and acts on them while this node leads the group.
 type Leader struct {
 	cfg  Config
 	wake chan struct{} // a report has a relevant change; one token is enough
 
 	mu      sync.Mutex
-	since   time.Time                 // guarded by mu; since when silence counts; zero while another node leads
-	term    uint64                    // guarded by mu; the last one in which this node led
-	before  time.Time                 // guarded by mu; since, as it was when this node lost the lead
-	kept    map[metadata.NodeID]heard // guarded by mu; reports, likewise
-	looked  time.Time                 // guarded by mu; when it last looked at the reports
+	since   time.Time                 // guarded by mu; start of the silence period; zero while another node leads
+	term    uint64                    // guarded by mu; the last term in which this node led
+	before  time.Time                 // guarded by mu; since at the loss of the lead
+	kept    map[metadata.NodeID]heard // guarded by mu; reports at the loss of the lead
+	looked  time.Time                 // guarded by mu; when it last examined the reports
 	reports map[metadata.NodeID]heard // guarded by mu
 	marks   uint64                    // guarded by mu; version of the marks in the reports
 	started map[string]bool           // guarded by mu; datasets of the job file that this leader has started
-	// confirmed: guarded by mu; the view has what earlier leaders proposed.
+	// confirmed: guarded by mu; the view includes all proposals of earlier leaders.
 	confirmed bool
-	doomed    map[metadata.NodeID]bool // guarded by mu; nodes that a proposal gives up whose outcome the view may lack
-	// restoring: guarded by mu; a proposal that copies count has an outcome that the view may lack. A node that
-	// makes copies anew must know it first.
+	doomed    map[metadata.NodeID]bool // guarded by mu; nodes given up by a proposal whose outcome the view may lack
+	// restoring: guarded by mu; the view may lack the outcome of a proposal that copies count. A node that makes copies
+	// anew must know the outcome first.
 	restoring bool
 }
 
-// New makes a leader that has heard nothing.
+// New returns a Leader without reports.
 func New(cfg Config) *Leader {
 	return &Leader{cfg: cfg, wake: make(chan struct{}, 1), reports: make(map[metadata.NodeID]heard), started: make(map[string]bool), doomed: make(map[metadata.NodeID]bool)}
 }
 
-// Record takes a report that came at a time. It reports whether the node cannot be given up for its silence
-// before, but by what the view has already: its lease begins again (copies.Lease).
+// Record records a report that arrived at at. It reports whether the node can be given up for its silence so far only
+// by changes that the view already includes: then its lease begins again (copies.Lease).
 func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,26 +82,26 @@ func (l *Leader) Record(r Report, at time.Time) (leased bool) {
 	r.after(&was)
 	l.reports[r.Node] = heard{r, at}
 	if !maps.Equal(r.Replicas, was.Replicas) {
-		l.marks = max(l.marks+1, uint64(at.UnixNano())) // also newer than those of an earlier leader
+		l.marks = max(l.marks+1, uint64(at.UnixNano())) // also newer than the version of an earlier leader
 	}
 	if !r.differs(&was) {
 		return leased
 	}
 	select {
 	case l.wake <- struct{}{}:
-	default: // it is awake
+	default: // it is already awake
 	}
 	return leased
 }
 
-// after makes a report the next one after was. If it was delayed, the later run may not guard what this one has made.
+// after merges the previous report was into r. If r was delayed, the node's later run may not guard r's copies.
 func (r *Report) after(was *Report) {
 	if r.Run < was.Run {
 		r.Run, r.Rebuilt.Epoch = was.Run, 0
 	}
 }
 
-// resume goes on with what was known at the last look, but for the time since then, in which no node could report.
+// resume restores the knowledge of the last check, without the time since then, in which no node could report.
 func (l *Leader) resume(at time.Time) {
 	gap := at.Sub(l.looked)
 	l.since = l.before.Add(gap)
@@ -113,19 +113,19 @@ func (l *Leader) resume(at time.Time) {
 		}
 		l.reports[id] = h
 	}
-	l.marks = max(l.marks+1, uint64(at.UnixNano())) // nodes may have a part of them by the present version
+	l.marks = max(l.marks+1, uint64(at.UnixNano())) // nodes may have some of them under the present version
 }
 
-// memory is since when the silence of a node counts, and a copy of the reports. That is when this node began to lead, or
-// when it resumed after a pause, during which it recorded no reports. A leader that is elected anew for the very next term
-// goes on with what it knows: no other node can have led meanwhile. Else a leader that has lost the lead for a moment, on
-// busy processors, would let a lost node be silent for as long again.
+// memory returns the time from which a node's silence counts, and a copy of the reports. That time is when this node
+// began to lead, or resumed after a pause, during which it recorded no reports. A leader that is elected again for the
+// very next term keeps its knowledge, because no other node can have led meanwhile. Otherwise, after a short loss of
+// the lead on busy processors, a lost node could be silent for another full period.
 func (l *Leader) memory(leads bool, term uint64, at time.Time) (time.Time, map[metadata.NodeID]heard) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if lost := !leads || term != l.term; lost && !l.since.IsZero() {
 		l.before, l.kept = l.since, maps.Clone(l.reports)
-		l.since, l.confirmed, l.restoring = time.Time{}, false, false // proposals may have an outcome that the view lacks
+		l.since, l.confirmed, l.restoring = time.Time{}, false, false // the view may lack outcomes of proposals
 		clear(l.doomed)
 		clear(l.reports)
 	}
@@ -146,13 +146,13 @@ func (l *Leader) memory(leads bool, term uint64, at time.Time) (time.Time, map[m
 	return l.since, m
 }
 
-// leadership reports whether this node leads, and the term.
+// leadership reports whether this node leads, and returns the term.
 func leadership(g Group) (leads bool, term uint64) {
 	term = g.Term()
 	return g.IsLeader() && g.Term() == term, term
 }
 
-// AllHave reports whether all other nodes that serve in v, and have reported, have v.
+// AllHave reports whether all other nodes that serve in v, and have reported, have at least v.
 func (l *Leader) AllHave(v cluster.View) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,10 +164,10 @@ func (l *Leader) AllHave(v cluster.View) bool {
 	return true
 }
 
-// lookEvery is the longest time between two looks at the reports, so that a silence is noticed in time.
+// lookEvery is the longest time between two checks of the reports, so that silence is noticed in time.
 const lookEvery = 250 * time.Millisecond
 
-// Run does the duties while this node leads g, until ctx ends.
+// Run carries out the duties while this node leads g, until ctx ends.
 func (l *Leader) Run(ctx context.Context, g Group) {
 	t := time.NewTicker(min(l.cfg.Every, lookEvery))
 	defer t.Stop()
@@ -190,8 +190,8 @@ func (l *Leader) Run(ctx context.Context, g Group) {
 	}
 }
 
-// joinPause is how long more nodes are waited for while a job starts, so that many join by one proposal: every change
-// of the map is sent to all of them.
+// joinPause is how long the leader waits for more nodes while a job starts, so that many join in one proposal: every
+// change of the map is sent to all nodes.
 func (l *Leader) joinPause() time.Duration {
 	return min(time.Duration(len(l.cfg.Job.Hosts))*time.Millisecond, lookEvery/2)
 }
@@ -199,12 +199,12 @@ func (l *Leader) joinPause() time.Duration {
 // proposeTime bounds one proposal.
 const proposeTime = 5 * time.Second
 
-// act proposes what is due by the reports at a time. It takes longer if this process is stopped meanwhile, which says
-// nothing of the other nodes.
+// act proposes the changes that the reports received by at call for. at is passed in because this process may be
+// stopped meanwhile, which says nothing about the other nodes.
 func (l *Leader) act(ctx context.Context, g Group, since time.Time, reports map[metadata.NodeID]heard, at time.Time) {
 	l.confirm(g)
 	v := g.View()
-	l.cfg.SetView(v) // a stage-in that starts below must not plan with an older one
+	l.cfg.SetView(v) // a stage-in that starts below must not plan with an older view
 	for _, c := range l.duties(v, since, reports, at) {
 		if c.Kind == raftstore.KindNodes {
 			if c.Nodes = l.doom(c.Nodes, reports); len(c.Nodes) == 0 {
@@ -222,7 +222,7 @@ func (l *Leader) act(ctx context.Context, g Group, since time.Time, reports map[
 	l.startDatasets(v)
 }
 
-// confirm makes sure that the view has the outcome of all proposals so far, if it may lack one.
+// confirm updates the view to the outcome of all proposals so far, if it may lack one.
 func (l *Leader) confirm(g Group) {
 	l.mu.Lock()
 	needed := !l.confirmed || len(l.doomed) > 0 || l.restoring
@@ -237,8 +237,8 @@ func (l *Leader) confirm(g Group) {
 	l.restoring = false
 }
 
-// doom returns the changes without those that give up a node which has reported after all; no later report of
-// the others counts until the outcome is known.
+// doom returns the changes, except those that give up a node that has reported after all. Later reports of the nodes
+// given up do not count until the outcome is known.
 func (l *Leader) doom(changes []cluster.Change, reports map[metadata.NodeID]heard) []cluster.Change {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,8 +254,8 @@ func (l *Leader) doom(changes []cluster.Change, reports map[metadata.NodeID]hear
 	})
 }
 
-// restore reports whether all reports still say that the copies are made. No later report counts for a lease until
-// the outcome of the proposal is known: a node that starts again has forgotten what it has made.
+// restore reports whether all reports still say that the copies are made. Later reports do not count for a lease until
+// the outcome of the proposal is known, because a restarted node has forgotten which copies it has made.
 func (l *Leader) restore(m cluster.Map) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,7 +270,7 @@ func propose(ctx context.Context, g Group, c raftstore.Command) error {
 	return err
 }
 
-// takeStart reports whether the caller is to start the dataset name.
+// takeStart reports whether the caller must start the dataset name; it returns true once.
 func (l *Leader) takeStart(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -281,15 +281,15 @@ func (l *Leader) takeStart(name string) bool {
 	return true
 }
 
-// release undoes takeStart: the dataset is not in the registry.
+// release undoes takeStart for a dataset that is not in the registry.
 func (l *Leader) release(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.started, name)
 }
 
-// startDatasets starts the datasets of the job file once the map is complete. A leader
-// that takes over finds those of its predecessor in the registry.
+// startDatasets starts the datasets of the job file once the map is complete. After a change of leader, those of the
+// predecessor are in the registry.
 func (l *Leader) startDatasets(v cluster.View) {
 	if Joining(v.Map) || len(Absent(v.Map)) > 0 || v.Closing {
 		return
@@ -313,11 +313,11 @@ func (l *Leader) startDatasets(v cluster.View) {
 	}
 }
 
-// fanout is how many nodes a change is broadcast to at a time.
+// fanout is how many nodes a broadcast calls concurrently.
 const fanout = 32
 
-// Broadcast sends this node's report to the nodes outside the group when the view has an urgent
-// change and this node leads, so that they ask for the new view.
+// Broadcast sends this node's report to the nodes outside the group when the view has an urgent change and this node
+// leads, so that they ask for the new view.
 func (l *Leader) Broadcast(ctx context.Context, g Group) {
 	was, _ := l.cfg.Node.Watch()
 	for {
@@ -348,8 +348,8 @@ func (l *Leader) broadcast(ctx context.Context, v cluster.View) {
 	}
 }
 
-// urgent reports whether nodes wait for what now says and was did not: the job is complete, a node is lost, or a
-// dataset has advanced.
+// urgent reports whether nodes wait for a change from was to now: the job is complete, a node is lost, or a dataset has
+// advanced.
 func urgent(was, now cluster.View) bool {
 	return Joining(was.Map) && !Joining(now.Map) || advanced(was.Datasets, now.Datasets) ||
 		slices.ContainsFunc(now.Map.Nodes, func(n cluster.Node) bool {
@@ -358,14 +358,14 @@ func urgent(was, now cluster.View) bool {
 		})
 }
 
-// advanced reports whether a dataset is in another phase or attempt than it was, or is new.
+// advanced reports whether a dataset has a new phase, attempt or digest, or is new.
 func advanced(was, now []cluster.Dataset) bool {
 	return !slices.EqualFunc(was, now, func(a, b cluster.Dataset) bool {
 		return a.ID == b.ID && a.Phase == b.Phase && a.Digest == b.Digest && a.Attempt == b.Attempt
 	})
 }
 
-// outdated is the nodes outside the group that did not have v when they reported last.
+// outdated returns the nodes outside the group that did not have v at their last report.
 func (l *Leader) outdated(v cluster.View) []metadata.NodeID {
 	l.mu.Lock()
 	defer l.mu.Unlock()

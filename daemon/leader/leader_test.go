@@ -14,8 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// TestReportsWakeTheLeader: a report with a relevant change wakes the leader, others do
-// not.
+// TestReportsWakeTheLeader: only a report with a relevant change wakes the leader.
 func TestReportsWakeTheLeader(t *testing.T) {
 	l := New(Config{Job: &job.File{Hosts: make([]string, 7)}})
 	filling := fillsAt(0, "")
@@ -52,8 +51,8 @@ func TestReportsWakeTheLeader(t *testing.T) {
 	}
 }
 
-// TestMarks: the marks in the nodes' reports get a newer version when they change, and only then;
-// it is also newer than that of an earlier leader.
+// TestMarks: the marks in the nodes' reports get a newer version when, and only when, they change; the version is also
+// newer than that of an earlier leader.
 func TestMarks(t *testing.T) {
 	l := New(Config{Job: &job.File{Hosts: make([]string, 7)}})
 	if v, all := l.Marks(0); v != 0 || all != nil {
@@ -82,7 +81,7 @@ func TestMarks(t *testing.T) {
 	if newer <= v || len(all[3]) != 2 || all[3][0].Below+all[3][1].Below != 25 {
 		t.Errorf("version %d after %d: %v", newer, v, all)
 	}
-	// A node that has reported between an election and the next look has a part of the marks.
+	// A node that reported between an election and the next look has only some of the marks.
 	at := time.Unix(2, 0)
 	l.cfg.Down = 15 * time.Second
 	l.memory(true, 5, at)
@@ -95,8 +94,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestOutdated: a change is broadcast to the nodes that serve, are outside the group and do
-// not have it.
+// TestOutdated: a change is broadcast to the nodes that serve, are outside the group and lack the change.
 func TestOutdated(t *testing.T) {
 	l := New(Config{Job: &job.File{Hosts: make([]string, 7)}})
 	v := cluster.View{Version: 5, Map: cluster.NewMap(1, []string{"n0", "n1", "n2", "n3", "n4", "n5", "n6"})}
@@ -111,7 +109,7 @@ func TestOutdated(t *testing.T) {
 	}
 }
 
-// TestAdvanced: the phase of a dataset counts, not its progress.
+// TestAdvanced: only the phase of a dataset counts, not its progress.
 func TestAdvanced(t *testing.T) {
 	a := cluster.Dataset{ID: 1, Phase: cluster.Publishing, Digest: "d"}
 	b, more := a, a
@@ -132,8 +130,8 @@ func TestAdvanced(t *testing.T) {
 	}
 }
 
-// TestStoppedLeader: a leader that was stopped for longer than a node may be silent gives none up when it goes on: the
-// reports of that time wait in its sockets. A node that stays silent is given up after the usual time.
+// TestStoppedLeader: a leader that was stopped for longer than a node may be silent gives up no node when it continues,
+// since the reports of that time are waiting in its sockets. A node that stays silent is given up after the usual time.
 func TestStoppedLeader(t *testing.T) {
 	const down = 15 * time.Second
 	n := nodetest.New(t, 0, 2)
@@ -166,16 +164,16 @@ func TestStoppedLeader(t *testing.T) {
 	}
 }
 
-// TestElectedAnew: a leader that has lost the lead for a moment, to no other node, gives a silent node up as if it had led all
-// the time. If another one may have led, or it took long, every node gets the time of a full silence. In any case leases begin
-// only when the outcome of its earlier proposals is known.
+// TestElectedAnew: a leader that lost the lead briefly, to no other node, gives up a silent node as if it had led all
+// the time. If another node may have led, or it took long, every node gets the full silence timeout. In any case,
+// leases begin only once the outcome of its earlier proposals is known.
 func TestElectedAnew(t *testing.T) {
 	const down = 15 * time.Second
 	for _, c := range []struct {
 		name string
 		term uint64
 		gap  time.Duration
-		want time.Duration // from the last report on
+		want time.Duration // measured from the last report
 	}{
 		{"at once", 6, time.Second, time.Second + down}, {"between two looks", 6, 0, down}, {"after another leader", 7, time.Second, 10*time.Second + time.Second + down},
 		{"after a long time", 6, down, 10*time.Second + 2*down},

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// TestReportsOfEarlierRuns: a report that was delayed until the node has started again confirms no copies.
+// TestReportsOfEarlierRuns: a report delayed until after its node restarted confirms no copies.
 func TestReportsOfEarlierRuns(t *testing.T) {
 	l := New(Config{Job: &job.File{Hosts: make([]string, 2)}})
 	m := cluster.NewMap(1, make([]string, 2)).WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")
@@ -40,7 +40,7 @@ func TestReportsOfEarlierRuns(t *testing.T) {
 	report(12, m.Changed(), true, "when they are made again")
 }
 
-// deafGroup agrees on nothing. Its Confirm fails as long as lost is set, and takes some time else.
+// deafGroup agrees to no proposal. Its Confirm fails while lost is set, and otherwise takes some time.
 type deafGroup struct {
 	lost     bool
 	takes    time.Duration
@@ -67,8 +67,8 @@ func (g *deafGroup) Confirm() error {
 	return nil
 }
 
-// TestStoppedInConfirm: a leader that is stopped while it asks whether its view is current gives no node up for the reports
-// that it could not take.
+// TestStoppedInConfirm: a leader that is stopped while it confirms that its view is current does not give up nodes
+// whose reports it could not receive.
 func TestStoppedInConfirm(t *testing.T) {
 	const down = 15 * time.Second
 	n := nodetest.New(t, 0, 2)
@@ -92,8 +92,8 @@ func TestStoppedInConfirm(t *testing.T) {
 	})
 }
 
-// TestLeases: a report renews the lease of a node only while no proposal can give the node up that the view
-// lacks: one of an earlier leader, or of this one. A node that reports while that is decided is not given up.
+// TestLeases: a report renews a node's lease only while no pending proposal, by an earlier leader or by this one, can
+// give the node up. A node that reports while that is undecided is not given up.
 func TestLeases(t *testing.T) {
 	l, g := New(Config{Job: &job.File{Hosts: make([]string, 7)}}), &deafGroup{lost: true}
 	at := time.Unix(1000, 0)

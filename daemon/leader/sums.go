@@ -13,21 +13,20 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// UnreadableFile is a file that stays in the source and that a node could not read there
-// when it was last asked for.
+// UnreadableFile is a file that stays in the source and that a node could not read there at its last attempt.
 type UnreadableFile struct {
 	Host string `json:"host"`
 	fill.Unreadable
 }
 
-// Overflow is what a node owns of a dataset and does not store, since other nodes were lost
-// or scratch has taken the room.
+// Overflow counts the files of a dataset that a node owns and does not store, because other nodes were lost or scratch
+// has taken the room.
 type Overflow struct {
 	Host  string `json:"host"`
-	Files int64  `json:"files,omitempty"` // that the node reads through from the source, for everybody
-	Bytes int64  `json:"bytes,omitempty"` // of them
-	// Missing is how many files more it could not fetch when it last tried, and Error why
-	// one of them.
+	Files int64  `json:"files,omitempty"` // files that the node reads through from the source, for all nodes
+	Bytes int64  `json:"bytes,omitempty"` // bytes of these files
+	// Missing counts further files that it could not fetch at its last attempt, and Error is the reason for one of
+	// them.
 	Missing int64  `json:"missing,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
@@ -43,7 +42,7 @@ func (l *Leader) serving(m cluster.Map, f func(n cluster.Node, r *Report)) {
 	}
 }
 
-// Marks returns the nodes' progress with replicas, by dataset, and its version; nil and 0 if known is that version.
+// Marks returns the nodes' replica marks by dataset, and their version; nil and 0 if known is that version.
 func (l *Leader) Marks(known uint64) (version uint64, all map[metadata.DatasetID][]replicas.Mark) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +65,8 @@ func (l *Leader) Loads(m cluster.Map) map[metadata.NodeID]Load {
 	return all
 }
 
-// Unreadable is the files of a dataset that nodes of m cannot read from the source, and how
-// many more they do not name.
+// Unreadable returns the files of a dataset that nodes of m cannot read from the source, and how many more they do not
+// list.
 func (l *Leader) Unreadable(m cluster.Map, id metadata.DatasetID) (all []UnreadableFile, more int64) {
 	l.serving(m, func(n cluster.Node, r *Report) {
 		for _, u := range r.Filled[id].Unreadable {
@@ -79,7 +78,7 @@ func (l *Leader) Unreadable(m cluster.Map, id metadata.DatasetID) (all []Unreada
 	return all, more
 }
 
-// Overflow is what nodes of m own of a dataset and do not store.
+// Overflow returns, per node of m, the files of a dataset that it owns and does not store.
 func (l *Leader) Overflow(m cluster.Map, id metadata.DatasetID) (all []Overflow) {
 	l.serving(m, func(n cluster.Node, r *Report) {
 		x := r.Filled[id]
@@ -92,7 +91,7 @@ func (l *Leader) Overflow(m cluster.Map, id metadata.DatasetID) (all []Overflow)
 	return all
 }
 
-// FillProgress sums up how far the nodes are with fetching the files of a dataset.
+// FillProgress sums up the nodes' progress with fetching the files of a dataset.
 func (l *Leader) FillProgress(id metadata.DatasetID) stagein.Progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,16 +108,15 @@ func fillProgress(id metadata.DatasetID, reports map[metadata.NodeID]heard) stag
 	return stagein.Sum(all)
 }
 
-// OutFailures sums up what nodes of m cannot copy out. The shares of other nodes have been
-// reassigned.
+// OutFailures sums up the stage-out failures of the nodes of m. The shares of other nodes have been reassigned.
 func (l *Leader) OutFailures(m cluster.Map) []stageout.Failures {
 	var all []stageout.Failures
 	l.serving(m, func(_ cluster.Node, r *Report) { all = append(all, r.Out...) })
 	return stageout.Merge(all)
 }
 
-// Notifies reports whether the node of r notifies the user of failures: the one that has
-// the job's output or, if none has, the first that serves.
+// Notifies reports whether the node of r notifies the user of failures: the node with the job's output or, if none has
+// it, the first that serves.
 func (l *Leader) Notifies(m cluster.Map, r *Report) bool {
 	ids := node.Participants(m)
 	if r.HasOutput || len(ids) == 0 || ids[0] != r.Node {

@@ -8,8 +8,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Insist repeats fn, a call to node id, while retry accepts its error and the map
-// says that the node serves, but not for longer than its patience.
+// Insist repeats fn, a call to node id, while retry accepts its error and the map says that the node serves, but for no
+// longer than the patience most.
 func (m *Member) Insist(ctx context.Context, id metadata.NodeID, most time.Duration, retry func(error) bool, fn func() error) error {
 	patience := patience{m, time.Now(), most}
 	for {
@@ -26,9 +26,8 @@ func (m *Member) Insist(ctx context.Context, id metadata.NodeID, most time.Durat
 // insistPause is the pause between two tries of Insist.
 const insistPause = 100 * time.Millisecond
 
-// patience is how long calls to a node that does not answer are repeated: as long as the
-// leader of the group may take to declare the node down. A leader that is elected meanwhile
-// starts to count anew, and so does the patience, a few times.
+// patience is how long calls to a silent node are repeated: as long as the leader of the group may take to declare the
+// node down. A newly elected leader starts to count again, and so does the patience, a limited number of times.
 type patience struct {
 	m     *Member
 	begun time.Time
@@ -45,7 +44,7 @@ func (p patience) over() bool {
 	return p.overAt(time.Now(), since)
 }
 
-// overAt is over for a leader that was elected at since.
+// overAt reports whether the patience has ended at at, with a leader that was elected at since.
 func (p patience) overAt(at, since time.Time) bool {
 	if since.Before(p.begun) {
 		since = p.begun

@@ -16,20 +16,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// Config is what a Member needs.
+// Config configures a Member.
 type Config struct {
 	Ctx     context.Context // ends when the daemon stops
-	Node    node.Node       // that embeds the Member
+	Node    node.Node       // the node that embeds the Member
 	Job     *job.File
 	Every   time.Duration    // between two reports
 	Down    time.Duration    // silence after which the leader declares a node down
 	Started time.Time        // when this daemon started
 	Group   raftstore.Config // its Dir, Dial, Timing and Log
-	// Fill adds to a report what the rest of the daemon has to say.
+	// Fill adds the state of the rest of the daemon to a report.
 	Fill func(*leader.Report)
-	// Heard is called with each reply of a member that knows the leader, before the view changes by it.
+	// Heard is called with each reply of a member that knows the leader, before the reply changes the view.
 	Heard func(Reply)
-	// Leased is called when the leader has recorded a report, with the time at which it was sent (copies.Lease).
+	// Leased is called when the leader has recorded a report, with the send time of the report (copies.Lease).
 	Leased func(sent time.Time)
 	// Disconnect ends the calls to a node that was declared down.
 	Disconnect func(metadata.NodeID)
@@ -42,22 +42,22 @@ type Member struct {
 	cfg     Config
 	lead    *leader.Leader
 	history *cluster.History
-	kick    chan struct{} // report at once; one is enough
+	kick    chan struct{} // report at once; one token is enough
 
 	mu      sync.Mutex
 	view    cluster.View     // guarded by mu
 	changed chan struct{}    // guarded by mu; closed when view changes
 	leading leading          // guarded by mu
-	group   *raftstore.Group // guarded by mu; nil where this node is no member
+	group   *raftstore.Group // guarded by mu; nil if this node is not a member
 }
 
-// leading is the leader of the control group, and since when, as far as is known here.
+// leading is the last known leader of the control group, and the time since when it leads.
 type leading struct {
 	node  metadata.NodeID
 	since time.Time
 }
 
-// New makes a Member that knows the hosts of the job and nothing of their state.
+// New returns a Member that knows the hosts of the job but not their state.
 func New(cfg Config) *Member {
 	m := &Member{cfg: cfg, kick: make(chan struct{}, 1), changed: make(chan struct{}), view: first(cfg.Job)}
 	m.history = cluster.NewHistory(m.view, firstAddrs(cfg.Job.Addrs))
@@ -69,10 +69,10 @@ func New(cfg Config) *Member {
 	return m
 }
 
-// first is the view before anything is agreed on.
+// first returns the view before any agreement.
 func first(j *job.File) cluster.View { return cluster.View{Map: cluster.NewMap(j.Seed, j.Hosts)} }
 
-// Open joins the Raft group, on the nodes that form it.
+// Open joins the Raft group, if this node is one of its members.
 func (m *Member) Open() error {
 	members := leader.Members(len(m.cfg.Job.Hosts))
 	if int(m.cfg.Job.Self) >= len(members) {
@@ -101,8 +101,8 @@ func (m *Member) Close() error {
 	return nil
 }
 
-// Stream hands a connection of another member to the Raft group. One that comes before the group
-// is open is refused; the caller tries again.
+// Stream passes a connection of another member to the Raft group. Before the group is open it refuses the connection;
+// the caller retries.
 func (m *Member) Stream(conn net.Conn, _ metadata.NodeID) {
 	g := m.raftGroup()
 	if g == nil {
@@ -112,7 +112,7 @@ func (m *Member) Stream(conn net.Conn, _ metadata.NodeID) {
 	g.Accept(conn)
 }
 
-// Handlers is what a node answers to the others.
+// Handlers returns the handlers for calls from other nodes.
 func (m *Member) Handlers() node.Handlers {
 	return node.Handlers{
 		wire.OpReport:  node.HandleJSON(m.onReport),
@@ -120,10 +120,10 @@ func (m *Member) Handlers() node.Handlers {
 	}
 }
 
-// Lead has the duties of the leader, and knows the reports while this node leads.
+// Lead returns the Leader, which collects the reports while this node leads.
 func (m *Member) Lead() *leader.Leader { return m.lead }
 
-// Leader is the leader of the control group, as far as this node knows.
+// Leader returns the leader of the control group, as far as this node knows.
 func (m *Member) Leader() metadata.NodeID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,7 +136,7 @@ func (m *Member) Leads() bool {
 	return g != nil && g.IsLeader()
 }
 
-// Nudge makes the next report go out at once.
+// Nudge sends the next report at once.
 func (m *Member) Nudge() {
 	select {
 	case m.kick <- struct{}{}:
@@ -158,7 +158,7 @@ func (m *Member) raftGroup() *raftstore.Group {
 	return m.group
 }
 
-// followGroup keeps the view of a member of the group.
+// followGroup updates the view of a member of the group.
 func (m *Member) followGroup(ctx context.Context, g *raftstore.Group) {
 	for {
 		changed := g.Changed()

@@ -16,12 +16,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// Propose has the control group agree on c, wherever its leader is. When it returns, the view
-// of this node has c.
+// Propose has the control group agree on c, wherever its leader is. When it returns, the view of this node includes c.
 func (m *Member) Propose(ctx context.Context, c raftstore.Command) (cluster.View, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(m.cfg.Ctx, cancel)() // nothing waits for an answer once the daemon stops
+	defer context.AfterFunc(m.cfg.Ctx, cancel)() // calls do not outlast the daemon
 	for {
 		v, err := m.proposeTo(ctx, m.Leader(), c)
 		var other *raftstore.NotLeaderError
@@ -74,12 +73,12 @@ func (m *Member) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 	return v, err
 }
 
-// maxDigest is the length of an access plan's digest.
+// maxDigest bounds the length of an access plan's digest.
 const maxDigest = 32
 
-// checkProposal refuses what no other node may propose: a node speaks for the datasets that
-// it coordinates, and for the home whose records it has by the map m, any node sets a plan or removes
-// one for its user, and only the leader changes nodes.
+// checkProposal refuses proposals that node from may not make. A node may propose changes of the datasets that it
+// coordinates, and of the home whose records it has in the map m. Any node may set a plan or remove a dataset for its
+// user, and have homes keep copies. Only the leader changes nodes.
 func checkProposal(from metadata.NodeID, m cluster.Map, c *raftstore.Command) error {
 	ds := c.Dataset
 	switch {

@@ -14,15 +14,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Reply answers a report. Leader is the member to report to next.
+// Reply answers a report. Leader is the member to which the next report goes.
 type Reply struct {
 	Leader metadata.NodeID `json:"leader"`
 	Known  bool            `json:"known"`
-	Delta  *cluster.Delta  `json:"delta,omitempty"` // to the view that the member has, if it is newer
-	// Out is what cannot be copied out on any node, for the node that notifies the user.
+	Delta  *cluster.Delta  `json:"delta,omitempty"` // changes to the view that the member has, if there is a newer one
+	// Out lists the stage-out failures of all nodes, for the node that notifies the user.
 	Out []stageout.Failures `json:"out,omitempty"`
-	// Marks is the progress of all nodes with replicas, if it has changed since the report's
-	// MarksVersion.
+	// Marks is the replica progress of all nodes, if it has changed since the report's MarksVersion.
 	Marks        map[metadata.DatasetID][]replicas.Mark `json:"marks,omitempty"`
 	MarksVersion uint64                                 `json:"marks_version,omitempty"`
 	// Leased: the leader has recorded the report (copies.Lease).
@@ -31,17 +30,17 @@ type Reply struct {
 	Notifies bool `json:"notifies,omitempty"`
 }
 
-// report is what this node says of itself.
+// report returns this node's report.
 func (m *Member) report() leader.Report {
 	r := leader.Report{Node: m.cfg.Job.Self, Version: m.View().Version}
 	m.cfg.Fill(&r)
 	return r
 }
 
-// searchPause is the pause between two questions for the leader: an election takes longer.
+// searchPause is the pause between two attempts to find the leader: an election takes longer.
 const searchPause = 250 * time.Millisecond
 
-// Run reports to the leader, and gets the view from it, until ctx ends.
+// Run reports to the leader, and receives the view from it, until ctx ends.
 func (m *Member) Run(ctx context.Context) {
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -63,7 +62,7 @@ func (m *Member) Run(ctx context.Context) {
 	}
 }
 
-// Report reports once. It returns whether the member that it asked knew the leader.
+// Report reports once. It reports whether the member that it called knows the leader.
 func (m *Member) Report(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, max(2*time.Second, min(4*m.cfg.Every, m.cfg.Down/4)))
 	defer cancel()
@@ -90,8 +89,8 @@ func (m *Member) Report(ctx context.Context) bool {
 	return true
 }
 
-// Refresh returns when this node knows all that the leader knew when it was
-// called, such as a dataset that another node registered just before.
+// Refresh waits until this node knows everything that the leader knew at the time of the call, such as a dataset that
+// another node registered just before.
 func (m *Member) Refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -112,8 +111,8 @@ func (m *Member) Refresh(ctx context.Context) error {
 	}
 }
 
-// onReport is a member's answer to a report. On a node outside the group it is the leader's
-// broadcast of a change: the node reports, and gets the new view.
+// onReport is a member's answer to a report. On a node outside the group, the report is the leader's broadcast of a
+// change: the node reports, and receives the new view.
 func (m *Member) onReport(_ context.Context, peer metadata.NodeID, r *leader.Report) (Reply, error) {
 	var reply Reply
 	if peer != r.Node || int(peer) >= len(m.cfg.Job.Hosts) {

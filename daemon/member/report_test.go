@@ -7,8 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/leader"
 )
 
-// TestReportAfterBroadcast: a node outside the group reports at once when it hears of a view
-// that it does not have.
+// TestReportAfterBroadcast: a node outside the group reports immediately when it learns of a view that it lacks.
 func TestReportAfterBroadcast(t *testing.T) {
 	d := &Member{cfg: Config{Job: &job.File{Hosts: []string{"n0", "n1", "n2", "n3"}, Self: 3}}, kick: make(chan struct{}, 1)}
 	d.view.Version = 5

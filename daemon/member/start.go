@@ -13,11 +13,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// WaitUp waits until the job's map is complete. The error names the hosts that did not
-// answer within the start timeout.
+// WaitUp waits until the job's map is complete. Its error names the hosts that did not answer within the start timeout.
 func (m *Member) WaitUp(ctx context.Context) error {
-	// The leader declares a missing host down at the start timeout. This wait is a little
-	// longer, and shorter than the keeper's, which adds three seconds.
+	// The leader declares a missing host down at the start timeout. This wait is a little longer, and shorter than the
+	// keeper's, which adds three seconds.
 	limit := m.cfg.Job.StartLimit()
 	ctx, cancel := context.WithTimeout(ctx, limit+min(6*m.cfg.Every, 2*time.Second))
 	defer cancel()
@@ -34,8 +33,7 @@ func (m *Member) WaitUp(ctx context.Context) error {
 	return err
 }
 
-// silent names the members of the control plane that cannot be reached, for the error of a
-// failed start.
+// silent names the members of the control plane that cannot be reached, for the error of a failed start.
 func (m *Member) silent() string {
 	if v := m.View(); v.Version > 0 {
 		return "waiting for " + strings.Join(leader.HostsIn(v.Map, cluster.Joining), ",")

@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// View is the newest view that this node has. It must not be changed.
+// View returns the newest view of this node. The caller must not change it.
 func (m *Member) View() cluster.View {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -22,14 +22,14 @@ func (m *Member) Watch() (cluster.View, <-chan struct{}) {
 	return m.view, m.changed
 }
 
-// setView takes a newer view. Calls to nodes that are down in it end.
+// setView stores a newer view, and ends calls to nodes that are down in it.
 func (m *Member) setView(v cluster.View) {
 	for _, id := range m.changeView(v) {
 		m.cfg.Disconnect(id)
 	}
 }
 
-// changeView returns the nodes that are down now and were not before.
+// changeView stores a newer view, and returns the nodes that are newly down in it.
 func (m *Member) changeView(v cluster.View) (down []metadata.NodeID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,7 +50,7 @@ func (m *Member) changeView(v cluster.View) (down []metadata.NodeID) {
 	return down
 }
 
-// Until waits for a view for which ok is true.
+// Until waits for a view for which ok returns true.
 func (m *Member) Until(ctx context.Context, ok func(cluster.View) bool) error {
 	for {
 		v, changed := m.Watch()
@@ -67,8 +67,8 @@ func (m *Member) Until(ctx context.Context, ok func(cluster.View) bool) error {
 	}
 }
 
-// take takes the view of a reply. If this node has got another view meanwhile, it reports again, so that it
-// knows at the end what the reply says.
+// take applies the view of a reply. If this node has received another view meanwhile, it reports again, so that in the
+// end its view includes the reply's.
 func (m *Member) take(ctx context.Context, delta *cluster.Delta) bool {
 	if delta == nil {
 		return true
@@ -88,7 +88,7 @@ func (m *Member) take(ctx context.Context, delta *cluster.Delta) bool {
 	return ctx.Err() == nil && m.Report(ctx)
 }
 
-// firstAddrs is the first address of each node.
+// firstAddrs returns the first address of each node.
 func firstAddrs(all [][]string) []string {
 	first := make([]string, len(all))
 	for i, a := range all {

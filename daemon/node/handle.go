@@ -15,27 +15,25 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Handlers is a part of a daemon's table of handlers.
+// Handlers is one part's table of handlers.
 type Handlers = map[wire.Op]rpc.Handler
 
-// Parser is a pointer to a T that can be read from a frame.
+// Parser is a pointer to a T that can parse itself from a frame.
 type Parser[T any] interface {
 	*T
 	wire.Message
 }
 
-// Appender is a message that can be written to a frame.
+// Appender is a message that can append itself to a frame.
 type Appender = wire.Message
 
-// Handle makes a handler of a function on messages. A reply is sent with an error
-// too: Create's EEXIST carries the existing entry. The function's context names
-// the caller (Asker).
+// Handle returns the handler of a function on messages. With an error it still sends the reply: Create's EEXIST carries
+// the existing entry. The function's context names the caller (Asker).
 func Handle[T any, P Parser[T]](f func(ctx context.Context, q *T) (Appender, error)) rpc.Handler {
 	return HandleFrom[T, P](func(ctx context.Context, _ *rpc.Request, q *T) (Appender, error) { return f(ctx, q) })
 }
 
-// HandleFrom is Handle for a function that needs the request itself, such as its
-// sender.
+// HandleFrom is Handle for a function that needs the request itself, for example its sender.
 func HandleFrom[T any, P Parser[T]](f func(ctx context.Context, r *rpc.Request, q *T) (Appender, error)) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 		var q T
@@ -48,7 +46,7 @@ func HandleFrom[T any, P Parser[T]](f func(ctx context.Context, r *rpc.Request, 
 	}
 }
 
-// HandleJSON makes a handler of a function on JSON messages.
+// HandleJSON returns the handler of a function on JSON messages.
 func HandleJSON[Q, R any](f func(ctx context.Context, peer metadata.NodeID, q *Q) (R, error)) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 		var q Q
@@ -64,7 +62,7 @@ func HandleJSON[Q, R any](f func(ctx context.Context, peer metadata.NodeID, q *Q
 	}
 }
 
-// CallJSON makes a call to a handler of HandleJSON. A nil reply is not decoded.
+// CallJSON calls a handler of HandleJSON. A nil reply is not decoded.
 func CallJSON(ctx context.Context, c rpc.Caller, op wire.Op, q, reply any) error {
 	call := rpc.Call{Op: op, Body: &wire.JSON{V: q}}
 	if reply != nil {
@@ -73,13 +71,13 @@ func CallJSON(ctx context.Context, c rpc.Caller, op wire.Op, q, reply any) error
 	return c.Do(ctx, &call)
 }
 
-// askAtOnce is how many nodes AskAll asks at a time.
+// askAtOnce is how many nodes AskAll calls concurrently.
 const askAtOnce = 64
 
-// AskAll makes the same call to all nodes of the job, and calls take with the answer or the error
-// of each, one at a time. A node that does not serve is not asked: EHOSTDOWN.
+// AskAll makes the same call to all nodes of the job, and calls take with the answer or error of each, one at a time. A
+// node that does not serve is not called: EHOSTDOWN.
 func AskAll[R any](ctx context.Context, n Node, op wire.Op, q any, take func(from cluster.Node, r R, err error)) {
-	var mu sync.Mutex // take runs under it
+	var mu sync.Mutex // held while take runs
 	var g errgroup.Group
 	g.SetLimit(askAtOnce)
 	for _, to := range n.View().Map.Nodes {
@@ -95,10 +93,10 @@ func AskAll[R any](ctx context.Context, n Node, op wire.Op, q any, take func(fro
 			return nil
 		})
 	}
-	_ = g.Wait() // none fails
+	_ = g.Wait() // no function fails
 }
 
-// DecodeJSON is json.Unmarshal with an errno: EPROTO.
+// DecodeJSON is json.Unmarshal that returns EPROTO.
 func DecodeJSON(b []byte, v any) error {
 	if err := json.Unmarshal(b, v); err != nil {
 		return fmt.Errorf("%v: %w", err, syscall.EPROTO)
@@ -106,7 +104,7 @@ func DecodeJSON(b []byte, v any) error {
 	return nil
 }
 
-// asker is the context of a request of another node.
+// asker is the context of a request from another node.
 type asker struct {
 	context.Context
 	peer metadata.NodeID
@@ -114,7 +112,7 @@ type asker struct {
 
 type askerKey struct{}
 
-// Value is context.Context.
+// Value implements context.Context.
 func (a *asker) Value(key any) any {
 	if key == (askerKey{}) {
 		return a
@@ -122,8 +120,7 @@ func (a *asker) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// Asker is the node whose request ctx belongs to; false if it is none: then this
-// node's own client asks.
+// Asker returns the node whose request ctx belongs to; false if this node's own client makes the request.
 func Asker(ctx context.Context) (metadata.NodeID, bool) {
 	if a, ok := ctx.Value(askerKey{}).(*asker); ok {
 		return a.peer, true

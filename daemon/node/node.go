@@ -16,68 +16,63 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// Registry is what the job has agreed on, as far as this node has heard.
+// Registry is the state agreed on by the job, as far as this node has received it.
 type Registry interface {
-	// View is the newest view that this node has. It must not be changed.
+	// View returns the newest view of this node. The caller must not change it.
 	View() cluster.View
 	// Watch returns the view and a channel that is closed when it changes.
 	Watch() (cluster.View, <-chan struct{})
-	// Until waits for a view for which ok is true. Its error says that ctx ended
-	// or that the daemon stops.
+	// Until waits for a view for which ok returns true. Its error says that ctx has ended or that the daemon stops.
 	Until(ctx context.Context, ok func(cluster.View) bool) error
-	// Refresh returns when this node knows all that the leader knew when it was
-	// called, such as a dataset that another node registered just before.
+	// Refresh waits until this node knows everything that the leader knew at the time of the call, such as a dataset
+	// that another node registered just before.
 	Refresh(ctx context.Context) error
-	// Propose has the control group agree on c, wherever its leader is, and
-	// returns the view that has it.
+	// Propose has the control group agree on c, wherever its leader is, and returns a view that includes c.
 	Propose(ctx context.Context, c raftstore.Command) (cluster.View, error)
 }
 
 // Caller calls the nodes of the job.
 type Caller interface {
-	// Self is this node.
+	// Self returns this node.
 	Self() metadata.NodeID
-	// To is the RPC connection to another node.
+	// To returns the RPC connection to another node.
 	To(id metadata.NodeID) rpc.Caller
-	// Call makes one JSON call to a node. One to this node runs the handler
-	// directly. A nil reply is not decoded.
+	// Call makes one JSON call to a node. A call to this node runs the handler directly. A nil reply is not decoded.
 	Call(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error
-	// Insist repeats fn, a call to node id, while retry accepts its error and the
-	// map says that the node serves. It gives up after patience, which starts
-	// again when a new leader of the control group is elected.
+	// Insist repeats fn, a call to node id, while retry accepts its error and the map says that the node serves. It
+	// gives up after patience, which starts again when a new leader of the control group is elected.
 	Insist(ctx context.Context, id metadata.NodeID, patience time.Duration, retry func(error) bool, fn func() error) error
 }
 
-// Process is the daemon's process.
+// Process is the process of the daemon.
 type Process interface {
-	// Spawn runs f in a goroutine. Its context ends when the daemon stops, and
-	// the daemon waits for it.
+	// Spawn runs f in a goroutine. The goroutine's context ends when the daemon stops, and the daemon waits for the
+	// goroutine.
 	Spawn(f func(ctx context.Context))
-	// Nudge makes the next report to the leader go out at once.
+	// Nudge sends the next report to the leader at once.
 	Nudge()
-	// Log is the daemon's log.
+	// Log returns the daemon's log.
 	Log() *logrus.Entry
 }
 
-// Node is all three.
+// Node combines the three interfaces.
 type Node interface {
 	Registry
 	Caller
 	Process
 }
 
-// ErrNotLeader is the answer of a node that does not lead the control group to a
-// proposal.
+// ErrNotLeader is the answer to a proposal from a node that does not lead the control group.
 var ErrNotLeader error = syscall.EREMCHG
 
-// Unreachable reports whether err says that a node could not be asked or did not
-// answer, so that the call may be repeated or another node asked.
+// Unreachable reports whether err says that a node could not be reached or did not answer, so that the caller may
+// repeat the call or call another node.
 func Unreachable(err error) bool { return errors.Is(err, ErrNotLeader) || rpc.Unanswered(err) }
 
 // Serving reports whether n takes part in the job's work: it is Up or Leaving.
 func Serving(n cluster.Node) bool { return n.Serves() }
 
-// Participants is the nodes of m that serve.
+// Participants returns the nodes of m that serve.
 func Participants(m cluster.Map) []metadata.NodeID {
 	var ids []metadata.NodeID
 	for _, n := range m.Nodes {
@@ -88,7 +83,7 @@ func Participants(m cluster.Map) []metadata.NodeID {
 	return ids
 }
 
-// Pause waits for d. Its error is that of ctx, if that ends first.
+// Pause waits for d. It returns the error of ctx if ctx ends first.
 func Pause(ctx context.Context, d time.Duration) error {
 	if !retry.Pause(ctx, d) {
 		return ctx.Err()
@@ -96,8 +91,8 @@ func Pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Follow calls do with the view and again whenever it changes, until ctx ends. While do reports that
-// something is left to do, it is called again after a pause, which doubles from first up to last.
+// Follow calls do with the view, and again whenever the view changes, until ctx ends. While do reports that work is
+// left, Follow calls it again after a pause, which doubles from first up to last.
 func Follow(ctx context.Context, r Registry, first, last time.Duration, do func(cluster.View) (done bool)) {
 	pause := first
 	for {

@@ -49,8 +49,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestHandle checks the three kinds of handlers: the message is parsed, the sender
-// known, and a reply sent with an error too.
+// TestHandle tests the three kinds of handlers: the message is parsed, the sender is known, and a reply is also sent
+// along with an error.
 func TestHandle(t *testing.T) {
 	n := nodetest.New(t, 1, 2)
 	n.Serve(node.Handlers{
@@ -135,7 +135,7 @@ func TestAskAll(t *testing.T) {
 	}
 }
 
-// TestFollow: do runs again after a pause while something is left to do, and when the view changes.
+// TestFollow: do runs again after a pause while work is left, and when the view changes.
 func TestFollow(t *testing.T) {
 	r := nodetest.NewRegistry(nodetest.View(2))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -162,7 +162,7 @@ func TestFollow(t *testing.T) {
 	<-ended
 }
 
-// TestFakes checks that the fakes behave as the interfaces say.
+// TestFakes: the fakes behave as the interfaces specify.
 func TestFakes(t *testing.T) {
 	ctx, n := context.Background(), nodetest.New(t, 0, 2)
 	seen := make(chan error, 1)

@@ -13,12 +13,11 @@ import (
 // MaxErrorText bounds the text of an error in the registry, in bytes.
 const MaxErrorText = 16 << 10
 
-// Clip bounds a text for the registry.
+// Clip truncates a text for the registry.
 func Clip(s string) string { return s[:min(len(s), MaxErrorText)] }
 
-// ErrorText is the text of err for a message to a user: with at most one errno text, and
-// without that of EBADMSG, EINVAL, ESTALE and EPROTO, which adds nothing to the
-// message.
+// ErrorText returns the text of err for a message to a user. It keeps at most one errno text, and drops those of
+// EBADMSG, EINVAL, ESTALE and EPROTO, which add nothing to the message.
 func ErrorText(err error) string {
 	text := err.Error()
 	var no syscall.Errno
@@ -35,10 +34,10 @@ func ErrorText(err error) string {
 	return text
 }
 
-// lastErrno is above all errnos of Linux.
+// lastErrno is greater than all errnos of Linux.
 const lastErrno = 134
 
-// endsInErrno reports whether the last part of a text is that of an errno.
+// endsInErrno reports whether the last part of a text is an errno text.
 func endsInErrno(text string) bool {
 	last := text[strings.LastIndex(text, ": ")+1:]
 	for no := syscall.Errno(1); no < lastErrno; no++ {
@@ -49,17 +48,17 @@ func endsInErrno(text string) bool {
 	return false
 }
 
-// Absent is an ENOENT whose text says all.
+// Absent returns an ENOENT with a complete text, to which no errno text is added.
 func Absent(format string, args ...any) error {
 	return plainError{fmt.Sprintf(format, args...), syscall.ENOENT}
 }
 
-// Present is an EEXIST whose text says all.
+// Present returns an EEXIST with a complete text, to which no errno text is added.
 func Present(format string, args ...any) error {
 	return plainError{fmt.Sprintf(format, args...), syscall.EEXIST}
 }
 
-// plainError is an errno whose text is for the user, without that of the errno.
+// plainError is an errno with its own text for the user, without the errno text.
 type plainError struct {
 	text string
 	kind syscall.Errno
@@ -68,8 +67,8 @@ type plainError struct {
 func (e plainError) Error() string { return e.text }
 func (e plainError) Unwrap() error { return e.kind }
 
-// LossText says which data is lost with a node, what is repaired, and what to do. names is where the names of its files
-// are, if they have copies.
+// LossText describes which data is lost with a node, what is repaired, and what to do. names is the location of the
+// names of the node's files, if they have copies.
 func LossText(id metadata.NodeID, host string, names cluster.Names) string {
 	back := "it"
 	switch {

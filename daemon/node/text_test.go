@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 )
 
-// TestAbsent: an error that says all shows no errno, and is one.
+// TestAbsent: the text of an Absent or Present error omits the errno, but errors.Is finds it.
 func TestAbsent(t *testing.T) {
 	err := fmt.Errorf("again: %w", node.Absent("no dataset is named %q", "x"))
 	if got, want := node.ErrorText(err), `again: no dataset is named "x"`; got != want || !errors.Is(err, syscall.ENOENT) {
@@ -21,7 +21,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestErrorText: a user reads what is wrong, not that the message was bad.
+// TestErrorText: the user reads what is wrong, without the errno text where the message suffices.
 func TestErrorText(t *testing.T) {
 	for _, c := range []struct {
 		err  error

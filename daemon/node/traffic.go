@@ -1,8 +1,7 @@
 package node
 
-// Traffic is the file data that the mount of this node has moved since its start, in bytes,
-// by where it came from or went to. Reads from the kernel's page cache or by passthrough are
-// not counted.
+// Traffic is the file data that the mount of this node has moved since its start, in bytes, by source and destination.
+// Reads served by the kernel's page cache or by passthrough are not counted.
 type Traffic struct {
 	ReadLocal   int64 `json:"read_local"`
 	ReadRemote  int64 `json:"read_remote"`

@@ -11,10 +11,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// To calls a node, or for what is a home's, the node where the home is.
+// To returns the caller of a node, or, for ops of a home, of the node that serves that home.
 func (p *Partner) To(id metadata.NodeID) rpc.Caller { return &caller{p, p.node.Self(), id} }
 
-// caller calls to in the name of from: this node, or a home that it stands in for.
+// caller calls to on behalf of from: this node, or a home that it stands in for.
 type caller struct {
 	p        *Partner
 	from, to metadata.NodeID
@@ -29,7 +29,7 @@ func (c *caller) Do(ctx context.Context, call *rpc.Call) error {
 	switch {
 	case call.Op == wire.OpCachedReply && at == self:
 		return nil // wire.Unknown: the call was lost with its node
-	case call.Op == wire.OpCachedReply: // which is asked of the node, whatever the lost call was
+	case call.Op == wire.OpCachedReply: // goes to the node, whatever the lost call was
 		return c.p.cfg.Peer(at).Do(ctx, call)
 	case at == self:
 		h, err := c.p.handler(ctx, c.to, call.Op)
@@ -49,7 +49,7 @@ func (c *caller) Do(ctx context.Context, call *rpc.Call) error {
 	return err
 }
 
-// Client is To for this node's client: calls are repeated while the node, or the home, may answer again.
+// Client is To for this node's client: it repeats calls while the node, or the home, may answer again.
 func (p *Partner) Client(id metadata.NodeID) rpc.Caller {
 	down := func(at metadata.NodeID, ok bool) error {
 		n, _ := p.node.View().Map.Node(at)
@@ -64,7 +64,7 @@ func (p *Partner) Client(id metadata.NodeID) rpc.Caller {
 	}
 }
 
-// clientCaller calls a node, or its home.
+// clientCaller calls a home, or its node, depending on the op.
 type clientCaller struct{ home, node rpc.Caller }
 
 // Do makes a call.

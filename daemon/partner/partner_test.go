@@ -35,7 +35,7 @@ type member struct {
 	full  atomic.Bool
 }
 
-// job is members on a fake network, whose leader answers all the time.
+// job returns members on a fake network whose leader always answers.
 func job(t *testing.T, n int) ([]*member, *nodetest.Registry) {
 	t.Helper()
 	r, net := nodetest.NewRegistry(nodetest.View(n)), nodetest.NewNetwork()
@@ -50,7 +50,7 @@ func job(t *testing.T, n int) ([]*member, *nodetest.Registry) {
 func join(t *testing.T, id metadata.NodeID, r *nodetest.Registry, net *nodetest.Network) *member {
 	t.Helper()
 	m := new(member)
-	t.Cleanup(func() { // after the goroutines of the node
+	t.Cleanup(func() { // runs after the goroutines of the node have ended
 		if err := errors.Join(m.Partner.Close(), m.store.Close(), m.data.Close()); err != nil {
 			t.Error(err)
 		}
@@ -94,14 +94,14 @@ func (m *member) create(name string) error {
 	return err
 }
 
-// TestPartner: nothing is copied before a directory asks for copies; then each home has a partner, whose copy has what
-// was acknowledged, a full partner is known, and after its loss the next node gets a copy.
+// TestPartner: no copies are made before a directory asks for them; then each home has a partner, whose copy has all
+// acknowledged changes, a full partner is detected, and after the loss of a partner the next node gets a copy.
 func TestPartner(t *testing.T) {
 	ms, r := job(t, 3)
 	if err := ms[0].create("before"); err != nil {
 		t.Fatal(err)
 	}
-	for ms[0].Serves() != nil { // a leader has not said yet that there is no partner
+	for ms[0].Serves() != nil { // until a leader has said that there is no partner
 		if err := r.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestPartner(t *testing.T) {
 	}
 	ms[0].fake.Network().Cut(1, nil)
 	err := ms[0].create("mended")
-	for range 10 { // what was sent before may fail yet
+	for range 10 { // earlier requests may still fail
 		if err == nil {
 			break
 		}
@@ -174,7 +174,7 @@ func TestPartner(t *testing.T) {
 	}
 }
 
-// TestLargeChange: a change that does not fit into one message is refused at once, and does not hold up later ones.
+// TestLargeChange: a change too large for one message is refused immediately, and does not delay later ones.
 func TestLargeChange(t *testing.T) {
 	ms, r := job(t, 2)
 	if err := ms[0].Want(t.Context()); err != nil {
@@ -200,7 +200,7 @@ func TestLargeChange(t *testing.T) {
 	}
 }
 
-// TestWipedHome: a home whose disk is empty does not serve while another node has its names: that stands in for it.
+// TestWipedHome: a home with an empty disk does not serve while another node has its records: that node stands in.
 func TestWipedHome(t *testing.T) {
 	ms, r := job(t, 3)
 	if err := errors.Join(ms[0].Want(t.Context()), ms[0].create("a")); err != nil {
@@ -235,8 +235,8 @@ func TestWipedHome(t *testing.T) {
 	}
 }
 
-// TestSeats: the names of a lost node go from node to node with their changes. One that had them, and was given up while
-// it went on, changes nothing any more; it gives them up when it returns, gets a new copy, and serves that.
+// TestSeats: the records of a lost node move from node to node with their changes. A former stand-in that was given up
+// while it ran changes nothing any more; when it returns it gives the records up, gets a new copy, and serves it.
 func TestSeats(t *testing.T) {
 	ms, r := job(t, 3)
 	if err := errors.Join(ms[0].Want(t.Context()), ms[0].create("of 0")); err != nil {
@@ -284,8 +284,8 @@ func TestSeats(t *testing.T) {
 	}
 }
 
-// TestWipedSeat: a node that stands in for another one, and has lost its records, has the map give the seat to the node
-// with the second copy. That has none here: it does not hand over what no other node has.
+// TestWipedSeat: a stand-in that lost its records asks the map to give the seat to the heir. If there is none, it does
+// not hand over records that no other node has.
 func TestWipedSeat(t *testing.T) {
 	ms, r := job(t, 4)
 	record := func(seat metadata.Epoch, p metadata.NodeID) metadata.Epoch {
@@ -316,7 +316,7 @@ func TestWipedSeat(t *testing.T) {
 	}
 }
 
-// TestFullPartner: a node without room is not chosen again and again, whether it takes the records or refuses them.
+// TestFullPartner: a node without room is not chosen repeatedly, whether it accepts the records or refuses them.
 func TestFullPartner(t *testing.T) {
 	for name, spoil := range map[string]func(*member){
 		"no room": func(m *member) { m.full.Store(true) },
@@ -349,7 +349,7 @@ func TestFullPartner(t *testing.T) {
 	}
 }
 
-// TestAllFull: if all nodes are full, a copy that takes long stays on the node that it is on.
+// TestAllFull: if all nodes are full, a copy that takes long stays on its node.
 func TestAllFull(t *testing.T) {
 	ms, r := job(t, 3)
 	s := newSender(&Config{Node: ms[0].fake, Patience: time.Millisecond}, 0, 0)
@@ -364,7 +364,7 @@ func TestAllFull(t *testing.T) {
 	}
 }
 
-// TestIdleHome: a home without changes notices that its partner has lost the copy, and makes another one.
+// TestIdleHome: a home without changes notices that its partner lost the copy, and makes another one.
 func TestIdleHome(t *testing.T) {
 	ms, r := job(t, 2)
 	if err := errors.Join(ms[0].Want(t.Context()), ms[0].create("a")); err != nil {

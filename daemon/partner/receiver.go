@@ -23,27 +23,27 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
-// Receiver has the copies of other homes.
+// Receiver holds the copies of other homes.
 type Receiver struct {
 	node  node.Node
 	lease *copies.Lease
 	dir   string
 	room  func() bool
 	log   *logrus.Entry
-	over  atomic.Bool // the copies are closed, or will be at once
+	over  atomic.Bool // the copies are closed, or about to be
 
 	mu    sync.Mutex
 	homes map[metadata.NodeID]*received // under mu
 }
 
-// received is the copies of one home.
+// received holds the copies of one home.
 type received struct {
 	mu            sync.Mutex
 	state         mirror.Copies     // under mu
-	whole, coming *pebblestore.Copy // under mu; nil without one, and whole when it is a home
+	whole, coming *pebblestore.Copy // under mu; nil if there is none; whole is also nil while it is open as a home
 }
 
-// openReceiver opens the copies that an earlier daemon has left. Those that are not complete go.
+// openReceiver opens the copies that an earlier daemon has left, and removes incomplete ones.
 func openReceiver(cfg *Config) (*Receiver, error) {
 	r := &Receiver{node: cfg.Node, lease: cfg.Lease, dir: cfg.Dir, room: cfg.Room, log: cfg.Node.Log().WithField("part", "partner"), homes: make(map[metadata.NodeID]*received)}
 	found, err := os.ReadDir(r.dir)
@@ -65,8 +65,8 @@ func openReceiver(cfg *Config) (*Receiver, error) {
 	return r, nil
 }
 
-// loadOrMove loads the copy in dir, and moves it aside if it is damaged. A damaged one is kept for
-// diagnosis, as it may be the only one; one that may be readable later stays where it is.
+// loadOrMove loads the copy in dir. It moves a damaged copy aside, for diagnosis, as it may be the only one. A copy
+// that may be readable later stays in place.
 func (r *Receiver) loadOrMove(dir string) error {
 	err := r.load(dir)
 	if err == nil {
@@ -81,7 +81,7 @@ func (r *Receiver) loadOrMove(dir string) error {
 	return os.Rename(dir, filepath.Join(r.dir, "damaged_"+strings.ReplaceAll(filepath.Base(dir), "-", "_")))
 }
 
-// removing is how the name of a copy begins that is being removed.
+// removing is the prefix of the name of a copy that is being removed.
 const removing = "removing_"
 
 func (r *Receiver) load(dir string) error {
@@ -119,7 +119,7 @@ func (*received) drop(dir string, c *pebblestore.Copy) error {
 	return errors.Join(c.Close(), remove(dir))
 }
 
-// remove removes the directory of a copy, which is closed. It may be repeated after an error, and when it is gone.
+// remove removes the directory of a closed copy. It may be repeated after an error, and after the removal.
 func remove(dir string) error {
 	away := filepath.Join(filepath.Dir(dir), removing+strings.ReplaceAll(filepath.Base(dir), "-", "_"))
 	if err := os.Rename(dir, away); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -144,7 +144,7 @@ func (r *Receiver) of(id metadata.NodeID) *received {
 	return h
 }
 
-// onMirror takes a message of a home, or of the node that stands in for it.
+// onMirror handles a message of a home, or of the node that stands in for it.
 func (r *Receiver) onMirror(_ context.Context, req *rpc.Request, q *wire.MirrorReq) (node.Appender, error) {
 	h := r.of(q.Home)
 	h.mu.Lock()
@@ -162,9 +162,9 @@ func (r *Receiver) onMirror(_ context.Context, req *rpc.Request, q *wire.MirrorR
 	}
 	m := mirror.Message{Seat: q.Seat, Gen: q.Gen, Seq: q.Seq, Complete: q.Complete}
 	next, apply, v := h.state.Accept(m, seat.Since)
-	if v == mirror.Later || !r.lease.Begun() { // else by an old map, a node that was wiped takes old records for a seat that it has
+	if v == mirror.Later || !r.lease.Begun() { // a wiped node with an old map would accept old records for its seat
 		r.node.Nudge()
-		return nil, fmt.Errorf("this node does not know yet that node %d stands in for node %d, or has old names of that: %w", req.Peer, q.Home, syscall.EAGAIN)
+		return nil, fmt.Errorf("this node has not yet seen that node %d stands in for node %d, or has older records of it: %w", req.Peer, q.Home, syscall.EAGAIN)
 	}
 	if apply {
 		if err := r.apply(h, m, q, next); err != nil {
@@ -174,7 +174,7 @@ func (r *Receiver) onMirror(_ context.Context, req *rpc.Request, q *wire.MirrorR
 	return &wire.MirrorResp{Verdict: uint8(v), Last: h.state.Last(), Full: !r.room()}, nil
 }
 
-// apply makes the changes of a message, which leads to next. Called with h.mu.
+// apply applies the changes of a message, after which the state is next. The caller holds h.mu.
 func (r *Receiver) apply(h *received, m mirror.Message, q *wire.MirrorReq, next mirror.Copies) error {
 	at, to := next.Coming, &h.coming
 	switch {
@@ -209,7 +209,7 @@ func (r *Receiver) apply(h *received, m mirror.Message, q *wire.MirrorReq, next 
 	old := h.whole
 	h.whole, h.coming = h.coming, nil
 	err = h.whole.Sync()
-	if err == nil { // else a later start has the old one, too
+	if err == nil { // on an error, a later start finds the old copy, too
 		err = h.drop(r.path(q.Home, was.Whole), old)
 	}
 	if err != nil {
@@ -218,7 +218,7 @@ func (r *Receiver) apply(h *received, m mirror.Message, q *wire.MirrorReq, next 
 	return nil
 }
 
-// seal ends the copying of a home, whose seat this node has, and returns the directory of the complete copy, to be
+// seal ends the copying of a home whose seat this node has, and returns the directory of the complete copy, to be
 // opened as a home.
 func (r *Receiver) seal(id metadata.NodeID, seat metadata.Epoch) (dir string, err error) {
 	h := r.of(id)
@@ -245,7 +245,7 @@ func (r *Receiver) seal(id metadata.NodeID, seat metadata.Epoch) (dir string, er
 	return r.path(id, h.state.Whole), nil
 }
 
-// giveUp removes the copy with which this node stood in for a home, if another node has the seat. No server has it open.
+// giveUp removes the copy with which this node stood in for a home whose seat has moved. No server has it open.
 func (r *Receiver) giveUp(id metadata.NodeID, seat metadata.Epoch) error {
 	h := r.of(id)
 	h.mu.Lock()
@@ -253,7 +253,7 @@ func (r *Receiver) giveUp(id metadata.NodeID, seat metadata.Epoch) error {
 	if !h.state.Outdated(seat) {
 		return nil
 	}
-	if h.whole != nil { // an earlier daemon stood in
+	if h.whole != nil { // left by an earlier daemon that stood in
 		if err := h.whole.Close(); err != nil {
 			return err
 		}

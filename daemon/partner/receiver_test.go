@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
-// makeCopy makes a complete copy of the names of node 1 below dir, and returns its directory.
+// makeCopy creates a complete copy of the records of node 1 below dir, and returns its directory.
 func makeCopy(t *testing.T, dir string) string {
 	t.Helper()
 	dir = filepath.Join(dir, "1-0-7")
@@ -30,14 +30,14 @@ func makeCopy(t *testing.T, dir string) string {
 	return dir
 }
 
-// TestUnreadableCopy: a copy that cannot be read now fails the start and stays; a damaged one is moved aside.
+// TestUnreadableCopy: a copy that is unreadable at start fails the start and is kept; a damaged one is moved aside.
 func TestUnreadableCopy(t *testing.T) {
 	fake := nodetest.Join(t, 0, nodetest.NewRegistry(nodetest.View(2)), nodetest.NewNetwork())
 	for _, c := range []struct {
 		name  string
 		spoil func(manifest string) error
 		want  error
-		whole uint64 // gen of the complete copy
+		whole uint64 // generation of the complete copy
 		aside bool
 	}{
 		{"intact", func(string) error { return nil }, nil, 7, false},
@@ -75,7 +75,7 @@ func TestUnreadableCopy(t *testing.T) {
 	}
 }
 
-// TestDropAgain: a copy whose removal has failed half way is removed by the next try.
+// TestDropAgain: if removing a copy fails half-way, the next attempt removes it.
 func TestDropAgain(t *testing.T) {
 	dir := t.TempDir()
 	at := makeCopy(t, dir)
@@ -97,7 +97,7 @@ func TestDropAgain(t *testing.T) {
 	}
 }
 
-// TestLateMessage: a message to a daemon that has closed its copies is refused.
+// TestLateMessage: a daemon that has closed its copies refuses messages for them.
 func TestLateMessage(t *testing.T) {
 	ms, _ := job(t, 2)
 	if err := errors.Join(ms[0].Want(t.Context()), ms[1].recv.close()); err != nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestLostAnswerOfStandIn: a change whose answer was lost on the way from a stand-in runs once, and its answer arrives.
+// TestLostAnswerOfStandIn: a change whose reply from a stand-in was lost runs once, and its reply arrives in the end.
 func TestLostAnswerOfStandIn(t *testing.T) {
 	for _, c := range []struct {
 		op   wire.Op
 		says error
 	}{{wire.OpMkdir, nil}, {wire.OpUnlink, nil}, {wire.OpRename, syscall.ENOENT}} {
 		t.Run(c.op.String(), func(t *testing.T) {
-			var conn atomic.Pointer[net.Conn] // the client's
+			var conn atomic.Pointer[net.Conn] // of the client
 			var runs atomic.Int64
 			home := node.Handlers{c.op: func(context.Context, *rpc.Request, *rpc.Response) error {
 				if runs.Add(1) == 1 {
@@ -41,11 +41,11 @@ func TestLostAnswerOfStandIn(t *testing.T) {
 	}
 }
 
-// TestAnswerLostWithHome: it is not known whether a change took effect whose answer was lost with its home.
+// TestAnswerLostWithHome: the outcome of a change whose reply was lost along with its home is unknown.
 func TestAnswerLostWithHome(t *testing.T) {
 	var conn atomic.Pointer[net.Conn]
 	p := standInOverNetwork(t, &conn, nil)
-	for _, self := range []metadata.NodeID{0, 1} { // a client elsewhere, and one on the node that stands in
+	for _, self := range []metadata.NodeID{0, 1} { // a client elsewhere, and one on the stand-in
 		fate := wire.CachedReplyResp{}
 		q := &wire.CachedReplyReq{Conn: wire.Nonce{1}, Tag: 1}
 		c := &caller{&Partner{Sender: &Sender{node: nodetest.Join(t, self, p.node.(*nodetest.Node).Registry, nodetest.NewNetwork())}, cfg: p.cfg}, self, 2}
@@ -55,8 +55,8 @@ func TestAnswerLostWithHome(t *testing.T) {
 	}
 }
 
-// standInOverNetwork returns the Partner of node 0, with a real connection to node 1, which answers for the home of the
-// lost node 2 by the table home.
+// standInOverNetwork returns the Partner of node 0, with a real connection to node 1, which stands in for the lost node
+// 2 with the handlers home.
 func standInOverNetwork(t *testing.T, conn *atomic.Pointer[net.Conn], home node.Handlers) *Partner {
 	t.Helper()
 	v := nodetest.View(3)
@@ -80,7 +80,7 @@ func standInOverNetwork(t *testing.T, conn *atomic.Pointer[net.Conn], home node.
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = s.Serve(l) // it ends with Close
+		_ = s.Serve(l) // returns after Close
 	}()
 	var d net.Dialer
 	peers, err := rpc.NewPeers(rpc.PeersConfig{

@@ -25,7 +25,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// Records is the store of this home; *pebblestore.Store.
+// Records is the store of this home; *pebblestore.Store implements it.
 type Records interface {
 	SetMirror(pebblestore.Mirror)
 	Partner() ([]byte, error)
@@ -33,33 +33,33 @@ type Records interface {
 	AllRecords(size int, fn func(changes []byte) error) error
 }
 
-// Sender keeps a copy of a home's records on its partner: of this node's, or of a home that this node stands in for.
+// Sender keeps a copy of a home's records on its partner, for this node's home or one that it stands in for.
 type Sender struct {
 	node    node.Node
 	id      metadata.NodeID // the home
-	seat    metadata.Epoch  // of this node (cluster.Node.Seat); 0 if it is the home itself
+	seat    metadata.Epoch  // this node's seat (cluster.Node.Seat); 0 if this node is the home itself
 	number  metadata.Run    // of this daemon; numbers the streams
 	peer    func(metadata.NodeID) rpc.Caller
 	records Records
 	lease   *copies.Lease
 	log     *logrus.Entry
-	// patience is how long one message is sent again.
+	// patience is how long one message is repeated.
 	patience time.Duration
-	kick     chan struct{}             // a batch was added; one is enough
-	recheck  chan struct{}             // the home was bound; one is enough
+	kick     chan struct{}             // a batch was added; one token is enough
+	recheck  chan struct{}             // the home was bound; one token is enough
 	guarded  atomic.Bool               // another node may stand in for this home
-	blank    atomic.Bool               // the disk has no record of a partner, nor that there is none: the home may have been wiped
-	full     atomic.Pointer[time.Time] // when the partner has last said that its disk is full
+	blank    atomic.Bool               // the disk does not say whether there is a partner: the home may have been wiped
+	full     atomic.Pointer[time.Time] // when the partner last reported a full disk
 
 	mu    sync.Mutex
-	turn  *sync.Cond                    // of mu: a batch may be applied, or will never be
+	turn  *sync.Cond                    // of mu: a batch may be applied, or never will be
 	home  *mirror.Home                  // under mu
-	gen   uint64                        // under mu; of the last stream
+	gen   uint64                        // under mu; number of the last stream
 	on    bool                          // under mu: the records have a mirror
 	ended bool                          // under mu
-	left  bool                          // under mu; the job is over here
-	stall int                           // under mu: how often changes were given up
-	avoid map[metadata.NodeID]time.Time // under mu: nodes without room for the copy, and when they said so
+	left  bool                          // under mu; the job has ended here
+	stall int                           // under mu: how often changes were failed
+	avoid map[metadata.NodeID]time.Time // under mu: nodes without room for the copy, and when they reported that
 }
 
 const (
@@ -70,7 +70,7 @@ const (
 	longestWait = 500 * time.Millisecond
 )
 
-// newSender returns the Sender of a home, or of this node's seat. The home may ask it while it is opened.
+// newSender returns the Sender of a home, or of this node's seat. The home may call it while it is being opened.
 func newSender(cfg *Config, id metadata.NodeID, seat metadata.Epoch) *Sender {
 	s := &Sender{
 		node: cfg.Node, number: cfg.Run, id: id, seat: seat, peer: cfg.Peer, lease: cfg.Lease, patience: cfg.Patience,
@@ -80,7 +80,7 @@ func newSender(cfg *Config, id metadata.NodeID, seat metadata.Epoch) *Sender {
 	return s
 }
 
-// open gives the Sender the records. They are bound if an earlier daemon has left them so.
+// open sets the records. The home is bound if an earlier daemon has left it bound.
 func (s *Sender) open(records Records) error {
 	s.records = records
 	b, err := s.records.Partner()
@@ -100,7 +100,7 @@ func (s *Sender) open(records Records) error {
 	return nil
 }
 
-// turnOn gives the records their mirror.
+// turnOn mirrors the changes of the records from now on.
 func (s *Sender) turnOn() {
 	s.mu.Lock()
 	was := s.on
@@ -111,7 +111,7 @@ func (s *Sender) turnOn() {
 	}
 }
 
-// bind records the partner on the disk; Since 0 is none.
+// bind records the partner on the disk; Since 0 means none.
 func (s *Sender) bind(p cluster.Partner) error {
 	b := binary.BigEndian.AppendUint16(nil, uint16(p.Node))
 	return s.records.SetPartner(binary.BigEndian.AppendUint64(b, uint64(p.Since)))
@@ -124,9 +124,9 @@ func wake(c chan struct{}) {
 	}
 }
 
-// add is pebblestore.Mirror.
+// add implements pebblestore.Mirror.
 func (s *Sender) add(changes []byte) (done func(), err error) {
-	if len(changes) > maxBatch { // it would fail for ever, and all later ones behind it
+	if len(changes) > maxBatch { // it would always fail, and block all later changes
 		return nil, fmt.Errorf("one change of %d bytes for the partner, of at most %d: %w", len(changes), maxBatch, syscall.EMSGSIZE)
 	}
 	s.mu.Lock()
@@ -155,10 +155,10 @@ func (s *Sender) add(changes []byte) (done func(), err error) {
 	}, nil
 }
 
-// errReplaced is the error of a change that the home could not finish.
+// errReplaced is the error of a change that the home could not complete.
 var errReplaced = fmt.Errorf("%w: another node has taken over the names: %w", metadata.ErrUnknownOutcome, syscall.EAGAIN)
 
-// errMoved is retried by clients: they learn of the stand-in by the next view.
+// errMoved is retried by clients: they find the stand-in in the next view.
 var errMoved = fmt.Errorf("another node has taken over the names: %w: %w", metadata.ErrMoved, syscall.EAGAIN)
 
 // Replaced reports whether another node stands in for the home now.
@@ -174,14 +174,14 @@ func (s *Sender) Serves() error {
 	case s.Replaced():
 		return errMoved
 	case s.blank.Load():
-		return fmt.Errorf("no leader has said yet whether the names of this node are on its partner: %w", syscall.EHOSTDOWN)
+		return fmt.Errorf("waiting for a leader to report whether this node's records are on its partner: %w", syscall.EHOSTDOWN)
 	case !s.lease.Valid(time.Now()):
 		return fmt.Errorf("no leader has answered this node lately, so its partner may stand in for it: %w", syscall.EHOSTDOWN)
 	}
 	return nil
 }
 
-// run sends until ctx ends.
+// run sends records and changes until ctx ends.
 func (s *Sender) run(ctx context.Context) {
 	defer s.end()
 	if !s.learn(ctx) {
@@ -201,7 +201,7 @@ func (s *Sender) run(ctx context.Context) {
 		} else {
 			b.Reset()
 		}
-		idle.Reset(s.patience / 4) // half of the time after which a node is declared lost
+		idle.Reset(s.patience / 4) // half of the silence after which a node is declared lost
 		select {
 		case <-ctx.Done():
 		case <-changed:
@@ -213,7 +213,7 @@ func (s *Sender) run(ctx context.Context) {
 	}
 }
 
-// end fails what waits.
+// end fails all waiting changes.
 func (s *Sender) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +221,7 @@ func (s *Sender) end() {
 	s.turn.Broadcast()
 }
 
-// work does what is due by the view v.
+// work does the work that the view v calls for.
 func (s *Sender) work(ctx context.Context, v cluster.View) error {
 	if v.Version == 0 {
 		return nil
@@ -252,7 +252,7 @@ func (s *Sender) work(ctx context.Context, v cluster.View) error {
 	return err
 }
 
-// see takes a view into account.
+// see applies a view to the home.
 func (s *Sender) see(v cluster.View) error {
 	s.mu.Lock()
 	unbound := false
@@ -270,7 +270,7 @@ func (s *Sender) see(v cluster.View) error {
 	return nil
 }
 
-// begin begins a stream, if none is under way and the node serves.
+// begin begins a stream, unless one is in progress or the node does not serve.
 func (s *Sender) begin(m cluster.Map) (begun bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,10 +281,10 @@ func (s *Sender) begin(m cluster.Map) (begun bool, err error) {
 	return s.home.Begin(m, s.gen, s.avoided()...), nil
 }
 
-// errLost says that the stream has ended.
+// errLost means that the stream has ended.
 var errLost = errors.New("the stream to the partner has ended")
 
-// sendRecords sends all that is here.
+// sendRecords sends all present records.
 func (s *Sender) sendRecords(ctx context.Context) error {
 	err := s.records.AllRecords(chunk, func(b []byte) error {
 		s.mu.Lock()
@@ -303,7 +303,7 @@ func (s *Sender) sendRecords(ctx context.Context) error {
 	return nil
 }
 
-// sendChanges sends what waits, and binds the home when the partner has all.
+// sendChanges sends the waiting changes, and binds the home when the partner has all of them.
 func (s *Sender) sendChanges(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -332,7 +332,7 @@ func (s *Sender) sendChanges(ctx context.Context) error {
 	}
 }
 
-// bindTo binds the home to the partner of the stream: from now on it may be recorded.
+// bindTo binds the home to the partner of the stream. From then on, the map may record the partner.
 func (s *Sender) bindTo(p cluster.Partner) error {
 	if err := s.bind(p); err != nil {
 		return err
@@ -345,7 +345,7 @@ func (s *Sender) bindTo(p cluster.Partner) error {
 	return nil
 }
 
-// send sends one message until the partner has it, or the stream ends.
+// send sends one message until the partner has it or the stream ends.
 func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) error {
 	q := &wire.MirrorReq{Home: s.id, Seat: m.Seat, Gen: m.Gen, Seq: m.Seq, Complete: m.Complete, Batches: batches}
 	since := time.Now()
@@ -376,7 +376,7 @@ func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) e
 			return errLost
 		}
 		s.log.WithError(err).WithField("to", to.Node).Debug("partner has not taken a message: sending it again")
-		if time.Since(since) > s.patience { // only the link to it is cut, else the map says that it is lost
+		if time.Since(since) > s.patience { // if the node were lost, the map would say so: only the link is cut
 			s.giveUp(to)
 			return errLost
 		}
@@ -387,7 +387,7 @@ func (s *Sender) send(ctx context.Context, m mirror.Message, batches [][]byte) e
 	}
 }
 
-// replace ends the home: another node has it.
+// replace ends the home, because another node has taken it over.
 func (s *Sender) replace() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -405,7 +405,7 @@ func (s *Sender) giveUp(to cluster.Partner) {
 	s.turn.Broadcast()
 }
 
-// judge takes the partner's verdict.
+// judge applies the partner's verdict.
 func (s *Sender) judge(v mirror.Verdict, last uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -422,7 +422,7 @@ func (s *Sender) judge(v mirror.Verdict, last uint64) error {
 	return errLost
 }
 
-// record has the map record the partner that the home is bound to, until ctx ends.
+// record has the map record the partner to which the home is bound, until ctx ends.
 func (s *Sender) record(ctx context.Context) {
 	for {
 		v, changed := s.node.Watch()

@@ -18,37 +18,37 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// Config is what a Partner needs.
+// Config configures a Partner.
 type Config struct {
 	Node    node.Node
 	Run     metadata.Run // of this node's daemon; numbers its streams
 	Records Records
 	Lease   *copies.Lease
-	Dir     string // of the copies of other homes
-	// Patience is how long changes wait for a partner that does not answer; longer than a lost one is not declared so.
+	Dir     string // holds the copies of other homes
+	// Patience is how long changes wait for a silent partner; a lost partner is declared lost before.
 	Patience time.Duration
 	Room     func() bool // whether the disk has room for more records
 	// Peer is the connection to another node.
 	Peer func(metadata.NodeID) rpc.Caller
-	// Here is what this node answers.
+	// Here returns the handlers of this node.
 	Here func() node.Handlers
-	// Open opens a copy in dir as the home n.Self(), which asks s whether it may answer.
+	// Open opens the copy in dir as the home n.Self(), which asks s whether it may answer.
 	Open func(n node.Node, dir string, s *Sender) (*home.Server, error)
 }
 
-// Partner is both sides of this node, and the homes that it stands in for.
+// Partner combines the sender and receiver of this node with the homes that it stands in for.
 type Partner struct {
-	*Sender // of this node's home
+	*Sender // for this node's home
 	cfg     Config
 	recv    *Receiver
 
 	mu     sync.Mutex
 	opened map[metadata.NodeID]standIn // guarded by mu
-	more   chan struct{}               // guarded by mu; closed when another one is opened
-	over   bool                        // guarded by mu; the job is over here
+	more   chan struct{}               // guarded by mu; closed when another home is opened
+	over   bool                        // guarded by mu; the job has ended here
 }
 
-// standIn is a home of another node, opened here.
+// standIn is a home of another node that is open here.
 type standIn struct {
 	server *home.Server
 	table  node.Handlers
@@ -56,7 +56,7 @@ type standIn struct {
 	place  *place
 }
 
-// Open opens what an earlier daemon has left. Start begins the work.
+// Open opens the copies that an earlier daemon has left. Start begins the work.
 func Open(cfg Config) (*Partner, error) {
 	p := &Partner{cfg: cfg, opened: make(map[metadata.NodeID]standIn), more: make(chan struct{}), Sender: newSender(&cfg, cfg.Node.Self(), 0)}
 	err := p.Sender.open(cfg.Records)
@@ -69,7 +69,7 @@ func Open(cfg Config) (*Partner, error) {
 	return p, nil
 }
 
-// Start begins the work in the background.
+// Start begins the background work.
 func (p *Partner) Start() {
 	p.node.Spawn(p.Sender.run)
 	p.node.Spawn(p.Sender.record)
@@ -78,7 +78,7 @@ func (p *Partner) Start() {
 	})
 }
 
-// Leave lets changes go on without partners: the job is over on this node, and they may be gone.
+// Leave lets changes continue without partners, because the job has ended on this node and the partners may be down.
 func (p *Partner) Leave() {
 	p.Sender.Leave()
 	p.mu.Lock()
@@ -89,7 +89,7 @@ func (p *Partner) Leave() {
 	}
 }
 
-// Close closes the copies. All that Start began must have ended.
+// Close closes the copies. All goroutines that Start began must have ended.
 func (p *Partner) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,12 +100,12 @@ func (p *Partner) Close() error {
 	return errors.Join(errs...)
 }
 
-// Handlers is what the node answers.
+// Handlers returns the handlers of the messages between partners.
 func (p *Partner) Handlers() node.Handlers {
 	return node.Handlers{wire.OpMirror: node.HandleFrom(p.recv.onMirror), wire.OpStandIn: p.onStandIn, wire.OpStandInPeer: p.onStandIn, wire.OpStandInOnce: p.onStandIn}
 }
 
-// openAll opens the homes that this node stands in for by the view v, and closes those that another node has now. It
+// openAll opens the homes that this node stands in for in the view v, and closes those that another node has now. It
 // reports whether nothing is left to do.
 func (p *Partner) openAll(ctx context.Context, v cluster.View) bool {
 	all := true
@@ -125,14 +125,14 @@ func (p *Partner) openAll(ctx context.Context, v cluster.View) bool {
 		}
 		if err := p.open(ctx, n); err != nil {
 			all = false
-			log.WithError(err).Error("cannot stand in for a lost node: its files cannot be reached; trying again")
+			log.WithError(err).Error("cannot stand in for a lost node: its files are unavailable; retrying")
 		}
 	}
 	return all
 }
 
-// giveUp closes a home that this node stood in for before the node with the seat did, and removes its records: they
-// are old.
+// giveUp closes a home that this node stood in for before the seat moved to another node, and removes its records,
+// which are outdated.
 func (p *Partner) giveUp(id metadata.NodeID, seat metadata.Epoch) error {
 	p.mu.Lock()
 	s, is := p.opened[id]
@@ -146,7 +146,7 @@ func (p *Partner) giveUp(id metadata.NodeID, seat metadata.Epoch) error {
 		if err := s.server.Close(); err != nil {
 			return err
 		}
-		p.Sender.log.WithField("home", id).Warn("another node has taken over the names of a lost node from this one")
+		p.Sender.log.WithField("home", id).Warn("another node took over the names of a lost node from this one")
 	}
 	return p.recv.giveUp(id, seat)
 }
@@ -188,7 +188,7 @@ func (p *Partner) open(ctx context.Context, n cluster.Node) error {
 	return nil
 }
 
-// handOver gives the seat of a home, whose records are lost here, to the node with the second copy.
+// handOver moves the seat of a home, whose records are lost here, to the node with the second copy.
 func (p *Partner) handOver(ctx context.Context, n cluster.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
@@ -216,7 +216,7 @@ func (p *Partner) handler(ctx context.Context, to metadata.NodeID, op wire.Op) (
 	return nil, fmt.Errorf("%v: %w", op, syscall.ENOSYS)
 }
 
-// at returns the home of a node that this node stands in for, once it is open.
+// at waits for and returns the open home of a node that this node stands in for.
 func (p *Partner) at(ctx context.Context, to metadata.NodeID) (standIn, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
@@ -240,7 +240,7 @@ func (p *Partner) at(ctx context.Context, to metadata.NodeID) (standIn, error) {
 	}
 }
 
-// onStandIn answers a request from or to a home that another node stands in for.
+// onStandIn answers a request to or from a home that another node stands in for.
 func (p *Partner) onStandIn(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	var q wire.StandInReq
 	if err := wire.Parse(r.Body, &q); err != nil {
@@ -264,7 +264,7 @@ func (p *Partner) onStandIn(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 	return h(ctx, &rpc.Request{Op: q.Op, Peer: q.From, Epoch: r.Epoch, Body: q.Body, StandIn: q.From != r.Peer}, resp)
 }
 
-// catchUp waits for a view that the sender of a request has.
+// catchUp waits until this node's view is as new as that of the sender of a request.
 func (p *Partner) catchUp(ctx context.Context, e metadata.Epoch) error {
 	if p.node.View().Map.Epoch >= e {
 		return nil
@@ -275,7 +275,7 @@ func (p *Partner) catchUp(ctx context.Context, e metadata.Epoch) error {
 	return p.node.Until(ctx, func(v cluster.View) bool { return v.Map.Epoch >= e })
 }
 
-// toNode reports whether a home asks other nodes, as nodes, for op.
+// toNode reports whether op is a call of a home to other nodes as nodes, not as homes.
 func toNode(op wire.Op) bool {
 	switch op {
 	case wire.OpRecall, wire.OpRemoveObjects, wire.OpWake, wire.OpRevoke, wire.OpObjects:
@@ -284,7 +284,7 @@ func toNode(op wire.Op) bool {
 	return false
 }
 
-// place is this node in the place of another one, as a home, until another node takes that over.
+// place is this node in the place of another one, as a home, until another node takes over.
 type place struct {
 	node.Node
 	p      *Partner
@@ -300,7 +300,7 @@ func newPlace(p *Partner, self metadata.NodeID) *place {
 	return n
 }
 
-// Spawn is node.Process.
+// Spawn implements node.Process.
 func (n *place) Spawn(f func(context.Context)) {
 	n.wg.Add(1)
 	n.Node.Spawn(func(ctx context.Context) {
@@ -312,19 +312,19 @@ func (n *place) Spawn(f func(context.Context)) {
 	})
 }
 
-// stop ends what was spawned, and waits for it.
+// stop ends all goroutines of Spawn, and waits for them.
 func (n *place) stop() {
 	n.cancel()
 	n.wg.Wait()
 }
 
-// Self is node.Caller.
+// Self implements node.Caller.
 func (n *place) Self() metadata.NodeID { return n.self }
 
-// To is node.Caller.
+// To implements node.Caller.
 func (n *place) To(id metadata.NodeID) rpc.Caller { return &caller{n.p, n.self, id} }
 
-// Call is node.Caller.
+// Call implements node.Caller.
 func (n *place) Call(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error {
 	return node.CallJSON(ctx, n.To(id), op, q, reply)
 }

@@ -27,7 +27,7 @@ func (s *Sender) Want(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, wantTime)
 	defer cancel()
 	if s.node.Until(ctx, func(v cluster.View) bool { return v.Copied && allHave(v.Map) }) != nil {
-		return fmt.Errorf("not every node has a copy of its names on its partner yet: try again: %w", syscall.EAGAIN)
+		return fmt.Errorf("some nodes have no copy of their names on a partner yet: try again: %w", syscall.EAGAIN)
 	}
 	return nil
 }
@@ -50,31 +50,31 @@ func allHave(m cluster.Map) bool {
 	return true
 }
 
-// InStep reports whether the partner has no change of an earlier daemon that is not here: a change that the partner had
-// when that daemon ended may be missing here, until all was sent again.
+// InStep reports whether the records here include each change of an earlier daemon that the partner has. A change that
+// the partner had when that daemon ended may be missing here until all changes were sent again.
 func (s *Sender) InStep() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.home.InStep()
 }
 
-// HasRoom reports whether the partner's disk has room for more records, as far as is known. It is asked again each second.
+// HasRoom reports whether the partner's disk has room for more records, as last reported. It tries again every second.
 func (s *Sender) HasRoom() bool {
 	at := s.full.Load()
 	return at == nil || time.Since(*at) > time.Second
 }
 
-// probe finds out whether the partner still has its copy: after a restart with an empty disk it does not.
+// probe checks whether the partner still has its copy: a partner that restarted with an empty disk does not.
 func (s *Sender) probe(ctx context.Context) {
 	s.mu.Lock()
 	m, ok := s.home.Probe()
 	s.mu.Unlock()
 	if ok && s.send(ctx, m, nil) != nil {
-		wake(s.kick) // the stream has ended: another one begins
+		wake(s.kick) // the stream has ended: begin another one
 	}
 }
 
-// avoided returns the nodes that lately had no room for the copy. Called with mu.
+// avoided returns the nodes that recently had no room for the copy. The caller holds mu.
 func (s *Sender) avoided() (ids []metadata.NodeID) {
 	for id, at := range s.avoid {
 		if time.Since(at) < s.patience {
@@ -84,8 +84,8 @@ func (s *Sender) avoided() (ids []metadata.NodeID) {
 	return ids
 }
 
-// declined ends a stream to a node without room, unless the home is bound to it; if it has taken the message, only if
-// there is a node that has not declined yet: else long copies would go from one full node to the other.
+// declined ends a stream to a node without room, unless the home is bound to it. If the node has stored the message,
+// another node that has not declined must be left: otherwise long copies would move from one full node to the next.
 func (s *Sender) declined(to cluster.Partner, full, refused bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +102,7 @@ func (s *Sender) declined(to cluster.Partner, full, refused bool) bool {
 	return true
 }
 
-// Leave lets changes go on without the partner: the job is over on this node, and the partner may be gone.
+// Leave lets changes continue without the partner, because the job has ended on this node and the partner may be down.
 func (s *Sender) Leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// learn waits until a leader has said whether a blank home has a partner. If it has, the home was wiped: its partner
-// stands in for it. It reports whether the home may serve.
+// learn waits until a leader has said whether a blank home has a partner. If so, the home was wiped and its partner
+// stands in for it. learn reports whether the home may serve.
 func (s *Sender) learn(ctx context.Context) bool {
 	for b := retry.New(firstPause, longestWait, 0); s.blank.Load() && !s.Replaced(); b.Wait(ctx) {
 		if ctx.Err() != nil {
@@ -22,7 +22,7 @@ func (s *Sender) learn(ctx context.Context) bool {
 		switch {
 		case err != nil || v.Version == 0:
 		case mirror.Wiped(v.Map, n.ID, false):
-			s.log.WithField("partner", n.Partner.Node).Warn("the names of this node are lost: its partner stands in for it")
+			s.log.WithField("partner", n.Partner.Node).Warn("this node lost its names: its partner stands in for it")
 			n.Partner.StandsIn = true
 			_, err = s.node.Propose(ctx, raftstore.Command{Kind: raftstore.KindPartner, Home: n.ID, Partner: n.Partner})
 		default:

@@ -9,21 +9,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// noOwner is the owner of a file that is not whole on one node: missing, or striped.
+// noOwner is the owner of a file that is not whole on one node: a missing or a striped file.
 const noOwner = 0xffff
 
-// OwnerMap says which node has each file of a plan's numbering.
+// OwnerMap maps the files of a plan's numbering to the nodes that store them.
 type OwnerMap struct {
-	Root  string          `json:"root"` // below which the files are numbered
+	Root  string          `json:"root"` // the files below it are numbered
 	Files int             `json:"files"`
-	Nodes []string        `json:"nodes"` // hosts, by node
+	Nodes []string        `json:"nodes"` // host names, by node
 	Self  metadata.NodeID `json:"self"`
-	// Owner is a node for each file, 16 bits, little-endian, in base64; 65535: no node.
+	// Owner has a node for each file, 16 bits, little-endian, in base64; 65535 means no node.
 	Owner string `json:"owner"`
 }
 
-// Owners is the owner map of a dataset. It is the same on all nodes at all times, also while one of m is lost: ranks share out
-// samples by it, each by itself.
+// Owners returns the owner map of a dataset. It is the same on all nodes at all times, even while a node of m is lost:
+// each rank uses it independently to divide the samples.
 func Owners(files accessplan.Files, plan *accessplan.Plan, m cluster.Map, self metadata.NodeID) (OwnerMap, error) {
 	n, err := accessplan.Number(files, plan)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// dealt is images whose owners are three nodes in turn.
+// dealt is a number of images that three nodes own in turn.
 type dealt int
 
 func (d dealt) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
@@ -24,7 +24,7 @@ func (d dealt) Files(fn func(dir string, number uint32, name string, a metadata.
 	return nil
 }
 
-// TestOwnersStay: ranks that ask before and after a node was lost have the same map.
+// TestOwnersStay: ranks that ask before and after the loss of a node get the same map.
 func TestOwnersStay(t *testing.T) {
 	plan := &accessplan.Plan{Dataset: "photos", Kind: accessplan.Torch, Ranks: 2}
 	r := nodetest.NewRegistry(nodetest.View(3))

@@ -20,23 +20,23 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// StateFunc returns how the plan of a dataset is followed on this node.
+// StateFunc returns the state of the prefetch that follows the plan of a dataset on this node.
 type StateFunc func(id metadata.DatasetID) accessplan.State
 
-// FileName is the name of a plan's body in the dataset's staging directory.
+// FileName returns the name of a plan's body in the dataset's staging directory.
 func FileName(digest string) string { return "plan-" + digest }
 
-// Plans is the plans of the job, as this node knows them.
+// Plans holds the plans of the job, as this node knows them.
 type Plans struct {
 	n     node.Node
 	files *dataset.Files
-	retry time.Duration // before a body that could not be fetched is tried again
+	retry time.Duration // pause before fetching a body is retried
 
 	mu      sync.Mutex
 	plans   map[metadata.DatasetID]*held  // guarded by mu
 	changed chan struct{}                 // guarded by mu; closed when plans changes
 	state   StateFunc                     // guarded by mu; may be nil
-	own     map[metadata.DatasetID]string // guarded by mu; digest that this node set last: its file stays
+	own     map[metadata.DatasetID]string // guarded by mu; digest of the plan that this node set last: its file stays
 }
 
 // held is the plan of a dataset.
@@ -46,19 +46,19 @@ type held struct {
 	positions map[int]accessplan.Position // by rank
 }
 
-// New keeps the bodies of plans in files.
+// New returns Plans that store the bodies of plans in files.
 func New(n node.Node, files *dataset.Files, retry time.Duration) *Plans {
 	return &Plans{n: n, files: files, retry: retry, plans: make(map[metadata.DatasetID]*held), own: make(map[metadata.DatasetID]string), changed: make(chan struct{})}
 }
 
-// SetState sets the source of the states of this node's plans.
+// SetState sets the function that returns the states of this node's plans.
 func (p *Plans) SetState(f StateFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state = f
 }
 
-// Dataset is the dataset name that has not ended.
+// Dataset returns the active dataset with a name.
 func (p *Plans) Dataset(name string) (cluster.Dataset, error) {
 	if ds, ok := p.n.View().Active(name); ok {
 		return ds, nil
@@ -77,7 +77,7 @@ func (p *Plans) Set(ctx context.Context, plan accessplan.Plan) (digest string, e
 	}
 	digest = plan.Digest()
 	if ds.Plan == digest {
-		return digest, nil // several ranks set the same plan
+		return digest, nil // several ranks may set the same plan
 	}
 	p.mu.Lock()
 	p.own[ds.ID] = digest
@@ -105,7 +105,7 @@ func (p *Plans) Clear(ctx context.Context, name string) error {
 	return err
 }
 
-// load reads the body of the plan that the registry has for ds, and fetches it first if need be.
+// load reads the body of the plan that the registry has for ds, and fetches it first if necessary.
 func (p *Plans) load(ctx context.Context, ds cluster.Dataset) (*accessplan.Plan, error) {
 	path := p.files.Path(ds.ID, FileName(ds.Plan))
 	for fetched := false; ; fetched = true {
@@ -203,8 +203,8 @@ func (p *Plans) put(id metadata.DatasetID, h *held) {
 	p.changed = make(chan struct{})
 }
 
-// Plan is the plan of a dataset, nil if it has none, and a channel that is closed when a plan
-// changes. The plan must not be changed.
+// Plan returns the plan of a dataset, nil if it has none, and a channel that is closed when a plan changes. The caller
+// must not change the plan.
 func (p *Plans) Plan(id metadata.DatasetID) (*accessplan.Plan, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,7 +214,7 @@ func (p *Plans) Plan(id metadata.DatasetID) (*accessplan.Plan, <-chan struct{}) 
 	return nil, p.changed
 }
 
-// Loaded is the plan that the registry has for ds; nil: it has none, or the plan is not here yet.
+// Loaded returns the plan that the registry has for ds; nil if it has none or it is not here yet.
 func (p *Plans) Loaded(ds cluster.Dataset) *accessplan.Plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,7 +224,7 @@ func (p *Plans) Loaded(ds cluster.Dataset) *accessplan.Plan {
 	return nil
 }
 
-// Of is the plan of the dataset name.
+// Of returns the plan of the dataset name.
 func (p *Plans) Of(name string) (id metadata.DatasetID, plan *accessplan.Plan, err error) {
 	ds, err := p.Dataset(name)
 	if err != nil {
@@ -274,12 +274,12 @@ func (p *Plans) Positions(id metadata.DatasetID) []accessplan.Position {
 	return all
 }
 
-// stateRequest asks a node how it follows the plan of a dataset.
+// stateRequest asks a node for the state of the prefetch that follows a dataset's plan.
 type stateRequest struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 }
 
-// Handlers serves the other nodes.
+// Handlers returns the handlers for calls from other nodes.
 func (p *Plans) Handlers() node.Handlers {
 	return node.Handlers{wire.OpPlanState: node.HandleJSON(p.onState)}
 }
@@ -288,7 +288,7 @@ func (p *Plans) onState(_ context.Context, _ metadata.NodeID, q *stateRequest) (
 	return p.Here(q.Dataset), nil
 }
 
-// Here returns how the plan of a dataset is followed on this node.
+// Here returns the state of the prefetch that follows a dataset's plan on this node.
 func (p *Plans) Here(id metadata.DatasetID) accessplan.State {
 	digest := p.digest(id)
 	p.mu.Lock()
@@ -305,7 +305,7 @@ func (p *Plans) Here(id metadata.DatasetID) accessplan.State {
 // stateTime bounds how long State waits for the other nodes.
 const stateTime = 2 * time.Second
 
-// State returns how a plan is followed in the job, without the nodes that do not answer.
+// State returns the state of the prefetch that follows a plan in the job, without the nodes that do not answer.
 func (p *Plans) State(ctx context.Context, id metadata.DatasetID) accessplan.State {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()

@@ -17,14 +17,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// testNode is a node with its plans and its files.
+// testNode is a node with its access plans and its files.
 type testNode struct {
 	*nodetest.Node
 	files *dataset.Files
 	plans *Plans
 }
 
-// newJob is n nodes of a job with a dataset photos, which node 0 coordinates.
+// newJob returns n nodes of a job with a dataset photos, whose coordinator is node 0.
 func newJob(t *testing.T, n int) ([]*testNode, *nodetest.Registry) {
 	t.Helper()
 	v := nodetest.View(n)
@@ -40,7 +40,7 @@ func newJob(t *testing.T, n int) ([]*testNode, *nodetest.Registry) {
 	return all, r
 }
 
-// start begins anew, as after a restart of the daemon: the files are still there.
+// start starts the plans afresh, as after a restart of the daemon: the files are kept.
 func (x *testNode) start() {
 	x.plans = New(x, x.files, time.Millisecond)
 	x.Serve(x.files.Handlers())
@@ -48,7 +48,7 @@ func (x *testNode) start() {
 	x.Spawn(x.plans.Run)
 }
 
-// wait waits until the node has a plan of that digest; "": no plan.
+// wait waits until the node has the plan with that digest, or none for "".
 func (x *testNode) wait(t *testing.T, digest string) *accessplan.Plan {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; {
@@ -68,8 +68,8 @@ func photos(seed uint64) accessplan.Plan {
 	return accessplan.Plan{Dataset: "photos", Kind: accessplan.Torch, Seed: seed, Shuffle: true, Ranks: 3}
 }
 
-// TestSetReachesAllNodes: a plan that is set on a node that does not coordinate the dataset
-// reaches all nodes, replaces another one, and is cleared everywhere.
+// TestSetReachesAllNodes: a plan set on a node that does not coordinate the dataset reaches all nodes, replaces an
+// earlier one, and can be cleared everywhere.
 func TestSetReachesAllNodes(t *testing.T) {
 	all, _ := newJob(t, 3)
 	ctx := t.Context()
@@ -99,7 +99,7 @@ func TestSetReachesAllNodes(t *testing.T) {
 	}
 }
 
-// TestSetAgain: a plan that another one had replaced comes back on all nodes.
+// TestSetAgain: setting a plan again that another one had replaced restores it on all nodes.
 func TestSetAgain(t *testing.T) {
 	all, _ := newJob(t, 2)
 	for range 5 {
@@ -115,7 +115,7 @@ func TestSetAgain(t *testing.T) {
 	}
 }
 
-// TestRestart: a daemon that restarts has its plan again, also if its files are gone.
+// TestRestart: a daemon has its plan again after a restart, even if its files were removed.
 func TestRestart(t *testing.T) {
 	all, _ := newJob(t, 3)
 	digest, err := all[1].plans.Set(t.Context(), photos(7))
@@ -136,7 +136,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestBodyIsVerified: a node does not use a file that is not the plan of the registry.
+// TestBodyIsVerified: a node does not use a file that differs from the plan in the registry.
 func TestBodyIsVerified(t *testing.T) {
 	all, _ := newJob(t, 2)
 	digest, err := all[0].plans.Set(t.Context(), photos(7))
@@ -215,7 +215,7 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// TestState: the states of the nodes are merged, without a node that does not answer.
+// TestState: the states of the nodes are merged, without nodes that do not answer.
 func TestState(t *testing.T) {
 	all, _ := newJob(t, 3)
 	digest, err := all[0].plans.Set(t.Context(), photos(1))
@@ -242,5 +242,5 @@ func TestState(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_ = all[0].plans.State(ctx, 1) // does not hang
+	_ = all[0].plans.State(ctx, 1) // must not hang
 }

@@ -14,19 +14,19 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/copies"
 )
 
-// Guard refuses reads and writes of objects that have a copy elsewhere (metadata.Ino.Copied) while that one may be
-// newer, or may miss a write (package copies). The client asks the other node, or again.
+// Guard refuses reads and writes of objects with a copy elsewhere (metadata.Ino.Copied) while the other copy may be
+// newer, or may miss a write (package copies). The client then calls the other node, or retries.
 type Guard struct {
 	Lease copies.Lease
 	fence copies.Fence
 	view  func() cluster.View
 	self  metadata.NodeID
-	// ranges: a write has that of its object shared, the copy of a range has it alone. Those of moved objects are apart:
-	// two nodes that copy two parts of a file to each other do not wait for each other.
+	// ranges: a write holds the lock of its object shared, the copy of a range holds it exclusively. Moved objects have
+	// separate locks, so that two nodes that copy two parts of a file to each other do not wait for each other.
 	ranges [2][32]sync.RWMutex
 
 	mu      sync.Mutex
-	intakes map[metadata.Ino]*intake // guarded by mu; of the copies that are made here
+	intakes map[metadata.Ino]*intake // guarded by mu; copies being made here
 }
 
 // NewGuard returns the guard of the node self.
@@ -34,7 +34,7 @@ func NewGuard(self metadata.NodeID, view func() cluster.View) *Guard {
 	return &Guard{self: self, view: view, intakes: make(map[metadata.Ino]*intake)}
 }
 
-// serves returns EHOSTDOWN if a reader with a map of the epoch e may not read a copy here.
+// serves returns EHOSTDOWN if a reader with a map of epoch e may not read a copy here.
 func (g *Guard) serves(e metadata.Epoch) error {
 	if !g.Lease.Valid(time.Now()) {
 		return fmt.Errorf("copies are not served: no leader has answered this node lately: %w", syscall.EHOSTDOWN)
@@ -45,7 +45,7 @@ func (g *Guard) serves(e metadata.Epoch) error {
 	return nil
 }
 
-// Read calls fn, which reads an object for a reader with a map of the epoch e, with the check before and after.
+// Read calls fn, which reads an object for a reader with a map of epoch e. It checks before and after.
 func (g *Guard) Read(object metadata.Ino, e metadata.Epoch, fn func() error) error {
 	if !object.Copied() {
 		return fn()
@@ -59,7 +59,7 @@ func (g *Guard) Read(object metadata.Ino, e metadata.Epoch, fn func() error) err
 	return g.serves(e)
 }
 
-// Write calls fn, which changes an object for a writer with a map of the epoch e.
+// Write calls fn, which changes an object for a writer with a map of epoch e, if the writer is admitted.
 func (g *Guard) Write(object metadata.Ino, e metadata.Epoch, fn func() error) error {
 	if !object.Copied() {
 		return fn()
@@ -81,7 +81,7 @@ func (g *Guard) mutex(object metadata.Ino) *sync.RWMutex {
 	return &g.ranges[kind][object.Counter()%uint64(len(g.ranges[kind]))]
 }
 
-// raise refuses writers with maps older than e from now on. When it returns, their writes are over.
+// raise refuses writers with maps older than e from now on. When it returns, their writes have ended.
 func (g *Guard) raise(e metadata.Epoch) {
 	g.fence.Raise(e)
 	for kind := range g.ranges {
@@ -91,13 +91,13 @@ func (g *Guard) raise(e metadata.Epoch) {
 	}
 }
 
-// drain waits until all that hold mu for reading now have released it.
+// drain waits until all current readers of mu have released it.
 func drain(mu *sync.RWMutex) {
 	mu.Lock()
 	defer mu.Unlock()
 }
 
-// alone calls fn while no write of the object is under way.
+// alone calls fn while no write of the object is in progress.
 func (g *Guard) alone(object metadata.Ino, fn func() error) error {
 	mu := g.mutex(object)
 	mu.Lock()
@@ -108,10 +108,10 @@ func (g *Guard) alone(object metadata.Ino, fn func() error) error {
 	return fn()
 }
 
-// Reads is h, which reads the object whose number is first in the request, with the checks.
+// Reads adds the checks of Read to h, which reads the object whose number comes first in the request.
 func (g *Guard) Reads(h rpc.Handler) rpc.Handler { return guarded(g.Read, h) }
 
-// Writes is h, which changes the object whose number is first in the request, with the checks.
+// Writes adds the check of Write to h, which changes the object whose number comes first in the request.
 func (g *Guard) Writes(h rpc.Handler) rpc.Handler { return guarded(g.Write, h) }
 
 func guarded(check func(metadata.Ino, metadata.Epoch, func() error) error, h rpc.Handler) rpc.Handler {

@@ -16,14 +16,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/copies"
 )
 
-// intake is what is known of a copy that is made on this node.
+// intake is the state of a copy that is being made on this node.
 type intake struct {
 	mu            sync.Mutex // held while a range is stored
 	copies.Intake            // guarded by mu
-	over          bool       // guarded by mu; Guard.intakes has it no more
+	over          bool       // guarded by mu; removed from Guard.intakes
 }
 
-// lockIntake returns that of an object, locked.
+// lockIntake returns the intake of an object, locked.
 func (g *Guard) lockIntake(object metadata.Ino) *intake {
 	for {
 		g.mu.Lock()
@@ -40,7 +40,7 @@ func (g *Guard) lockIntake(object metadata.Ino) *intake {
 	}
 }
 
-// forget forgets what was made of the copies that count by m. It waits for ranges that are being stored.
+// forget drops the state of the copies that count in m. It waits for ranges that are being stored.
 func (g *Guard) forget(m cluster.Map) {
 	g.mu.Lock()
 	all := maps.Clone(g.intakes)
@@ -62,8 +62,8 @@ func (g *Guard) forgetOne(m cluster.Map, ino metadata.Ino, i *intake) {
 	g.mu.Unlock()
 }
 
-// Remove removes an object by calling remove, and refuses ranges of a copy of it that are on their way: they would make the
-// object again.
+// Remove calls remove to remove an object, and refuses ranges of its copy that are still in transit, since they would
+// create the object again.
 func (g *Guard) Remove(ctx context.Context, object metadata.Ino, remove func(context.Context, metadata.Ino) error) error {
 	g.mu.Lock()
 	i := g.intakes[object]
@@ -76,7 +76,7 @@ func (g *Guard) Remove(ctx context.Context, object metadata.Ino, remove func(con
 	return remove(ctx, object)
 }
 
-// Handlers is what a node answers by which copies are made in its store data. They leave spare of its capacity free.
+// Handlers returns the handlers that make copies in this node's store data. They leave spare of its capacity free.
 func (g *Guard) Handlers(data datapath.Store, spare func(capacity int64) int64) node.Handlers {
 	return node.Handlers{wire.OpCopyRange: g.Writes(func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
 		var q wire.CopyRangeReq

@@ -22,50 +22,50 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/copies"
 )
 
-// Mark is how far a node is.
+// Mark is a node's progress.
 type Mark struct {
-	// Epoch: all copies are made that are made from this node by the map of this epoch.
+	// Epoch: this node has made all copies that the map of this epoch asks it to make.
 	Epoch metadata.Epoch `json:"epoch,omitempty"`
-	// Files is the objects here that have no other copy, and Bytes theirs; one is being copied, or all wait for their turn.
+	// Files counts the objects here without another copy, and Bytes their bytes; they are being copied or wait for it.
 	Files int64 `json:"files,omitempty"`
 	Bytes int64 `json:"bytes,omitempty"`
-	// Waiting is the objects whose home did not answer: it is not known whether they have another copy.
+	// Waiting counts the objects whose home did not answer: it is unknown whether they have another copy.
 	Waiting int64 `json:"waiting,omitempty"`
-	// Copied is the bytes that this run of the node has copied.
+	// Copied is how many bytes this run of the node has copied.
 	Copied int64 `json:"copied,omitempty"`
 }
 
-// Config is what a Rebuilder needs.
+// Config configures a Rebuilder.
 type Config struct {
 	Node  node.Node
 	Run   metadata.Run
 	Guard *Guard
-	Data  datapath.Store                                                     // of this node, without the guard
-	List  func(part uint8) ([]metadata.Ino, error)                           // the objects of live files in one part of it
+	Data  datapath.Store                                                     // this node's data, without the guard
+	List  func(part uint8) ([]metadata.Ino, error)                           // objects of live files in one part
 	Parts int                                                                // of the store
-	Attr  func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) // asks the home
+	Attr  func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) // asks the inode's home
 	Pace  *rate.Bucket
 }
 
-// Rebuilder makes the copies that are made from this node.
+// Rebuilder makes the copies of which this node is the source.
 type Rebuilder struct {
 	cfg Config
-	by  metadata.Epoch // the map by which due was found
-	due []metadata.Ino // objects without another copy, and those of which it is not known
+	by  metadata.Epoch // epoch of the map by which due was found
+	due []metadata.Ino // objects without another copy, or for which that is unknown
 
 	tries atomic.Uint64
 
 	mu   sync.Mutex
-	got  map[metadata.Ino]cluster.Copy // guarded by mu; copies that are made and do not count yet
+	got  map[metadata.Ino]cluster.Copy // guarded by mu; copies that are made but do not count yet
 	mark Mark                          // guarded by mu
 }
 
-// New returns a Rebuilder that has made nothing.
+// New returns a Rebuilder that has made no copies.
 func New(cfg Config) *Rebuilder {
 	return &Rebuilder{cfg: cfg, got: make(map[metadata.Ino]cluster.Copy)}
 }
 
-// Mark returns how far the node is.
+// Mark returns the node's progress.
 func (r *Rebuilder) Mark() Mark {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +79,7 @@ func (r *Rebuilder) set(fn func(*Mark)) {
 }
 
 const (
-	firstPause = 250 * time.Millisecond // before what has failed is tried again
+	firstPause = 250 * time.Millisecond // pause before a failed step is retried
 	lastPause  = 10 * time.Second
 	callTime   = 2 * time.Second // for one range
 	rangeSize  = 1 << 20
@@ -90,7 +90,7 @@ func (r *Rebuilder) Run(ctx context.Context) {
 	node.Follow(ctx, r.cfg.Node, firstPause, lastPause, func(v cluster.View) bool { return r.follow(ctx, v) })
 }
 
-// follow does what v wants, and reports whether nothing is left.
+// follow does what v asks for, and reports whether nothing is left.
 func (r *Rebuilder) follow(ctx context.Context, v cluster.View) bool {
 	self, _ := v.Map.Node(r.cfg.Node.Self())
 	switch by := v.Map.Changed(); {
@@ -117,7 +117,7 @@ func (r *Rebuilder) follow(ctx context.Context, v cluster.View) bool {
 	r.count(ctx)
 	for len(r.due) > 0 {
 		if r.cfg.Node.View().Map.Changed() != r.by {
-			return false // the next view is there
+			return false // the next view has arrived
 		}
 		if !r.round(ctx) {
 			return false
@@ -128,7 +128,7 @@ func (r *Rebuilder) follow(ctx context.Context, v cluster.View) bool {
 	return true
 }
 
-// find lists the objects that may have no other copy by the map of the epoch by.
+// find lists the objects that may have no other copy under the map of epoch by.
 func (r *Rebuilder) find(ctx context.Context, by metadata.Epoch) error {
 	r.cfg.Guard.raise(by)
 	due := make([]metadata.Ino, 0)
@@ -146,7 +146,7 @@ func (r *Rebuilder) find(ctx context.Context, by metadata.Epoch) error {
 	return nil
 }
 
-// count keeps of the objects those of which a copy is to be made, and those whose home does not answer.
+// count keeps only the objects that need a copy, and those whose home does not answer.
 func (r *Rebuilder) count(ctx context.Context) {
 	var files, bytes, waiting atomic.Int64
 	r.each(func(ino metadata.Ino) (done bool) {
@@ -155,7 +155,7 @@ func (r *Rebuilder) count(ctx context.Context) {
 		case err != nil:
 			waiting.Add(1)
 		case due:
-			n, _ := r.cfg.Data.Allocated(ctx, ino) // 0 if it is gone
+			n, _ := r.cfg.Data.Allocated(ctx, ino) // 0 if it was removed
 			files.Add(1)
 			bytes.Add(n)
 		}
@@ -164,7 +164,7 @@ func (r *Rebuilder) count(ctx context.Context) {
 	r.set(func(m *Mark) { m.Files, m.Bytes, m.Waiting = files.Load(), bytes.Load(), waiting.Load() })
 }
 
-// round tries each object once, and reports whether it got on.
+// round tries each object once, and reports whether it made progress.
 func (r *Rebuilder) round(ctx context.Context) bool {
 	var failed atomic.Value
 	before := len(r.due)
@@ -186,10 +186,10 @@ func (r *Rebuilder) round(ctx context.Context) bool {
 	return ctx.Err() == nil && len(r.due) < before
 }
 
-// workers is how many objects are copied at a time.
+// workers is how many objects are copied concurrently.
 const workers = 4
 
-// each calls fn with all due objects, some at a time, and keeps those for which it is false.
+// each calls fn for all due objects, some of them concurrently, and keeps those for which it returns false.
 func (r *Rebuilder) each(fn func(metadata.Ino) (done bool)) {
 	done := make([]bool, len(r.due))
 	var g errgroup.Group
@@ -200,7 +200,7 @@ func (r *Rebuilder) each(fn func(metadata.Ino) (done bool)) {
 			return nil
 		})
 	}
-	_ = g.Wait() // nothing fails
+	_ = g.Wait() // no function fails
 	left := r.due[:0]
 	for i, ino := range r.due {
 		if !done[i] {
@@ -210,14 +210,14 @@ func (r *Rebuilder) each(fn func(metadata.Ino) (done bool)) {
 	r.due = left
 }
 
-// destination is a copy that is made.
+// destination is a copy to be made.
 type destination struct {
 	cluster.Copy
 	object metadata.Ino
 }
 
-// target returns the copy that is to be made from this node's of an object; false if there is none, or if the file's
-// home is lost: when copies count, those of its files do not (cluster.Restoration).
+// target returns the copy of an object that this node must make. It returns false if there is none, or if the file's
+// home is lost: when copies count, those of a lost home's files do not (cluster.Restoration).
 func (r *Rebuilder) target(ctx context.Context, ino metadata.Ino) (to destination, due bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -232,7 +232,7 @@ func (r *Rebuilder) target(ctx context.Context, ino metadata.Ino) (to destinatio
 		return to, false, err
 	}
 	m, self := r.cfg.Node.View().Map, r.cfg.Node.Self()
-	if m.Changed() != r.by { // the guard still admits writers that do not know of a copy by this map
+	if m.Changed() != r.by { // the guard still admits writers that do not know of a copy under this map
 		return to, false, fmt.Errorf("the map has changed: %w", syscall.ESTALE)
 	}
 	for _, p := range cluster.Parts(a.Ino, a.Layout, m.Order(a.Ino, a.Layout)) {
@@ -253,13 +253,13 @@ func (r *Rebuilder) made(ino metadata.Ino, c cluster.Copy) bool {
 	return r.got[ino] == c
 }
 
-// restore makes the copy of an object, if there is one to be made.
+// restore makes the copy of an object, if one is needed.
 func (r *Rebuilder) restore(ctx context.Context, ino metadata.Ino) error {
 	to, due, err := r.target(ctx, ino)
 	if err != nil || !due {
 		return err
 	}
-	had, _ := r.cfg.Data.Allocated(ctx, ino) // 0 if it is gone
+	had, _ := r.cfg.Data.Allocated(ctx, ino) // 0 if it was removed
 	q := wire.CopyRangeReq{Ino: to.object, By: r.by, Run: r.cfg.Run, Try: r.tries.Add(1), Expected: had}
 	for more := true; err == nil && more; q.Seq++ {
 		var n int64
@@ -293,8 +293,8 @@ func (r *Rebuilder) call(ctx context.Context, id metadata.NodeID, c *rpc.Call) e
 	return r.cfg.Node.To(id).Do(ctx, c)
 }
 
-// copyRange copies some of the first data at q.Off or behind it: n bytes, and there may be more behind them. The first
-// call has none: a copy of an object without data is an object, too.
+// copyRange copies n bytes of the first data at or after q.Off; more data may follow. The first call may copy no data,
+// because an object without data needs a copy, too.
 func (r *Rebuilder) copyRange(ctx context.Context, from metadata.Ino, to metadata.NodeID, q *wire.CopyRangeReq) (n int64, more bool, err error) {
 	var b []byte
 	if q.Seq > 0 {

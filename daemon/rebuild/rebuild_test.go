@@ -24,18 +24,18 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// job is nodes with stores, guards and rebuilders, and one client. All see the registry's view.
+// job is nodes with stores, guards and rebuilders, and one client. All of them see the registry's view.
 type job struct {
 	t *testing.T
 	*nodetest.Registry
 	members []*member
 	attrs   map[metadata.Ino]metadata.Attr // of all homes
 	client  *stripe.Data
-	spare   int64 // that copies leave free
+	spare   int64 // space that copies leave free
 
 	mu   sync.Mutex
-	lose func() bool // peerData by mu; whether the next range is late
-	late []func()    // peerData by mu; they arrive by that
+	lose func() bool // guarded by peerData's mu; whether the next range is delayed
+	late []func()    // guarded by peerData's mu; each delivers a delayed range
 }
 
 type member struct {
@@ -77,13 +77,13 @@ func newJob(t *testing.T, n int) *job {
 	return j
 }
 
-// start begins a run of a node's rebuilder.
+// start starts a run of a node's rebuilder.
 func (j *job) start(i int) {
 	m := j.members[i]
 	m.guard.Lease.Renew(time.Now(), time.Hour)
 	m.r = New(Config{
 		Node: m.node, Run: metadata.Run(time.Now().UnixNano()), Guard: m.guard, Data: m.store, Parts: 1, Pace: rate.New(1<<40, nil),
-		List: func(uint8) (all []metadata.Ino, err error) { // of the parts in which the files' objects are
+		List: func(uint8) (all []metadata.Ino, err error) { // from the parts that contain the files' objects
 			for ino := range j.attrs {
 				inos, err := m.store.List(uint8(ino), metadata.Ino.Copied)
 				if err != nil {
@@ -106,7 +106,7 @@ func (j *job) start(i int) {
 	})
 }
 
-// delayed is h, which is not called for some ranges before they have been given up.
+// delayed wraps h so that some ranges reach it only after they were given up.
 func (j *job) delayed(h rpc.Handler) node.Handlers {
 	return node.Handlers{wire.OpCopyRange: func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 		j.mu.Lock()
@@ -123,7 +123,7 @@ func (j *job) delayed(h rpc.Handler) node.Handlers {
 	}}
 }
 
-// clientNodes is the nodes as a client with the newest map sees them.
+// clientNodes shows the nodes as a client with the newest map sees them.
 type clientNodes struct{ j *job }
 
 func (c clientNodes) at(id metadata.NodeID) peerData { return peerData{c.j.members[id].store, c.j, id} }
@@ -136,7 +136,7 @@ func (c clientNodes) Where([]metadata.NodeID, *metadata.Attr, metadata.NodeID, i
 	return nil // there are no datasets
 }
 
-// peerData is a node's data as others reach it: not at all while it is down.
+// peerData is a node's data as other nodes reach it: unreachable while the node is down.
 type peerData struct {
 	datapath.Store
 	j  *job
@@ -162,7 +162,7 @@ func (g peerData) Remove(ctx context.Context, ino metadata.Ino) error {
 	return g.write(ino, func() error { return g.Store.Remove(ctx, ino) })
 }
 
-// file is a file of the job and what it must have.
+// file is a file of the job and its expected content.
 type file struct {
 	metadata.Attr
 	order []metadata.NodeID
@@ -187,7 +187,7 @@ func (j *job) write(f *file, b []byte, off int64) {
 	j.resized(f)
 }
 
-// resize truncates a file, up or down.
+// resize truncates or extends a file.
 func (j *job) resize(f *file, size int64) {
 	j.t.Helper()
 	if size < f.Size {
@@ -204,7 +204,7 @@ func (j *job) resized(f *file) {
 	j.attrs[f.Ino] = f.Attr
 }
 
-// make has all nodes make the copies that the map wants.
+// make makes the copies that the map wants, on all nodes.
 func (j *job) make() {
 	j.t.Helper()
 	for _, m := range j.members {
@@ -216,7 +216,7 @@ func (j *job) make() {
 	}
 }
 
-// restore has all copies made, and count.
+// restore runs until all copies are made and count.
 func (j *job) restore() {
 	j.t.Helper()
 	j.make()
@@ -231,7 +231,7 @@ func (j *job) restore() {
 	})
 }
 
-// check compares all copies that count with what the file must have, and returns the least number of copies of a part.
+// check compares all copies that count with the expected content, and returns the lowest number of copies of a part.
 func (j *job) check(when string, f *file) (least int) {
 	j.t.Helper()
 	m := j.View().Map
@@ -259,7 +259,7 @@ func (j *job) check(when string, f *file) (least int) {
 	return least
 }
 
-// TestRestore: a file that has lost a copy gets another one, under a number of its own, and the old one of a node that
+// TestRestore: a file that has lost a copy gets another one, with its own object, and the old copy of a node that
 // returns is replaced.
 func TestRestore(t *testing.T) {
 	t.Parallel()
@@ -283,12 +283,12 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestCutParts: what was cut off while a node was away stays away when the node's old object counts again, also where the
-// copy from which it is made was itself made of nothing.
+// TestCutParts: data that was truncated while a node was away does not reappear when the node's old object counts
+// again, even if the copy from which it is made was itself made from an empty one.
 func TestCutParts(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, 4)
-	j.SetState(3, cluster.Leaving) // it gets no copies, and stays the home
+	j.SetState(3, cluster.Leaving) // it gets no copies, but stays the home
 	f := j.create(metadata.LiveIno(3, 1000), metadata.Layout{Kind: metadata.Local})
 	j.write(f, bytes.Repeat([]byte{1}, chunk), 0)
 	j.SetState(1, cluster.Down)
@@ -309,8 +309,8 @@ func TestCutParts(t *testing.T) {
 	}
 }
 
-// TestLostHome: while the home of a file is lost, other files get their second copies; this one gets it when the home is
-// back, with what was written meanwhile by those that had it open.
+// TestLostHome: while the home of a file is lost, files of other homes get their second copies; this file gets it when
+// its home returns, including writes made in between through open descriptors.
 func TestLostHome(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, 4)
@@ -332,8 +332,8 @@ func TestLostHome(t *testing.T) {
 	}
 }
 
-// TestRandomHistories: whatever is written, cut and grown while nodes are lost and return, all copies that count
-// have the same bytes.
+// TestRandomHistories: after any writes, truncates and extensions while nodes are lost and return, all copies that
+// count have the same bytes.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	arrived := 0
@@ -389,7 +389,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// TestLateRanges: a call that was given up changes nothing when it arrives after another try, nor when the copy counts.
+// TestLateRanges: a call that was given up has no effect if it arrives after another try, or when the copy counts.
 func TestLateRanges(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, 3)
@@ -416,7 +416,7 @@ func TestLateRanges(t *testing.T) {
 	}
 }
 
-// TestRangeAfterRemoval: a range that arrives when its file is removed does not make the object again.
+// TestRangeAfterRemoval: a range that arrives after its file was removed does not recreate the object.
 func TestRangeAfterRemoval(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, 3)
@@ -424,7 +424,7 @@ func TestRangeAfterRemoval(t *testing.T) {
 	j.write(f, bytes.Repeat([]byte{1}, chunk), 0)
 	j.SetState(1, cluster.Down)
 	calls := 0
-	j.lose = func() bool { // the first with bytes; when it is given up, the file is gone
+	j.lose = func() bool { // the first call with bytes; the file is removed by the time it is given up
 		if calls++; calls == 2 {
 			delete(j.attrs, f.Ino)
 		}
@@ -451,7 +451,7 @@ func TestRangeAfterRemoval(t *testing.T) {
 	}
 }
 
-// TestForgetWaitsAlone: while a range is stored, others are taken, although what counts is being forgotten.
+// TestForgetWaitsAlone: while a range is stored and forget waits for it, other ranges are accepted.
 func TestForgetWaitsAlone(t *testing.T) {
 	t.Parallel()
 	g := NewGuard(0, nil)
@@ -473,7 +473,7 @@ func TestForgetWaitsAlone(t *testing.T) {
 	}
 }
 
-// TestRoom: a copy is begun only where it leaves some room to writes.
+// TestRoom: a copy is started only where it leaves some room for writes.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, 3)
@@ -499,7 +499,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// whole reports whether no part is lost with node id.
+// whole reports whether no part would be lost along with node id.
 func (j *job) whole(id metadata.NodeID, files []*file) bool {
 	after := j.View().Map.WithState(id, cluster.Down, "")
 	for _, f := range files {

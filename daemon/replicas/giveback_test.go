@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// removals calls first before the first object is removed.
+// removals calls first ahead of the first removal of an object.
 type removals struct {
 	chunkstore.FS
 	once  sync.Once
@@ -34,7 +34,7 @@ func (h *removals) Remove(path string) error {
 	return h.FS.Remove(path)
 }
 
-// holder is another node that has replicas of all files.
+// holder is another node, which has replicas of all files.
 type holder struct {
 	datapath.Store
 	body []byte
@@ -44,10 +44,10 @@ func (h holder) ReadIfPresent(_ context.Context, _ metadata.Ino, p []byte, off i
 	return copy(p, h.body[off:]), nil
 }
 
-// nothing is the pieces that a node has as its own.
+// nothing is a Stored function of a node that has no pieces of its own.
 func nothing(fill.PieceID) bool { return false }
 
-// presentReplicas is those of a node with replicas of n files with body, of which another node has replicas, too.
+// presentReplicas returns the replicas of n files with body; another node has replicas of them, too.
 func presentReplicas(t *testing.T, n int, body []byte, fsys chunkstore.FS) (*Replicas, *set) {
 	t.Helper()
 	store, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}, FS: fsys})
@@ -84,7 +84,7 @@ func presentReplicas(t *testing.T, n int, body []byte, fsys chunkstore.FS) (*Rep
 	return r, s
 }
 
-// holds reports whether the object of ino has the bytes of body.
+// holds reports whether the object of ino contains body.
 func (r *Replicas) holds(t *testing.T, ino metadata.Ino, body []byte) bool {
 	t.Helper()
 	got := make([]byte, len(body)+1)
@@ -95,8 +95,8 @@ func (r *Replicas) holds(t *testing.T, ino metadata.Ino, body []byte) bool {
 	return bytes.Equal(got[:n], body)
 }
 
-// TestAdoptDuringGiveBack: replicas are given back, and before they are removed, a node is lost and their files fall to
-// this one. What Adopt stores stays.
+// TestAdoptDuringGiveBack: replicas are given back; before they are removed, a node is lost and this one takes over its
+// files. What Adopt stores is kept.
 func TestAdoptDuringGiveBack(t *testing.T) {
 	const files = 64
 	body := bytes.Repeat([]byte("replica "), 1000)
@@ -125,8 +125,8 @@ func TestAdoptDuringGiveBack(t *testing.T) {
 	}
 }
 
-// TestAdoptOfOtherBytes: a piece that must have a known checksum is compared before any of it is stored; of others, Adopt says
-// when some of a wrong one was stored.
+// TestAdoptOfOtherBytes: a piece with a known checksum is verified before any of it is stored; for other pieces, Adopt
+// reports when it stored part of a wrong one.
 func TestAdoptOfOtherBytes(t *testing.T) {
 	body := bytes.Repeat([]byte("replica "), 1000)
 	r, s := presentReplicas(t, 1, body, chunkstore.Machine)
@@ -154,8 +154,8 @@ func TestAdoptOfOtherBytes(t *testing.T) {
 	}
 }
 
-// TestLeavingIsInherited: a replica that is being removed stays known when the map changes, whether or not the new one asks
-// for it: Adopt waits for it.
+// TestLeavingIsInherited: a replica that is being removed stays in the set when the map changes, whether or not the new
+// map asks for it, since Adopt waits for the removal.
 func TestLeavingIsInherited(t *testing.T) {
 	was, s := testSet(300), testSet(300)
 	for i := range was.files {
@@ -174,8 +174,8 @@ func TestLeavingIsInherited(t *testing.T) {
 	}
 }
 
-// TestOwnIsNotRemoved: a file that this node has stored as its own, and of which it had a replica, stays here: neither
-// GiveBack nor Verify removes it. If a set has nothing else, another one gives back.
+// TestOwnIsNotRemoved: a file that this node has stored as its own, and of which it had a replica, is kept by GiveBack
+// and by Verify. If a set has no other replicas, another set gives back.
 func TestOwnIsNotRemoved(t *testing.T) {
 	body := []byte("replica")
 	r, s := presentReplicas(t, 10, body, chunkstore.Machine)
@@ -200,7 +200,7 @@ func TestOwnIsNotRemoved(t *testing.T) {
 	x := New(Config{Stored: func(fill.PieceID) bool { return true }})
 	small.striped = map[metadata.Ino]*stripes{}
 	for i := range small.files {
-		small.striped[small.files[i].Ino] = &stripes{size: 1, chunk: 1} // the replica of a chunk has an object of its own
+		small.striped[small.files[i].Ino] = &stripes{size: 1, chunk: 1} // the replica of a chunk has its own object
 	}
 	x.sets[2], x.sets[1] = small, large
 	for _, s := range x.sets {
@@ -213,8 +213,8 @@ func TestOwnIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestPieceIsClaimed: where a replica is, or is being removed, a piece is not stored by others than Adopt; elsewhere none is
-// made any more.
+// TestPieceIsClaimed: a piece whose replica exists or is being removed is stored only by Adopt; for any other piece no
+// replica is made any more.
 func TestPieceIsClaimed(t *testing.T) {
 	s := testSet(6)
 	x := New(Config{Stored: nothing})
@@ -234,8 +234,8 @@ func TestPieceIsClaimed(t *testing.T) {
 	}
 }
 
-// TestHalfStoredIsNotRemoved: a file that fell to this node, and which it is still storing when the owner is back, is not
-// taken for a bad replica that an earlier daemon has left.
+// TestHalfStoredIsNotRemoved: a file that this node took over, and is still storing when the owner returns, is not
+// taken for a bad replica left by an earlier daemon.
 func TestHalfStoredIsNotRemoved(t *testing.T) {
 	body := []byte("replica")
 	r, s := presentReplicas(t, 2, body, chunkstore.Machine)

@@ -22,15 +22,15 @@ import (
 
 const (
 	atOnce     = 4  // replicas made concurrently
-	batchFiles = 64 // files between two looks at room and map
-	keepFree   = 16 // one part in so many of the node's room stays free of replicas
+	batchFiles = 64 // files between two checks of room and map
+	keepFree   = 16 // 1/keepFree of the node's room stays free of replicas
 
-	// The pause before files that could not be copied are tried again.
+	// Pauses before files that could not be copied are retried.
 	firstRetry = 5 * time.Second
 	lastRetry  = 5 * time.Minute
 )
 
-// errNoRoom says that there is no free room for more replicas.
+// errNoRoom means that there is no free room for more replicas.
 var errNoRoom = fmt.Errorf("no room for more replicas: %w", syscall.ENOSPC)
 
 // Run makes replicas until ctx ends.
@@ -46,14 +46,13 @@ func (r *Replicas) Run(ctx context.Context) {
 	})
 }
 
-// follow makes the replicas of a dataset that m gives this node, and reports whether there is
-// nothing left to do.
+// follow makes the replicas of a dataset that m assigns to this node, and reports whether nothing is left to do.
 func (r *Replicas) follow(ctx context.Context, ds cluster.Dataset, m cluster.Map) bool {
 	log := r.cfg.Node.Log().WithField("dataset", ds.Name)
 	s, err := r.prepare(ctx, ds, m)
 	if err != nil {
 		if ctx.Err() == nil {
-			log.WithError(err).Warn("replicas of the dataset not begun: retrying")
+			log.WithError(err).Warn("replication of the dataset not started: retrying")
 		}
 		return false
 	}
@@ -76,10 +75,10 @@ func (r *Replicas) follow(ctx context.Context, ds cluster.Dataset, m cluster.Map
 	log = log.WithField("files", mark.Files).WithField("bytes", mark.Bytes)
 	switch {
 	case err != nil && !full:
-		log.WithError(err).Warn("replicas of the dataset interrupted: retrying")
+		log.WithError(err).Warn("replication of the dataset interrupted: retrying")
 	case !news:
 	case full && ds.Replicas != cluster.ReplicasSpare:
-		log.WithField("of_files", mark.OfFiles).Warn("no room for more replicas on this node: they go on when room is free")
+		log.WithField("of_files", mark.OfFiles).Warn("no room for more replicas on this node: copying resumes when space is free")
 	case missed > 0:
 		log.WithField("missed", missed).Debug("files without a replica: their owners do not have them, or do not answer")
 	default:
@@ -88,7 +87,7 @@ func (r *Replicas) follow(ctx context.Context, ds cluster.Dataset, m cluster.Map
 	return err == nil && missed == 0 && (ds.Plan == "" || r.plan(ds) != nil || ds.Replicas != cluster.ReplicasSpare)
 }
 
-// plan is the access plan by which nodes order the replicas of a dataset; nil: none, or it is not here yet.
+// plan returns the access plan that orders the replicas of a dataset; nil: none, or it is not here yet.
 func (r *Replicas) plan(ds cluster.Dataset) *accessplan.Plan {
 	if ds.Replicas != cluster.ReplicasSpare || ds.Plan == "" {
 		return nil
@@ -96,8 +95,8 @@ func (r *Replicas) plan(ds cluster.Dataset) *accessplan.Plan {
 	return r.cfg.Plan(ds)
 }
 
-// reordered reports whether replicas of s are to be made in another order, since its dataset has another plan, or none any
-// more. The order stays if replicas were given back: those lie at its end.
+// reordered reports whether the replicas of s must be made in another order, because its dataset has another plan or no
+// plan any more. The order stays if replicas were given back, because these are at its end.
 func (r *Replicas) reordered(s *set, ds cluster.Dataset) bool {
 	plan := r.plan(ds)
 	if plan == nil && ds.Plan != "" || s.order.of() == plan {
@@ -108,7 +107,7 @@ func (r *Replicas) reordered(s *set, ds cluster.Dataset) bool {
 	return s.ceiling == math.MaxUint64
 }
 
-// prepare returns the set of a dataset by the map m; nil if its manifest is not here.
+// prepare returns the set of a dataset under the map m; nil if its manifest is not here.
 func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Map) (*set, error) {
 	r.mu.RLock()
 	was := r.sets[ds.ID]
@@ -116,7 +115,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 	if was != nil && was.m.Epoch == m.Epoch && !r.reordered(was, ds) {
 		r.mu.Lock()
 		was.claim = was.mark(0).Below
-		was.made, was.missed = 0, 0 // missing replicas are tried again
+		was.made, was.missed = 0, 0 // missing replicas are retried
 		clear(was.away)
 		r.mu.Unlock()
 		return was, r.learnSums(ctx, was)
@@ -148,7 +147,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 	return s, r.learnSums(ctx, s)
 }
 
-// sweep removes replicas that an earlier run of the daemon has not finished, and those of chunks that are not in s.
+// sweep removes unfinished replicas of an earlier daemon run, and replicas of chunks that are not in s.
 func (r *Replicas) sweep(s *set) {
 	wanted := make(map[metadata.Ino]bool)
 	for i := range s.files {
@@ -168,7 +167,7 @@ func (r *Replicas) sweep(s *set) {
 	}
 }
 
-// learnSums asks the owners for the checksums of the files that they staged. Of owners that are down, they come from the
+// learnSums asks the owners for the checksums of the files that they staged. If an owner is down, they come from the
 // manifest, or are computed when a file is copied.
 func (r *Replicas) learnSums(ctx context.Context, s *set) error {
 	if s.unasked == nil { // only Run sets it
@@ -200,7 +199,7 @@ func (r *Replicas) learnSums(ctx context.Context, s *set) error {
 
 var errChanged = errors.New("the map or the access plan has changed")
 
-// makeAll makes the replicas of s, in their order, until there is no room, or the map or the order changes.
+// makeAll makes the replicas of s in order, until there is no room, or the map or the order changes.
 func (r *Replicas) makeAll(ctx context.Context, s *set) error {
 	for traded := false; ; {
 		if ctx.Err() != nil {
@@ -213,7 +212,7 @@ func (r *Replicas) makeAll(ctx context.Context, s *set) error {
 		batch, room := r.batch(s)
 		switch {
 		case len(batch) == 0 && !room:
-			if traded || !r.trade(s) { // a view may keep the room of what has left until it is made again
+			if traded || !r.trade(s) { // a kernel view may hold the room of a removed replica until it is rebuilt
 				return errNoRoom
 			}
 			traded = true
@@ -228,9 +227,9 @@ func (r *Replicas) makeAll(ctx context.Context, s *set) error {
 	}
 }
 
-// batch returns the next files to be made, and whether there is room for more.
+// batch returns the next files to replicate, and whether there is room for more.
 func (r *Replicas) batch(s *set) (batch []file, room bool) {
-	sp, _ := r.cfg.Store.Space(context.Background()) // a local look
+	sp, _ := r.cfg.Store.Space(context.Background()) // local
 	free, err := r.cfg.Store.FreeNow()
 	free -= sp.Capacity / keepFree
 	r.mu.Lock()
@@ -255,7 +254,7 @@ func (r *Replicas) batch(s *set) (batch []file, room bool) {
 	return batch, true
 }
 
-// makeBatch makes replicas of files. It fails only for a reason that stops all other replicas, too.
+// makeBatch makes replicas of files. It returns only errors that stop all other replicas, too.
 func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
@@ -268,13 +267,13 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 				err := r.makeOne(ctx, s, f)
 				away := r.isAway(ctx, s, from, err)
 				if away {
-					i-- // this one is missed, too
+					i-- // this file is missed, too
 				} else if err != nil {
 					return err
 				}
-				if away || f.size >= measured && r.pace.slow(from) { // a smaller one does not show it
+				if away || f.size >= measured && r.pace.slow(from) { // smaller transfers do not show it
 					r.mu.Lock()
-					s.missed += len(files) - i - 1 // they are tried again later
+					s.missed += len(files) - i - 1 // they are retried later
 					r.mu.Unlock()
 					break
 				}
@@ -291,11 +290,11 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 	return err
 }
 
-// lanes divides files among makers, so many for each owner: those of other owners do not wait for a slow one.
+// lanes divides files among makers, each makers per owner, so that a slow owner does not delay the files of others.
 func lanes(batch []file, each int) (all [][]file) {
 	type lane struct {
 		owner metadata.NodeID
-		n     int // of that owner's
+		n     int // index among that owner's lanes
 	}
 	at, n := make(map[lane]int), make(map[metadata.NodeID]int)
 	for _, f := range batch {
@@ -311,7 +310,7 @@ func lanes(batch []file, each int) (all [][]file) {
 	return all
 }
 
-// makeOne makes the replica of a file. It fails as makeBatch does, or because the owner does not answer.
+// makeOne makes the replica of a file. It returns the errors of makeBatch, and an error if the owner does not answer.
 func (r *Replicas) makeOne(ctx context.Context, s *set, f file) error {
 	to := present
 	sum, err := r.copyFile(ctx, s, f)
@@ -341,7 +340,7 @@ func (r *Replicas) makeOne(ctx context.Context, s *set, f file) error {
 	return nil
 }
 
-// copyFile brings a file from the node that has it to this one, and returns its checksum.
+// copyFile copies a file from the node that has it to this one, and returns its checksum.
 func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, err error) {
 	temp := metadata.SealedIno(s.id, metadata.DirPart, unfinished|r.serial.Add(1))
 	from := s.m.Holder(f.Ino, f.owner)
@@ -359,18 +358,18 @@ func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, 
 		err = r.cfg.Store.Rename(ctx, temp, s.object(f.PieceID))
 	}
 	if err != nil {
-		_ = r.cfg.Store.Remove(context.WithoutCancel(ctx), temp) // the next start of the daemon removes a leftover
+		_ = r.cfg.Store.Remove(context.WithoutCancel(ctx), temp) // a leftover is removed at the next daemon start
 	}
 	return sum, err
 }
 
-// errKept says that this node has the file as its own.
+// errKept means that this node stores the file as its own.
 var errKept = errors.New("the file is here already")
 
-// left adopts a replica that an earlier run of the daemon has left if it matches its checksum, and
-// removes it otherwise. What this node is storing as its own, because the owner was away until now, is none.
+// left adopts a replica of an earlier daemon run if it matches its checksum, and removes it otherwise. It fails for a
+// file that falls to this node, or that this node is storing as its own because the owner was away until now.
 func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum [16]byte, ok bool, err error) {
-	coming := r.cfg.Coming(f.PieceID) // before it is stored
+	coming := r.cfg.Coming(f.PieceID) // must be read before Stored
 	if r.cfg.Stored(f.PieceID) {
 		return sum, false, errKept
 	}
@@ -382,15 +381,15 @@ func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum
 	if err != nil {
 		return sum, false, nil
 	}
-	_ = o.Close() // opened only to see that it exists
+	_ = o.Close() // opened only to check that it exists
 	if want != [16]byte{} && r.cfg.Compare(ctx, fill.PieceSum{Ino: object, Len: f.size, Whole: true, Sum: want}) == nil {
 		return want, true, nil
 	}
 	return sum, false, r.cfg.Store.Remove(ctx, object)
 }
 
-// pull reads a piece that a node has stored, calls put with its bytes, and returns its checksum,
-// which must be want unless want is zero; pace is nil if a reader waits. EAGAIN: the node does not have it.
+// pull reads a piece that a node has stored, calls put with its bytes, and returns its checksum, which must be want
+// unless want is zero. pace is nil if a reader waits. EAGAIN means that the node does not have the piece.
 func (r *Replicas) pull(ctx context.Context, s *set, from metadata.NodeID, p fill.PieceID, want [16]byte, pace *pacer, put func(p []byte, off int64) error) (sum [16]byte, err error) {
 	_, size, at, err := s.owned(p)
 	if err != nil {

@@ -12,43 +12,43 @@ import (
 )
 
 const (
-	quiet     = 20 * time.Millisecond // reads are over if none was outstanding for so long
-	look      = 10 * time.Millisecond // a pause ends so soon after they are
+	quiet     = 20 * time.Millisecond // reads have paused if none was outstanding for so long
+	look      = 10 * time.Millisecond // how often a pause checks for that
 	mostPause = time.Second
 	beside    = 2 // transfers of all makers at a time while this node reads
 
-	measured  = 32 << 10              // bytes; smaller transfers take as long as the processors let them
-	slowBy    = 4                     // times the usual time
-	slowest   = 50 * time.Millisecond // over the usual time, which processors that are busy account for
-	averageOf = 256                   // transfers
+	measured  = 32 << 10              // bytes; the time of smaller transfers depends on the processors
+	slowBy    = 4                     // slow: this many times the usual time
+	slowest   = 50 * time.Millisecond // and this much over the usual time, which busy processors can explain
+	averageOf = 256                   // transfers in the mean
 )
 
-// pacer makes replicas yield to readers. Beside reads of this node, its makers transfer two pieces at a time, not one for each
-// maker: a loader reads most of the time without filling the link, so that one at a time would leave much of it unused.
-// Between reads makers do not pause. Readers of other nodes have the whole of a slow path: an owner whose transfers take
-// slowBy times as long as usual, and longer by more than slowest, is left alone for a while.
+// pacer makes replicas yield to readers. While this node reads, its makers together transfer two pieces at a time
+// instead of one each: a loader reads most of the time without filling the link, so one at a time would waste much of
+// it. Between reads makers do not pause. To leave a slow path to the readers of other nodes, transfers from an owner
+// are paused for a while if they take slowBy times the usual time and exceed it by more than slowest.
 type pacer struct {
-	idle   atomic.Pointer[func() time.Duration] // since the last read; nil: nothing reads
-	makers atomic.Int64                         // at work
+	idle   atomic.Pointer[func() time.Duration] // time since the last read; nil: nothing reads
+	makers atomic.Int64                         // active makers
 
 	mu    sync.Mutex
 	paths map[metadata.NodeID]*path // guarded by mu; by owner
 }
 
-// path is how long transfers of an owner take.
+// path holds the transfer times of an owner.
 type path struct {
-	usual [bits.UintSize + 1]usual // by the bits of the size: small transfers take longer for each byte
-	slow  bool                     // the last one was
+	usual [bits.UintSize + 1]usual // by the bit length of the size: small transfers take longer per byte
+	slow  bool                     // the last transfer was slow
 }
 
-// usual is the mean time of transfers. A slow one counts as slowBy times the mean, so that a path that has become
-// slower for good is learnt, after a few hundred transfers.
+// usual is the mean time of transfers. A slow transfer counts at most as slowBy times the mean, so that the mean adapts
+// to a permanently slower path within a few hundred transfers.
 type usual struct {
 	perByte float64
 	n       int
 }
 
-// observe records that a transfer of n bytes of an owner took so long; in a nil p, nothing.
+// observe records that a transfer of n bytes from an owner took took. A nil p records nothing.
 func (p *pacer) observe(owner metadata.NodeID, n int, took time.Duration) {
 	if p == nil || n < measured {
 		return
@@ -79,7 +79,7 @@ func (p *pacer) slow(owner metadata.NodeID) bool {
 	return o != nil && o.slow
 }
 
-// yield pauses after a transfer that took so long; a nil p does not.
+// yield pauses after a transfer that took took. A nil p does not pause.
 func (p *pacer) yield(ctx context.Context, took time.Duration) error {
 	if p == nil {
 		return nil
@@ -96,7 +96,7 @@ func (p *pacer) yield(ctx context.Context, took time.Duration) error {
 	return nil
 }
 
-// isAway reports whether err says that an owner does not answer. The others may: only the link to it may be cut.
+// isAway reports whether err says that an owner does not answer. Other owners may answer: only one link may be cut.
 func (r *Replicas) isAway(ctx context.Context, s *set, owner metadata.NodeID, err error) bool {
 	if ctx.Err() != nil || !node.Unreachable(err) {
 		return false

@@ -20,7 +20,7 @@ import (
 
 const sample = 110 << 10 // bytes
 
-// link is a path that its transfers share fairly.
+// link is a path whose transfers share its bandwidth fairly.
 type link chan struct{}
 
 const linkRate = 12_500_000 // bytes per second
@@ -35,8 +35,8 @@ func (l link) transfer(n int) time.Duration {
 	return time.Since(begun)
 }
 
-// train reads in bursts, as a loader does whose batches are prefetched, and returns the mean time of a read and the share of
-// time in which reads are outstanding. Meanwhile makers copy what they can: made is their part of the link.
+// train reads in bursts, like a loader with prefetched batches, and returns the mean duration of a read. Meanwhile
+// makers copy as much as they can: made is the share that they use of the bandwidth left by reads.
 func train(t *testing.T, makers int64) (read time.Duration, made float64) {
 	synctest.Test(t, func(t *testing.T) {
 		l, table, p := make(link, 1), sources.New(1, time.Now, nil), new(pacer)
@@ -52,7 +52,7 @@ func train(t *testing.T, makers int64) (read time.Duration, made float64) {
 					took := l.transfer(sample)
 					n += sample
 					p.observe(0, sample, took)
-					_ = p.yield(ctx, took) // it fails at the end
+					_ = p.yield(ctx, took) // fails at the end
 				}
 				bytes <- n
 			}()
@@ -79,7 +79,7 @@ func train(t *testing.T, makers int64) (read time.Duration, made float64) {
 	return read, made
 }
 
-// TestPace: a read shares the link with two of the transfers of replicas, and what readers leave of the link is theirs.
+// TestPace: a read shares the link with at most two transfers of replicas, which use the rest of its bandwidth.
 func TestPace(t *testing.T) {
 	alone, _ := train(t, 0)
 	for makers := range int64(4) {
@@ -93,8 +93,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestSlowOwner: transfers that readers delay are usual ones; those over a path that has been cut are slow, until it recovers or
-// was slow for long.
+// TestSlowOwner: transfers delayed by readers count as normal; those over a path that lost bandwidth are slow, until it
+// recovers or has been slow for long.
 func TestSlowOwner(t *testing.T) {
 	p := new(pacer)
 	slow := func(times int, factor time.Duration) (n int) {
@@ -127,12 +127,12 @@ func TestSlowOwner(t *testing.T) {
 	}
 }
 
-// TestPaceOfSizes: a transfer is slow beside those of its size. Small ones take long for their bytes on any path.
+// TestPaceOfSizes: a transfer is compared with those of its size, since small ones are slow per byte on any path.
 func TestPaceOfSizes(t *testing.T) {
 	p := new(pacer)
 	for range 100 {
 		for _, n := range []int{1 << 20, measured, 64 << 10} {
-			p.observe(1, n, time.Millisecond+time.Duration(n)) // a millisecond, and a GB/s
+			p.observe(1, n, time.Millisecond+time.Duration(n)) // latency of a millisecond, plus a GB/s
 			if p.slow(1) {
 				t.Fatalf("a transfer of %d bytes is slow, and took as long as ever", n)
 			}
@@ -146,7 +146,7 @@ func TestPaceOfSizes(t *testing.T) {
 	}
 }
 
-// owner is a node that has all files; each takes a while, or is not answered at all if that is negative.
+// owner is a node that has all files; each takes a given time, or is never answered if that time is negative.
 type owner struct {
 	holder
 	took *time.Duration
@@ -160,7 +160,7 @@ func (o owner) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, of
 	return o.holder.ReadIfPresent(ctx, ino, p, off)
 }
 
-// slowable is a set of n files whose owners, nodes 0, 2 and 3, take as long as took says.
+// slowable returns a set of n files whose owners, nodes 0, 2 and 3, take as long as took says.
 func slowable(t *testing.T, n int, size int64) (r *Replicas, s *set, took map[metadata.NodeID]*time.Duration) {
 	t.Helper()
 	store, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
@@ -194,7 +194,7 @@ func slowable(t *testing.T, n int, size int64) (r *Replicas, s *set, took map[me
 	return r, s, took
 }
 
-// TestSmallFilesOfASlowOwner: they do not show whether the path has recovered, so they are made all the same.
+// TestSmallFilesOfASlowOwner: small files do not show whether the path has recovered, so their replicas are still made.
 func TestSmallFilesOfASlowOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s, _ := slowable(t, 300, measured/2)
@@ -208,8 +208,8 @@ func TestSmallFilesOfASlowOwner(t *testing.T) {
 	})
 }
 
-// TestOwnerDoesNotAnswer: replicas of the others are made without it, in the pass that finds that out, and in those
-// that cannot have its checksums.
+// TestOwnerDoesNotAnswer: replicas of other owners' files are made in the pass that finds the owner unreachable, and in
+// later ones that cannot get its checksums.
 func TestOwnerDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 300
@@ -242,8 +242,8 @@ func TestOwnerDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// TestSlowOwnerIsLeftAlone: when the link of an owner is cut, replicas of others are made without it. Those of the slow one
-// follow when it has recovered.
+// TestSlowOwnerIsLeftAlone: when the link of an owner loses bandwidth, replicas of other owners' files are made first.
+// Those of the slow one follow after its recovery.
 func TestSlowOwnerIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 300

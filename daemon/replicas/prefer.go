@@ -7,25 +7,25 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// preference is how often each node reads each file by an access plan. A node with too little room for all files makes
-// replicas of those that it reads most often. All nodes compute the same from the plan, the manifest and the number of nodes: a mark tells
-// the others which replicas are there in this order, too. Ranks are expected on the nodes in blocks, as Slurm and torchrun
-// start them; where they are not, a preference gains nothing.
+// preference is how often each node reads each file according to an access plan. A node without room for all files
+// makes replicas of the files that it reads most often. All nodes compute the same preference from the plan, the
+// manifest and the number of nodes, so a mark tells the others which replicas exist in this order, too. Ranks are
+// assumed to be on the nodes in blocks, as Slurm and torchrun place them; otherwise a preference gains nothing.
 type preference struct {
 	plan   *accessplan.Plan
-	digest string // the beginning of the plan's; "": all files are alike
+	digest string // prefix of the plan's digest; "": all files are equal
 	number *accessplan.Numbering
 	reader [][]metadata.NodeID // by epoch and number of a file: the node that reads it first
 }
 
 const (
-	mostEpochs = 8              // of a plan whose epochs differ: in more, nodes read most files about equally often
+	mostEpochs = 8              // of a plan whose epochs differ: over more, nodes read most files about equally often
 	mostReads  = 32 << 20       // files times epochs, two bytes each
-	noReader   = math.MaxUint16 // of a file that an epoch leaves out
+	noReader   = math.MaxUint16 // marks a file that an epoch leaves out
 )
 
-// newPreference computes a preference among so many nodes. Epochs after the first count: when replicas are made, the first
-// is mostly over. If the plan does not say how many ranks there are, or does not fit the dataset, all files are alike.
+// newPreference computes a preference among nodes nodes. It counts the epochs after the first, which is mostly read by
+// the time replicas are made. If the plan has no number of ranks, or does not fit the dataset, all files are equal.
 func newPreference(plan *accessplan.Plan, files accessplan.Files, nodes int) *preference {
 	p := &preference{plan: plan}
 	if plan.Ranks == 0 || plan.FirstOnly {
@@ -62,8 +62,8 @@ func newPreference(plan *accessplan.Plan, files accessplan.Files, nodes int) *pr
 	return p
 }
 
-// position is the place of a file in the order in which a node makes its replicas: files that it reads more often come first,
-// those that it reads equally often in the order of common, the place in the order of all nodes.
+// position returns the place of a file in the order in which a node makes its replicas: by decreasing number of reads
+// by the node, and then by common, the file's place in the order of all nodes.
 func (p *preference) position(id metadata.NodeID, ino metadata.Ino, common uint64) uint64 {
 	if p == nil || p.digest == "" {
 		return common
@@ -79,10 +79,10 @@ func (p *preference) position(id metadata.NodeID, ino metadata.Ino, common uint6
 	return uint64(unread)*p.width() + common/uint64(len(p.reader)+1)
 }
 
-// width is how many positions the files have that a node reads equally often.
+// width returns the number of positions of the files that a node reads equally often.
 func (p *preference) width() uint64 { return math.MaxUint64 / uint64(len(p.reader)+1) }
 
-// of is the plan of a preference.
+// of returns the plan of a preference.
 func (p *preference) of() *accessplan.Plan {
 	if p == nil {
 		return nil
@@ -90,7 +90,7 @@ func (p *preference) of() *accessplan.Plan {
 	return p.plan
 }
 
-// name is the digest of a preference; "": all files are alike.
+// name returns the digest of a preference; "" if all files are equal.
 func (p *preference) name() string {
 	if p == nil {
 		return ""

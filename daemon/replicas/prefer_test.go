@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Files are all in one directory.
+// Files lists all files in one directory.
 func (f fakeTable) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
 	for i, a := range f {
 		if !fn("d", 1, fmt.Sprintf("%06d", i), a) {
@@ -22,7 +22,7 @@ func (f fakeTable) Files(fn func(dir string, number uint32, name string, a metad
 	return nil
 }
 
-// planned is a job in which a plan is known.
+// planned is a job with a known access plan.
 type planned struct {
 	m     cluster.Map
 	files fakeTable
@@ -31,7 +31,7 @@ type planned struct {
 	reads []map[metadata.Ino]int // by node: how often it reads each file in the epochs that count
 }
 
-// newPlanned draws a job, and counts the reads rank by rank.
+// newPlanned creates a random job, and counts the reads of each rank.
 func newPlanned(t *testing.T, seed uint64) *planned {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 3))
@@ -50,7 +50,7 @@ func newPlanned(t *testing.T, seed uint64) *planned {
 	return x
 }
 
-// count counts the reads by the plan.
+// count counts the reads according to the plan.
 func (x *planned) count(t *testing.T) {
 	t.Helper()
 	nodes := len(x.m.Nodes)
@@ -78,7 +78,7 @@ func (x *planned) count(t *testing.T) {
 	}
 }
 
-// set is that of a node.
+// set returns the set of a node.
 func (x *planned) set(t *testing.T, self metadata.NodeID, order *preference) *set {
 	t.Helper()
 	s, err := newSet(x.ds, x.files, x.m, self, order)
@@ -88,8 +88,8 @@ func (x *planned) set(t *testing.T, self metadata.NodeID, order *preference) *se
 	return s
 }
 
-// TestPreference: a node makes replicas of files first that it reads more often. Its mark, at any moment, tells a node with
-// the same plan of replicas that are there, and tells one without it nothing until all are.
+// TestPreference: a node first makes replicas of the files that it reads most. Its mark is always valid for a node with
+// the same plan, and tells a node without the plan nothing until all replicas exist.
 func TestPreference(t *testing.T) {
 	for seed := range uint64(100) {
 		x := newPlanned(t, seed)
@@ -131,9 +131,9 @@ func TestPreference(t *testing.T) {
 	}
 }
 
-// TestTrade: replicas were made in the order of all nodes until the node was full; then a plan is known. Those that are
-// read less often leave for those that are read more often, until no trade gains anything. None is made twice. Under
-// another plan, those that have left are made again where that plan reads them more often.
+// TestTrade: replicas were made in the common order until the node was full; then a plan becomes known. Files read less
+// often are traded for files read more often, until no trade is an improvement. None is made twice. Under another plan,
+// traded replicas are made again if that plan reads them more often.
 func TestTrade(t *testing.T) {
 	for seed := range uint64(100) {
 		x := newPlanned(t, seed)
@@ -178,7 +178,7 @@ func TestTrade(t *testing.T) {
 	}
 }
 
-// tradeAll makes replicas as batch and makeBatch do, and trades until that gains nothing.
+// tradeAll makes replicas as batch and makeBatch do, and trades until that brings no improvement.
 func tradeAll(t *testing.T, p *Replicas, s *set, room int64) {
 	t.Helper()
 	left := make(map[metadata.Ino]bool)
@@ -205,7 +205,7 @@ func tradeAll(t *testing.T, p *Replicas, s *set, room int64) {
 	}
 }
 
-// TestAlike: a plan that says nothing about nodes does not change the order.
+// TestAlike: a plan without per-node information does not change the order.
 func TestAlike(t *testing.T) {
 	x := newPlanned(t, 1)
 	want := x.set(t, 0, nil)
@@ -224,7 +224,7 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// TestReordered: the order follows the registry's plan when it is here, but not for other kinds of replicas, nor after
+// TestReordered: the order follows the registry's plan once it is here, but not for other kinds of replicas, nor after
 // replicas were given back.
 func TestReordered(t *testing.T) {
 	x := newPlanned(t, 1)

@@ -20,28 +20,28 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// Config has the stores, nodes and limits that Replicas works with.
+// Config configures Replicas.
 type Config struct {
 	Node  node.Node
 	Store *chunkstore.Store
-	// Write is the store's WriteSpare, unless the dataset has ended.
+	// Write is the store's WriteSpare, which fails once the dataset has ended.
 	Write func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
-	// Put is WriteAt likewise.
+	// Put is the store's WriteAt, with the same restriction.
 	Put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
-	// Of is the store of another node.
+	// Of returns the store of another node.
 	Of func(id metadata.NodeID) datapath.Store
-	// Manifest is the manifest of a dataset, if it is here.
+	// Manifest returns the manifest of a dataset, if it is here.
 	Manifest func(ds cluster.Dataset) (*manifest.Table, bool)
-	// Stored reports whether this node has a piece as its own, because it fell to it. It must not call
+	// Stored reports whether this node stores a piece as its own, because the piece fell to it. It must not call
 	// Replicas, whose lock is held.
 	Stored func(p fill.PieceID) bool
 	// Coming reports whether this node is fetching a piece as its own.
 	Coming func(p fill.PieceID) bool
-	// Sums calls see with the checksum of each piece of a dataset that a node has staged.
+	// Sums calls see with the checksum of each piece of a dataset that the owner has staged.
 	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error
 	// Compare reads an object of this node from its drive and compares it with its checksum.
 	Compare func(ctx context.Context, p fill.PieceSum) error
-	// Plan is the access plan that the registry has for a dataset; nil: it is not here yet.
+	// Plan returns the access plan that the registry has for a dataset; nil if it is not here yet.
 	Plan func(ds cluster.Dataset) *accessplan.Plan
 	Rate *rate.Bucket // bounds the bytes that replicas read from other nodes; nil: unlimited
 }
@@ -49,29 +49,29 @@ type Config struct {
 // Mark is a node's progress with its replicas of a dataset.
 type Mark struct {
 	Node  metadata.NodeID `json:"node"`
-	Below uint64          `json:"below"` // it has its replicas at lower positions
-	Files int64           `json:"files"` // replicas that it has; of a striped file the first chunk counts
+	Below uint64          `json:"below"` // the node has its replicas at lower positions
+	Files int64           `json:"files"` // replicas on the node; a striped file counts by its first chunk
 	Bytes int64           `json:"bytes"`
-	// OfFiles and OfBytes count the replicas that the map gives it.
+	// OfFiles and OfBytes count the replicas that the map assigns to the node.
 	OfFiles int64 `json:"of_files"`
 	OfBytes int64 `json:"of_bytes"`
-	// Full: there is no free room for more. Given: bytes given back to scratch.
+	// Full: there is no free room for more. Given counts the bytes given back to scratch.
 	Full  bool  `json:"full,omitempty"`
 	Given int64 `json:"given,omitempty"`
-	// Order names the access plan by which it orders its replicas; "": the order of all nodes.
+	// Order names the access plan by which the node orders its replicas; "": the order of all nodes.
 	Order string `json:"order,omitempty"`
 }
 
 // Replicas holds the replicas of one node, and the marks of the others.
 type Replicas struct {
 	cfg    Config
-	serial atomic.Uint32 // of temporary objects
-	bytes  atomic.Int64  // that can be given back
+	serial atomic.Uint32 // numbers temporary objects
+	bytes  atomic.Int64  // bytes that can be given back
 	on     atomic.Bool   // there is a dataset with replicas
 	notify atomic.Pointer[func(ds metadata.DatasetID, gone []metadata.Ino)]
 	pace   pacer
 
-	removing sync.Mutex // held while the objects of replicas that are leaving are removed
+	removing sync.Mutex // held while the objects of leaving replicas are removed
 
 	mu    sync.RWMutex
 	sets  map[metadata.DatasetID]*set                     // guarded by mu
@@ -79,16 +79,16 @@ type Replicas struct {
 	seen  uint64                                          // guarded by mu; version of marks
 }
 
-// New makes Replicas without a dataset.
+// New returns Replicas without a dataset.
 func New(cfg Config) *Replicas {
 	return &Replicas{cfg: cfg, sets: make(map[metadata.DatasetID]*set), marks: make(map[metadata.DatasetID]map[metadata.NodeID]Mark)}
 }
 
-// SetIdle sets idle: since when this node has not read datasets from other nodes.
+// SetIdle sets idle, which returns how long this node has not read datasets from other nodes.
 func (r *Replicas) SetIdle(idle func() time.Duration) { r.pace.idle.Store(&idle) }
 
-// SetNotify sets f, which is called when the replicas of a dataset are complete on this node, or
-// with those that are gone.
+// SetNotify sets f, which is called when the replicas of a dataset are complete on this node, or with the replicas that
+// were removed.
 func (r *Replicas) SetNotify(f func(ds metadata.DatasetID, gone []metadata.Ino)) { r.notify.Store(&f) }
 
 func (r *Replicas) changed(ds metadata.DatasetID, gone []metadata.Ino) {
@@ -104,15 +104,15 @@ func (r *Replicas) Has(ino metadata.Ino) bool {
 	return ok && at.Object == ino
 }
 
-// Location is where the bytes of a replica lie on this node.
+// Location is the place of a replica's bytes on this node.
 type Location struct {
 	Piece  fill.PieceID
 	Object metadata.Ino
-	Off    int64 // in the object
+	Off    int64 // offset in the object
 }
 
-// Find returns where this node has, as a replica, the bytes [off, off+n) that a reader expects in the object of ino of a
-// stand-in.
+// Find returns where this node has, as a replica, the bytes [off, off+n) that a reader expects in a stand-in's object
+// of ino.
 func (r *Replicas) Find(ino metadata.Ino, off, n int64) (at Location, ok bool) {
 	if !r.on.Load() {
 		return at, false
@@ -131,7 +131,7 @@ func (r *Replicas) Find(ino metadata.Ino, off, n int64) (at Location, ok bool) {
 	return Location{p, s.object(p), off}, true
 }
 
-// Pieces returns the pieces of a file of which this node has a replica.
+// Pieces returns the pieces of a file of which this node has replicas.
 func (r *Replicas) Pieces(ino metadata.Ino) (all []fill.PieceID) {
 	if !r.on.Load() {
 		return nil
@@ -150,8 +150,8 @@ func (r *Replicas) Pieces(ino metadata.Ino) (all []fill.PieceID) {
 	return all
 }
 
-// Foreign reports whether the byte at off of this node's object of ino belongs to another node, so that this one must not
-// fetch it from the source: it had a replica, or was thought to.
+// Foreign reports whether the byte at off of this node's object of ino belongs to another node, so that this node must
+// not fetch it from the source: this node had a replica, or a reader assumed so.
 func (r *Replicas) Foreign(ino metadata.Ino, off int64) bool {
 	s := r.set(ino)
 	if s == nil {
@@ -162,7 +162,7 @@ func (r *Replicas) Foreign(ino metadata.Ino, off int64) bool {
 	return err == nil && r.cfg.Node.View().Map.Holder(ino, owner) != r.cfg.Node.Self() && !r.cfg.Stored(p)
 }
 
-// set returns the set of a file's dataset; nil: there is none.
+// set returns the set of a file's dataset; nil if there is none.
 func (r *Replicas) set(ino metadata.Ino) *set {
 	if !r.on.Load() {
 		return nil
@@ -172,11 +172,10 @@ func (r *Replicas) set(ino metadata.Ino) *set {
 	return r.sets[ino.Dataset()]
 }
 
-// mostPlaces is how many replicas a reader chooses from.
+// mostPlaces is the number of replicas that a reader chooses from.
 const mostPlaces = 7
 
-// Where appends to buf the nodes that have a replica of owner's piece p, as far as this node
-// knows.
+// Where appends to buf the nodes that have a replica of owner's piece p, as far as this node knows.
 func (r *Replicas) Where(buf []metadata.NodeID, p fill.PieceID, owner metadata.NodeID) []metadata.NodeID {
 	if !r.on.Load() {
 		return buf
@@ -204,7 +203,7 @@ func (r *Replicas) Where(buf []metadata.NodeID, p fill.PieceID, owner metadata.N
 		return buf
 	}
 	holder := m.Holder(ino, owner)
-	first := int(pos>>32) + int(self) // readers spread over the nodes
+	first := int(pos>>32) + int(self) // spreads readers over the nodes
 	for i := range m.Nodes {
 		n := &m.Nodes[(first+i)%len(m.Nodes)]
 		if n.State == cluster.Up && n.ID != holder && has(n.ID) && len(buf)-from < mostPlaces {
@@ -214,7 +213,7 @@ func (r *Replicas) Where(buf []metadata.NodeID, p fill.PieceID, owner metadata.N
 	return buf
 }
 
-// Report is this node's progress, by dataset.
+// Report returns this node's progress, by dataset.
 func (r *Replicas) Report() map[metadata.DatasetID]Mark {
 	if !r.on.Load() {
 		return nil
@@ -228,14 +227,14 @@ func (r *Replicas) Report() map[metadata.DatasetID]Mark {
 	return all
 }
 
-// Seen is the version of the marks that this node knows.
+// Seen returns the version of the marks that this node knows.
 func (r *Replicas) Seen() uint64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.seen
 }
 
-// Hear stores the marks of all nodes, and their version.
+// Hear stores the marks of all nodes and their version.
 func (r *Replicas) Hear(version uint64, all map[metadata.DatasetID][]Mark) {
 	marks := make(map[metadata.DatasetID]map[metadata.NodeID]Mark, len(all))
 	for id, ms := range all {
@@ -249,7 +248,7 @@ func (r *Replicas) Hear(version uint64, all map[metadata.DatasetID][]Mark) {
 	r.seen, r.marks = version, marks
 }
 
-// Marks returns all nodes' marks for a dataset: this one's as it is now, the others' as last reported.
+// Marks returns all nodes' marks for a dataset: this node's current mark, and the others' last reported ones.
 func (r *Replicas) Marks(id metadata.DatasetID) []Mark {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -267,7 +266,7 @@ func (r *Replicas) Marks(id metadata.DatasetID) []Mark {
 	return all
 }
 
-// End forgets a dataset that failed; its objects are removed with it.
+// End drops a dataset that failed; its objects are removed with the dataset.
 func (r *Replicas) End(id metadata.DatasetID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -277,5 +276,5 @@ func (r *Replicas) End(id metadata.DatasetID) {
 	}
 }
 
-// progressStep is the precision of a mark while replicas are made, so that it changes seldom.
+// progressStep is the precision of a mark while replicas are made. It keeps marks from changing often.
 const progressStep = math.MaxUint64/64 + 1

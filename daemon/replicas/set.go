@@ -20,15 +20,15 @@ import (
 type state uint8
 
 const (
-	absent  state = iota // to be made
-	present              // a replica is here
+	absent  state = iota // still to be made
+	present              // the replica is here
 	leaving              // its object is being removed: nothing may be stored there meanwhile
 	gone                 // given back, or taken over by this node: not made again
 	traded               // given up for a file that this node reads more often: made again only in another order
-	kept                 // this node has the file as its own, from a time when the owner was away
+	kept                 // this node stores the file as its own since a time when the owner was away
 )
 
-// file is a file, or a chunk of a striped one, that this node should have a replica of, by the map.
+// file is a file, or a chunk of a striped file, that the map assigns to this node for replication.
 type file struct {
 	fill.PieceID
 	pos      uint64 // in the order of making
@@ -41,7 +41,7 @@ type file struct {
 
 type amount struct{ files, bytes int64 }
 
-// first is 1 for the piece by which a file is counted.
+// first returns 1 for the piece that counts for its file, otherwise 0.
 func (f *file) first() int64 {
 	if f.Chunk > 0 {
 		return 0
@@ -49,15 +49,15 @@ func (f *file) first() int64 {
 	return 1
 }
 
-// stripes is how a striped file lies on the nodes.
+// stripes is the layout of a striped file over the nodes.
 type stripes struct {
 	size, chunk int64
-	width       int    // of the stripe
-	self        int    // this node's position in it; -1: none
-	number      uint32 // of the first chunk, among all chunks of striped files in the manifest
+	width       int    // nodes in the stripe
+	self        int    // this node's position in the stripe; -1: none
+	number      uint32 // number of the first chunk, among all chunks of striped files in the manifest
 }
 
-// chunks is how many pieces a file has; a nil g is that of one that is whole on one node.
+// chunks returns the number of pieces of a file; a nil g belongs to a file that is whole on one node.
 func (g *stripes) chunks() uint32 {
 	if g == nil {
 		return 1
@@ -65,7 +65,7 @@ func (g *stripes) chunks() uint32 {
 	return uint32((g.size-1)/g.chunk + 1)
 }
 
-// table is what a set needs of a manifest.
+// table is the part of a manifest that a set uses.
 type table interface {
 	Located(fn func(from manifest.Origin, a metadata.Attr) bool) error
 	Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err error)
@@ -75,33 +75,33 @@ type table interface {
 // owners is a set of owners of files.
 type owners map[metadata.NodeID]bool
 
-// set is the replicas of one dataset on this node. The lock of Replicas guards it, but for
-// what does not change: id, table, n, striped, m, self, order.
+// set holds the replicas of one dataset on this node. The lock of Replicas guards it, except the constant fields: id,
+// table, n, striped, m, self, order.
 type set struct {
 	id      metadata.DatasetID
 	table   table
 	n       int                       // replicas of each file
-	striped map[metadata.Ino]*stripes // the files that are striped
-	m       cluster.Map               // by which the files were chosen
+	striped map[metadata.Ino]*stripes // the striped files
+	m       cluster.Map               // the map by which the files were chosen
 	self    metadata.NodeID
 	order   *preference // nil: the order of all nodes
 
 	files   []file // by position
 	made    int    // files before this one were made, or could not be
-	unasked owners // of these the checksums are not known; nil: of all
-	away    owners // these did not answer, and are left alone until made begins again
+	unasked owners // owners whose checksums are not known; nil: all
+	away    owners // owners that did not answer; skipped until made starts over
 	missed  int    // files before made that could not be made
 	ceiling uint64 // positions from here on are not made any more
 	claim   uint64 // Below of the mark under an earlier map: most of those replicas are here
 	have    amount // present and kept
-	spare   int64  // bytes that can be given back: of those present
+	spare   int64  // bytes of present replicas, which can be given back
 	noticed amount // have at the last call of follow
 	want    amount
 	given   int64
 	full    bool
 }
 
-// newSet chooses the files that m gives the node self, and sorts them by order.
+// newSet selects the files that m assigns to the node self, and sorts them by order.
 func newSet(ds cluster.Dataset, table table, m cluster.Map, self metadata.NodeID, order *preference) (*set, error) {
 	s := &set{
 		id: ds.ID, table: table, n: ds.Replicas.Count(len(m.Nodes)), m: m, self: self, order: order,
@@ -135,7 +135,7 @@ func newSet(ds cluster.Dataset, table table, m cluster.Map, self metadata.NodeID
 	return s, err
 }
 
-// add adds a piece of a node that this node should have a replica of.
+// add adds a piece that this node should replicate.
 func (s *set) add(p fill.PieceID, size int64, owner metadata.NodeID) {
 	f := file{PieceID: p, pos: s.position(p), size: size, owner: owner}
 	s.files = append(s.files, f)
@@ -149,12 +149,12 @@ func (s *set) sort() {
 	})
 }
 
-// position is the place of a piece in the order in which this node makes its replicas.
+// position returns the place of a piece in the order in which this node makes its replicas.
 func (s *set) position(p fill.PieceID) uint64 {
 	return s.order.position(s.self, p.Ino, s.m.ReplicaPosition(p.Ino, p.Chunk))
 }
 
-// reached reports whether the node of a mark has its replica of a file whose place in the order of all nodes is common.
+// reached reports whether the node of a mark has its replica of a file with the place common in the order of all nodes.
 func (s *set) reached(m Mark, ino metadata.Ino, common uint64) bool {
 	switch m.Order {
 	case "":
@@ -162,17 +162,16 @@ func (s *set) reached(m Mark, ino metadata.Ino, common uint64) bool {
 	case s.order.name():
 		return s.order.position(m.Node, ino, common) < m.Below
 	}
-	return m.Below == math.MaxUint64 // the plan is not here; that node has all
+	return m.Below == math.MaxUint64 // the plan is not here, but that node has all replicas
 }
 
-// chunkObjects is added to the numbers of the objects of chunks, unfinished to those of replicas in the making. No
-// directory has an object.
+// Offsets of object numbers: chunkObjects of chunks, unfinished of replicas in the making. No directory has an object.
 const (
 	chunkObjects = 1 << 30
 	unfinished   = 1 << 31
 )
 
-// object is the number of the object of a replica.
+// object returns the object number of a replica.
 func (s *set) object(p fill.PieceID) metadata.Ino {
 	if g := s.striped[p.Ino]; g != nil {
 		return metadata.SealedIno(s.id, metadata.DirPart, chunkObjects|(g.number+p.Chunk))
@@ -180,7 +179,7 @@ func (s *set) object(p fill.PieceID) metadata.Ino {
 	return p.Ino
 }
 
-// pieceAt returns the piece at the offset off of this node's object of ino, as owner or stand-in, and the offset in the piece.
+// pieceAt returns the piece at offset off of this node's object of ino, as owner or stand-in, and the offset in it.
 func (s *set) pieceAt(ino metadata.Ino, off int64) (fill.PieceID, int64) {
 	g := s.striped[ino]
 	if g == nil {
@@ -188,12 +187,12 @@ func (s *set) pieceAt(ino metadata.Ino, off int64) (fill.PieceID, int64) {
 	}
 	i := datapath.ChunkAt(g.chunk, g.width, g.self, g.size, off)
 	if i < 0 {
-		i = math.MaxUint32 // no file has it
+		i = math.MaxUint32 // no file has this chunk
 	}
 	return fill.PieceID{Ino: ino, Chunk: uint32(i)}, off % g.chunk
 }
 
-// owned returns the owner of a piece, and where the piece lies in the object of a node, as owner or stand-in.
+// owned returns a piece's owner and size, and its offset in the object of a node that is owner or stand-in.
 func (s *set) owned(p fill.PieceID) (owner metadata.NodeID, size int64, at func(id metadata.NodeID) int64, err error) {
 	_, a, err := s.table.Record(p.Ino)
 	if err != nil {
@@ -210,7 +209,7 @@ func (s *set) owned(p fill.PieceID) (owner metadata.NodeID, size int64, at func(
 	return order[int(p.Chunk)%len(order)], min(chunk, a.Size-int64(p.Chunk)*chunk), at, nil
 }
 
-// sum returns the checksum that the manifest has of a piece; zeros: none.
+// sum returns the checksum that the manifest has for a piece; zeros if it has none.
 func (s *set) sum(p fill.PieceID) (sum [16]byte, err error) {
 	if s.striped[p.Ino] == nil {
 		sum, _, err = s.table.Record(p.Ino)
@@ -223,7 +222,7 @@ func (s *set) sum(p fill.PieceID) (sum [16]byte, err error) {
 	return sum, err
 }
 
-// find is the file of a piece; nil if it is not in the set, which may be nil.
+// find returns the file of a piece; nil if it is not in the set, which may be nil.
 func (s *set) find(p fill.PieceID) *file {
 	if s == nil {
 		return nil
@@ -237,13 +236,13 @@ func (s *set) find(p fill.PieceID) *file {
 	return nil
 }
 
-// index is where the files at pos and behind it begin.
+// index returns the index of the first file at or behind pos.
 func (s *set) index(pos uint64) int {
 	return sort.Search(len(s.files), func(i int) bool { return s.files[i].pos >= pos })
 }
 
-// inherit takes over the files of was, the set under an earlier map, including replicas that the
-// map no longer gives to this node: they stay as long as there is room.
+// inherit takes over the files of was, the set under an earlier map. It includes replicas that the map no longer
+// assigns to this node: they stay as long as there is room.
 func (s *set) inherit(was *set) {
 	s.ceiling, s.given = was.ceiling, was.given
 	if s.order == was.order {
@@ -276,7 +275,7 @@ func (s *set) inherit(was *set) {
 // here reports whether a file is on this node.
 func (f *file) here() bool { return f != nil && (f.state == present || f.state == kept) }
 
-// put sets the state of a file and counts it. It returns how many bytes more can be given back.
+// put sets the state of a file and counts it. It returns the increase of the bytes that can be given back.
 func (s *set) put(f *file, to state) (bytes int64) {
 	before, spare := f.here(), s.spare
 	if f.state == present {
@@ -299,7 +298,7 @@ func (s *set) put(f *file, to state) (bytes int64) {
 	return s.spare - spare
 }
 
-// mark is the set's progress.
+// mark returns the set's progress.
 func (s *set) mark(self metadata.NodeID) Mark {
 	m := Mark{
 		Node: self, Below: s.ceiling, Files: s.have.files, Bytes: s.have.bytes, OfFiles: s.want.files, OfBytes: s.want.bytes,
@@ -318,7 +317,7 @@ func (s *set) mark(self metadata.NodeID) Mark {
 	return m
 }
 
-// upTo counts the replicas at positions below pos, about.
+// upTo estimates the number and size of the replicas at positions below pos.
 func (s *set) upTo(pos uint64) (files, bytes int64) {
 	part := float64(s.index(pos)) / float64(len(s.files))
 	return min(int64(part*float64(s.want.files)), s.have.files), min(int64(part*float64(s.want.bytes)), s.have.bytes)

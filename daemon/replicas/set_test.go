@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// testSet is a set of n files of different sizes.
+// testSet returns a set of n files of different sizes.
 func testSet(n int) *set {
 	s := &set{id: 1, m: cluster.NewMap(7, []string{"a", "b", "c"}), n: 1, ceiling: math.MaxUint64}
 	for i := range n {
@@ -25,7 +25,7 @@ func testSet(n int) *set {
 	return s
 }
 
-// counted recounts the files that a set has.
+// counted recounts the replicas in a set.
 func (s *set) counted() (a amount) {
 	for _, f := range s.files {
 		if f.state == present {
@@ -35,8 +35,8 @@ func (s *set) counted() (a amount) {
 	return a
 }
 
-// TestMark: at any moment of making and giving back, a mark claims only replicas that exist, changes
-// seldom, and in the end covers all replicas.
+// TestMark: at any moment while replicas are made and given back, a mark claims only existing replicas, changes seldom,
+// and covers all replicas in the end.
 func TestMark(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -66,8 +66,8 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestPickLast: the last replicas of the largest set go, as many as are needed; the mark and the
-// spare bytes follow, and replicas that went are not made again.
+// TestPickLast: the last replicas of the largest set are given back, as many as needed; the mark and the spare bytes
+// follow, and these replicas are not made again.
 func TestPickLast(t *testing.T) {
 	small, large := testSet(50), testSet(500)
 	small.id = 2
@@ -108,7 +108,7 @@ func TestPickLast(t *testing.T) {
 	}
 }
 
-// TestKept: a file that this node has as its own counts as present, and cannot be given back.
+// TestKept: a file that this node stores as its own counts as present, and cannot be given back.
 func TestKept(t *testing.T) {
 	s := testSet(10)
 	x := New(Config{Stored: nothing})
@@ -133,7 +133,7 @@ func TestClaim(t *testing.T) {
 	}
 	was.made = len(was.files)
 	was.claim = was.mark(0).Below
-	if was.made = 0; was.mark(0).Files != 300 { // missing ones are tried again
+	if was.made = 0; was.mark(0).Files != 300 { // missing replicas are tried again
 		t.Errorf("mark %+v, with 300 replicas", was.mark(0))
 	}
 	was.made = len(was.files)
@@ -150,8 +150,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestInherit: after a change of the map, existing replicas stay with their state, even if the map
-// does not ask for them any more; missing ones are made.
+// TestInherit: after a change of the map, existing replicas keep their state even if the map no longer asks for them;
+// missing ones are made.
 func TestInherit(t *testing.T) {
 	was := testSet(300)
 	for i := range was.files {
@@ -168,7 +168,7 @@ func TestInherit(t *testing.T) {
 	}
 	s := testSet(600) // twice as many
 	kept := s.files[:0]
-	for _, f := range s.files { // of the old ones a half
+	for _, f := range s.files { // half of the old ones
 		if f.Ino.Seq() > 150 {
 			kept = append(kept, f)
 		}

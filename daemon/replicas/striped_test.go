@@ -27,7 +27,7 @@ func (f fakeTable) Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err 
 	return stagein.CRCSum(ino.Seq()), f[ino.Seq()-1], nil
 }
 
-// Chunks: the checksum of a chunk is its number, and the file's.
+// Chunks derives the checksum of a chunk from its number and the file's.
 func (f fakeTable) Chunks(ino metadata.Ino) (manifest.CRCs, error) {
 	var b []byte
 	for i := range f[ino.Seq()-1].Size {
@@ -36,8 +36,8 @@ func (f fakeTable) Chunks(ino metadata.Ino) (manifest.CRCs, error) {
 	return manifest.CRCs(b), nil
 }
 
-// TestChunksHaveReplicas: in each job, each chunk of a striped file has its number of replicas, never on its owner; they are
-// found where a reader expects them, and their objects do not collide with others.
+// TestChunksHaveReplicas: in each job, each chunk of a striped file has its number of replicas, never on its owner;
+// readers find them where expected, and their objects do not collide with others.
 func TestChunksHaveReplicas(t *testing.T) {
 	const chunk = 10
 	for seed := range uint64(50) {

@@ -13,11 +13,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// ErrNotHere says that this node does not have the replica.
+// ErrNotHere means that this node does not have the replica.
 var ErrNotHere = fmt.Errorf("no replica is here: %w", syscall.EAGAIN)
 
-// Verify compares a replica with its checksum, once after it was made. It removes one that does
-// not match: ErrNotHere.
+// Verify compares a replica with its checksum, once after it was made. It removes a replica that does not match, and
+// returns ErrNotHere.
 func (r *Replicas) Verify(ctx context.Context, p fill.PieceID) error {
 	if _, verified := r.look(p); verified {
 		return nil
@@ -26,7 +26,7 @@ func (r *Replicas) Verify(ctx context.Context, p fill.PieceID) error {
 	if bad == nil || ctx.Err() != nil || errors.Is(bad, ErrNotHere) {
 		return bad
 	}
-	r.cfg.Node.Log().WithError(bad).WithField("inode", p.Ino.String()).Warn("replica differs from what was staged: removed; readers get another copy")
+	r.cfg.Node.Log().WithError(bad).WithField("inode", p.Ino.String()).Warn("replica does not match its checksum: removed; readers use another copy")
 	r.removing.Lock()
 	defer r.removing.Unlock()
 	if s := r.pick(p); s != nil {
@@ -50,7 +50,7 @@ func (r *Replicas) Compare(ctx context.Context, p fill.PieceID) error {
 	return err
 }
 
-// look returns a file of a set, and whether it is a replica that was verified.
+// look returns a file of a set, and whether it is a verified replica.
 func (r *Replicas) look(p fill.PieceID) (f file, verified bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -67,14 +67,14 @@ func (r *Replicas) remove(object metadata.Ino) {
 	}
 }
 
-// MayStore reports whether a piece that falls to this node may be stored without Adopt, and then no replica of it will be made
-// here. False: there is a replica, which Adopt takes over, or which is being removed.
+// MayStore reports whether a piece that falls to this node may be stored without Adopt; no replica of it is made here
+// afterwards. It returns false if there is a replica, which Adopt takes over, or which is being removed.
 func (r *Replicas) MayStore(p fill.PieceID) bool {
 	was := r.move(p, gone, absent, traded)
 	return was != present && was != leaving
 }
 
-// move sets the state of a piece, if it is one of from, and returns the state that it had.
+// move changes the state of a piece to to, if the state is one of from, and returns the previous state.
 func (r *Replicas) move(p fill.PieceID, to state, from ...state) (was state) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +90,7 @@ func (r *Replicas) move(p fill.PieceID, to state, from ...state) (was state) {
 	return was
 }
 
-// pick picks a replica to leave, and returns its set; nil: there is none to be removed.
+// pick marks a replica as leaving and returns its set; nil if there is nothing to remove.
 func (r *Replicas) pick(p fill.PieceID) *set {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,7 +101,7 @@ func (r *Replicas) pick(p fill.PieceID) *set {
 	return s
 }
 
-// leave has a replica leave, unless its object has become this node's own file: that is kept. The caller holds mu.
+// leave marks a replica as leaving, or as kept if its object is now this node's own file. The caller holds mu.
 func (r *Replicas) leave(s *set, f *file) bool {
 	to := leaving
 	if s.object(f.PieceID) == f.Ino && r.cfg.Stored(f.PieceID) {
@@ -111,7 +111,7 @@ func (r *Replicas) leave(s *set, f *file) bool {
 	return to == leaving
 }
 
-// discard removes the objects of replicas that are leaving; then their state is to. The caller holds removing.
+// discard removes the objects of leaving replicas and sets their state to to. The caller holds removing.
 func (r *Replicas) discard(s *set, to state, ps ...fill.PieceID) {
 	for _, p := range ps {
 		r.remove(s.object(p))
@@ -120,15 +120,15 @@ func (r *Replicas) discard(s *set, to state, ps ...fill.PieceID) {
 	r.changed(s.id, s.wholes(ps...))
 }
 
-// awaitRemoval returns when the replicas that were leaving are removed.
+// awaitRemoval waits until the leaving replicas are removed.
 func (r *Replicas) awaitRemoval() {
 	r.removing.Lock()
 	defer r.removing.Unlock()
 }
 
-// Adopt makes a piece that falls to this node from a replica, and returns its checksum: from
-// its own, a whole file in place, or from another node's. It reports not ok if no replica is right, and then soiled if some of
-// one was stored. With a checksum want, replicas are compared with that before any of them is stored.
+// Adopt makes a piece that falls to this node from a replica, and returns its checksum. It uses this node's replica, a
+// whole file in place, or another node's. It returns not ok if no replica is correct, and then soiled if some bytes
+// were stored. With a checksum want, it compares a replica with want before it stores any of it.
 func (r *Replicas) Adopt(ctx context.Context, p fill.PieceID, want [16]byte) (sum [16]byte, ok, soiled bool) {
 	s := r.set(p.Ino)
 	if s == nil {
@@ -158,13 +158,13 @@ func (r *Replicas) Adopt(ctx context.Context, p fill.PieceID, want [16]byte) (su
 		}
 	}
 	for s.object(p) == p.Ino && r.move(p, gone, absent, traded, present) == leaving {
-		r.awaitRemoval() // it would hit the bytes that are stored here next
+		r.awaitRemoval() // the removal would hit the bytes stored here next
 	}
 	puts := []func([]byte, int64) error{put}
 	if before {
 		puts = []func([]byte, int64) error{func([]byte, int64) error { return nil }, put}
 	} else {
-		want, soiled = f.sum, soiled || f.state == present // it may still be in place
+		want, soiled = f.sum, soiled || f.state == present // the replica may still be in place
 	}
 	if want == ([16]byte{}) {
 		if want, err = s.sum(p); err != nil {
@@ -214,15 +214,14 @@ func (r *Replicas) copyOwn(ctx context.Context, object metadata.Ino, size int64,
 // Bytes implements chunkstore.Spare.
 func (r *Replicas) Bytes() int64 { return r.bytes.Load() }
 
-// At least one part in giveUnit of the node's room is given back at once, so that a growing file
-// does not wait at each step.
+// A call gives back at least 1/giveUnit of the node's room, so that a growing file does not wait at each step.
 const (
 	giveUnit  = 16
 	mostGiven = 1 << 30 // bytes, unless more are needed
 )
 
-// GiveBack implements chunkstore.Spare: the last replicas in the order of making go first,
-// those of the largest set.
+// GiveBack implements chunkstore.Spare. It gives back replicas of the largest set, the last ones in the making order
+// first.
 func (r *Replicas) GiveBack(n int64) bool {
 	r.removing.Lock()
 	defer r.removing.Unlock()
@@ -235,11 +234,11 @@ func (r *Replicas) GiveBack(n int64) bool {
 		return false
 	}
 	r.discard(s, gone, ps...)
-	r.cfg.Node.Log().WithField("dataset", s.id).WithField("pieces", len(ps)).Info("replicas given back: other files need the room")
+	r.cfg.Node.Log().WithField("dataset", s.id).WithField("pieces", len(ps)).Info("replicas evicted: other files need the space")
 	return true
 }
 
-// pickLast picks the last replicas of the largest set, n bytes or more, to leave.
+// pickLast marks the last replicas of the largest set, n bytes or more, as leaving.
 func (r *Replicas) pickLast(n int64) (s *set, ps []fill.PieceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -266,8 +265,8 @@ func (r *Replicas) pickLast(n int64) (s *set, ps []fill.PieceID) {
 	return s, ps
 }
 
-// trade gives up replicas of files that this node reads less often than those that it lacks, for some of these, and
-// reports whether there were any. They were made before the plan was known.
+// trade gives up replicas of files that this node reads less often than files that it lacks, to make room for some of
+// these. It reports whether there were any. They were made before the plan was known.
 func (r *Replicas) trade(s *set) bool {
 	r.removing.Lock()
 	defer r.removing.Unlock()
@@ -279,14 +278,14 @@ func (r *Replicas) trade(s *set) bool {
 	return len(ps) > 0
 }
 
-// pickWorse picks such replicas to leave, n bytes or more, the last ones first.
+// pickWorse marks such replicas, n bytes or more, as leaving, the last ones first.
 func (r *Replicas) pickWorse(s *set, n int64) (ps []fill.PieceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.made == len(s.files) || s.order.name() == "" {
 		return nil
 	}
-	end, need := (s.files[s.made].pos/s.order.width()+1)*s.order.width(), int64(0) // of those read as often as the first one
+	end, need := (s.files[s.made].pos/s.order.width()+1)*s.order.width(), int64(0) // end of group
 	for i := s.made; i < len(s.files) && s.files[i].pos < end && need <= n; i++ {
 		if f := &s.files[i]; f.state == absent {
 			need += f.size
@@ -300,7 +299,7 @@ func (r *Replicas) pickWorse(s *set, n int64) (ps []fill.PieceID) {
 	return ps
 }
 
-// wholes returns, sorted, the files of pieces that are whole on one node: only these are read by the kernel itself.
+// wholes returns, sorted, the files of pieces that are whole on one node: the kernel reads only these directly.
 func (s *set) wholes(ps ...fill.PieceID) (inos []metadata.Ino) {
 	for _, p := range ps {
 		if s.striped[p.Ino] == nil {

@@ -26,11 +26,11 @@ const (
 // shareRequest asks a node to copy its share of a stage-out.
 type shareRequest struct {
 	job.StageOut
-	Nodes []metadata.NodeID `json:"nodes"` // all that copy a share
+	Nodes []metadata.NodeID `json:"nodes"` // all nodes that copy a share
 }
 
-// All has every node copy its share of a directory, and waits. What could not be
-// copied is in the result; the error is of a node that could not begin.
+// All has every node copy its share of a directory, and waits. The result includes the failures to copy; the error is
+// that of a node that could not start.
 func (c *Copier) All(ctx context.Context, o job.StageOut) (stageout.Result, error) {
 	self, m := c.cfg.Node.Self(), c.cfg.Node.View().Map
 	nodes := node.Participants(m)
@@ -84,7 +84,7 @@ func (c *Copier) prepareShare(_ metadata.NodeID, q *shareRequest) (tasks.Task, e
 	}, nil
 }
 
-// helpOf has one of nodes copy a piece of a file.
+// helpOf returns a function that has one of nodes copy a piece of a file.
 func (c *Copier) helpOf(nodes []metadata.NodeID) func(context.Context, int, stageout.Piece) error {
 	return func(ctx context.Context, k int, p stageout.Piece) error {
 		if k < 0 || k >= len(nodes) {
@@ -98,7 +98,7 @@ func (c *Copier) helpOf(nodes []metadata.NodeID) func(context.Context, int, stag
 		if err = c.cfg.Tasks.Start(ctx, nodes[k], q); err == nil {
 			err = c.cfg.Tasks.Watch(ctx, nodes[k], q.ID, nil, func(s tasks.State) { over = s.Done })
 		} else {
-			over = !tasks.MayLag(err) // it was refused
+			over = !tasks.MayLag(err) // the node refused it
 		}
 		if ctx.Err() != nil {
 			c.cfg.Tasks.Abandon(nodes[k], q.ID)
@@ -118,5 +118,5 @@ func (c *Copier) preparePiece(_ metadata.NodeID, p *stageout.Piece) (tasks.Task,
 	return tasks.Task{Run: func(ctx context.Context) error { return (*f)(ctx, *p) }}, nil
 }
 
-// Result is what a stage-out has copied.
+// Result is the result of a stage-out.
 type Result = stageout.Result

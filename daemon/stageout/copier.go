@@ -19,10 +19,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
-// Share is one node's part of a stage-out.
+// Share is one node's share of a stage-out.
 type Share struct {
 	job.StageOut
-	Self   int // this node's place among the N that copy
+	Self   int // this node's position among the N that copy
 	N      int
 	Settle time.Duration                                            // see stageout.Config
 	Memory *stageout.Memory                                         // see there; copyShare sets it
@@ -33,65 +33,65 @@ type Share struct {
 	Failed func(stageout.Failure)                                   // see there
 }
 
-// CopyFunc copies a share. The program wires it to a client.
+// CopyFunc copies a share. The program implements it with a client.
 type CopyFunc func(ctx context.Context, s Share) (stageout.Result, error)
 
 // PieceFunc copies a piece of a file for another node.
 type PieceFunc func(ctx context.Context, p stageout.Piece) error
 
 const (
-	// scanPart limits the time spent looking for files to 1/scanPart of the total, so
-	// that a large tree costs the target and the other nodes little.
+	// scanPart limits the search for files to 1/scanPart of the time, so that a large tree costs the target and the
+	// other nodes little.
 	scanPart = 10
-	// finalMargin is the part of the deadline that is left for the rest of the end.
+	// finalMargin is the part of the deadline reserved for the steps after the copy.
 	finalMargin = 5 * time.Second
-	// giveUp is how long a copy may take to end when its time is over. A target that does not answer takes longer.
+	// giveUp is how long a copy may take to stop when its time is up. A copy to a hung target takes longer.
 	giveUp = time.Second
-	// listTime is how long it may take to write a list of failures.
+	// listTime is how long a write of a failure list may take.
 	listTime = 2 * time.Second
 )
 
-// Config is what a Copier needs.
+// Config configures a Copier.
 type Config struct {
 	Node   node.Node
 	Tasks  *tasks.Runner
 	Job    *job.File
 	Every  time.Duration // between two background scans
-	Settle time.Duration // a file that was written to more recently is not copied yet
+	Settle time.Duration // how long a file must be unwritten before it is copied
 	Ready  func() bool   // reports whether the mount is served
 }
 
-// Copier is this node's part of the stage-outs.
+// Copier copies this node's shares of the stage-outs.
 type Copier struct {
 	cfg     Config
-	name    string // of the job, also when it is requeued; jobs of bivouac up share an ID
+	name    string // of the job, even when requeued; jobs of bivouac up share an ID
 	copy    atomic.Pointer[CopyFunc]
 	piece   atomic.Pointer[PieceFunc]
-	began   int64        // of this daemon, in ns: helpers may remember the tasks of an earlier one
-	pieces  atomic.Int64 // pieces that other nodes were asked to copy; with began, their task IDs
-	last    atomic.Value // the target, a string, of the last copy that is not one of the job's own
+	began   int64        // start of this daemon, in ns: helpers may remember tasks of an earlier one
+	pieces  atomic.Int64 // numbers the pieces given to other nodes; with began, their task IDs
+	last    atomic.Value // target, a string, of the last copy that is not one of the job's own
 	targets sync.Map     // by target directory: a chan *stageout.Memory that is empty during a copy there
 
 	mu        sync.Mutex
 	stop      context.CancelFunc // guarded by mu; ends the background scans
 	done      chan struct{}      // guarded by mu; closed when they have ended
 	status    []Status           // guarded by mu; in the order of the job's StageOut
-	failures  []*Failures        // guarded by mu; likewise; nil if nothing fails
-	unwritten string             // guarded by mu; why copies may lack what this node wrote last; "": they do not
+	failures  []*Failures        // guarded by mu; same order; nil: nothing fails
+	unwritten string             // guarded by mu; why copies may lack this node's last writes; "": they do not
 }
 
-// Status is how far this node's part of a stage-out is.
+// Status is the progress of this node with a stage-out.
 type Status struct {
 	job.StageOut
 	Files     int64         `json:"files"` // copied by this node so far
 	Bytes     int64         `json:"bytes"`
-	Unsettled int64         `json:"unsettled"`       // skipped by the last scan: written to too recently
+	Unsettled int64         `json:"unsettled"`       // skipped by the last scan: written too recently
 	Failed    int64         `json:"failed"`          // in the last scan
-	Error     string        `json:"error,omitempty"` // the first of those
+	Error     string        `json:"error,omitempty"` // the first of those errors
 	At        metadata.Time `json:"at,omitempty"`    // of the last scan
 }
 
-// New makes a copier and registers its tasks.
+// New returns a Copier and registers its tasks.
 func New(cfg Config) *Copier {
 	j := cfg.Job
 	c := &Copier{cfg: cfg, name: fmt.Sprintf("%s.%d.%s", j.ID, j.UID, filepath.Dir(j.Dirs.Mount)), began: time.Now().UnixNano(), failures: make([]*Failures, len(cfg.Job.StageOut))}
@@ -103,13 +103,13 @@ func New(cfg Config) *Copier {
 	return c
 }
 
-// SetCopy gives the copier its way to read scratch.
+// SetCopy sets the functions that read scratch and copy it.
 func (c *Copier) SetCopy(f CopyFunc, piece PieceFunc) {
 	c.copy.Store(&f)
 	c.piece.Store(&piece)
 }
 
-// Start begins to copy in the background what Final would copy.
+// Start begins to copy in the background the files that Final would copy.
 func (c *Copier) Start() {
 	stopped, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -127,7 +127,7 @@ func (c *Copier) Start() {
 	})
 }
 
-// Stop ends the background scans and waits. What failed so far is retried by Final.
+// Stop ends the background scans and waits. Final retries the failures so far.
 func (c *Copier) Stop() {
 	c.mu.Lock()
 	stop, done := c.stop, c.done
@@ -147,14 +147,14 @@ func (c *Copier) setFailures(i int, f *Failures) {
 	c.mu.Unlock()
 }
 
-// SetUnwritten notes that the last writes of this node failed: copies by any node may lack them.
+// SetUnwritten records that the last writes of this node failed: copies by any node may lack them.
 func (c *Copier) SetUnwritten(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unwritten = short(fmt.Sprintf("writes on %s may be missing in what was copied: %v", c.cfg.Job.Hosts[c.cfg.Job.Self], err))
+	c.unwritten = short(fmt.Sprintf("the copy may lack recent writes on %s: %v", c.cfg.Job.Hosts[c.cfg.Job.Self], err))
 }
 
-// Failures is what cannot be copied on this node.
+// Failures returns the current failures of this node's copies.
 func (c *Copier) Failures() []Failures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +175,7 @@ func (c *Copier) Failures() []Failures {
 	return all
 }
 
-// Status is how far this node is with each stage-out of the job.
+// Status returns this node's progress with each stage-out of the job.
 func (c *Copier) Status() []Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,8 +193,7 @@ func (c *Copier) background(ctx context.Context) {
 	}
 }
 
-// scan copies once what is settled of one stage-out. A directory that does not exist
-// yet is no failure.
+// scan copies the settled files of one stage-out once. A directory that does not exist yet is not a failure.
 func (c *Copier) scan(ctx context.Context, i int, s Share) {
 	if !c.cfg.Ready() || !c.assign(&s, c.cfg.Node.View().Map) {
 		return
@@ -215,9 +214,8 @@ func (c *Copier) scan(ctx context.Context, i int, s Share) {
 	}
 }
 
-// note records a scan. It returns the error of a scan that failed after one that did
-// not. Failures are reported from the second scan on: what fails once may be a file
-// that was removed meanwhile.
+// note records a scan. It returns the error of a failed scan if the previous scan did not fail. Failures are reported
+// from the second scan on, because a file that fails once may have been removed meanwhile.
 func (c *Copier) note(i int, r stageout.Result, err error, failures *Failures) (first string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,13 +238,12 @@ func (c *Copier) note(i int, r stageout.Result, err error, failures *Failures) (
 	return st.Error
 }
 
-// assign gives s its place among the nodes that serve in m, and their help; false if
-// this node is not among them.
+// assign sets the position of s among the nodes that serve in m, and their help; false if this node is not among them.
 func (c *Copier) assign(s *Share, m cluster.Map) bool {
 	return c.place(s, node.Participants(m))
 }
 
-// place gives s its place among nodes, and their help; false if this node is not one of them.
+// place sets the position of s among nodes, and their help; false if this node is not one of them.
 func (c *Copier) place(s *Share, nodes []metadata.NodeID) bool {
 	s.Self, s.N, s.Help = slices.Index(nodes, c.cfg.Node.Self()), len(nodes), c.helpOf(nodes)
 	for i := range c.cfg.Job.Hosts {
@@ -261,7 +258,7 @@ func (c *Copier) place(s *Share, nodes []metadata.NodeID) bool {
 	return s.Self >= 0
 }
 
-// keep returns what is kept of the memory of a copy that has ended: that of the job's own targets, and of the last other.
+// keep returns the memory of an ended copy, and drops that of the previous target that is not one of the job's own.
 func (c *Copier) keep(s Share) *stageout.Memory {
 	to := filepath.Clean(s.To)
 	if slices.ContainsFunc(c.cfg.Job.StageOut, func(o job.StageOut) bool { return filepath.Clean(o.To) == to }) {
@@ -273,15 +270,15 @@ func (c *Copier) keep(s Share) *stageout.Memory {
 			select {
 			case <-memory:
 				memory <- new(stageout.Memory)
-			default: // a copy to it is under way, and comes here
+			default: // the copy to it that is in progress calls keep later
 			}
 		}
 	}
 	return s.Memory
 }
 
-// copyShare copies a share when no other copy to the same target is under way. A copy to a target that does not answer is left
-// behind soon after ctx ends; until it ends, no other one to that target begins.
+// copyShare copies a share when no other copy to the same target is in progress. A copy to a hung target is abandoned
+// soon after ctx ends; until it ends, no other copy to that target begins.
 func (c *Copier) copyShare(ctx context.Context, s Share) (stageout.Result, error) {
 	f := c.copy.Load()
 	if f == nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
-// fakeJob is n nodes that copy ckpt to /target, and a directory for lists.
+// fakeJob is n nodes that copy ckpt to /target, and a directory for the lists of failures.
 type fakeJob struct {
 	copiers  []*Copier
 	registry *nodetest.Registry
@@ -48,7 +48,7 @@ func startJob(t *testing.T, n int) *fakeJob {
 	return f
 }
 
-// noPiece refuses to copy a piece.
+// noPiece fails to copy any piece.
 func noPiece(context.Context, stageout.Piece) error { return syscall.ENOTSUP }
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -60,8 +60,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestMemories: a copier keeps what it has copied to the job's own targets and to the last other one, no more. The names of
-// its job are not those of another job of bivouac up, which has the same ID.
+// TestMemories: a copier keeps its memory of copies for the job's own targets and for the last other target only. Its
+// job's names differ from those of another job of bivouac up with the same ID.
 func TestMemories(t *testing.T) {
 	c := startJob(t, 1).copiers[0]
 	var got Share
@@ -90,8 +90,7 @@ func TestMemories(t *testing.T) {
 	}
 }
 
-// TestBackground: scans count what they copied, and report a failure from the second
-// time on.
+// TestBackground: scans count the files they copied, and report a failure from the second time on.
 func TestBackground(t *testing.T) {
 	f := startJob(t, 2)
 	c := f.copiers[1]
@@ -137,8 +136,8 @@ func TestBackground(t *testing.T) {
 	}
 }
 
-// TestBackgroundWaits: nothing is copied before the mount is ready or by a node that is
-// down; a directory that is not there yet is no failure.
+// TestBackgroundWaits: a node copies nothing before the mount is ready or while it is down; a directory that does not
+// exist yet is not a failure.
 func TestBackgroundWaits(t *testing.T) {
 	f := startJob(t, 2)
 	c := f.copiers[0]
@@ -164,8 +163,7 @@ func TestBackgroundWaits(t *testing.T) {
 	}
 }
 
-// TestFinalRetries: temporary failures are retried while there is time, the others are
-// listed.
+// TestFinalRetries: temporary failures are retried while there is time, other failures are listed.
 func TestFinalRetries(t *testing.T) {
 	f := startJob(t, 1)
 	c := f.copiers[0]
@@ -197,7 +195,7 @@ func TestFinalRetries(t *testing.T) {
 	}
 }
 
-// TestFinalRetriesTheWhole: a share that could not begin, since a node or the mount did not answer, is retried too.
+// TestFinalRetriesTheWhole: a share that could not start, because a node or the mount did not answer, is also retried.
 func TestFinalRetriesTheWhole(t *testing.T) {
 	f := startJob(t, 1)
 	c := f.copiers[0]
@@ -214,8 +212,8 @@ func TestFinalRetriesTheWhole(t *testing.T) {
 	}
 }
 
-// TestTargetHangs: a target that does not answer holds up neither the end of the scans nor the end of the job, and what was not
-// copied is reported.
+// TestTargetHangs: a target that does not answer delays neither the end of the scans nor the end of the job, and files
+// that were not copied are reported.
 func TestTargetHangs(t *testing.T) {
 	t.Parallel()
 	f := startJob(t, 1)
@@ -241,8 +239,8 @@ func TestTargetHangs(t *testing.T) {
 	}
 }
 
-// TestPieceAfterRestart: a helper that remembers the pieces of an earlier daemon of a node copies what the next one asks for, also
-// if the request has to be repeated.
+// TestPieceAfterRestart: a helper that has a record of pieces from a node's earlier daemon still copies pieces for the
+// next daemon, even if the request must be repeated.
 func TestPieceAfterRestart(t *testing.T) {
 	f := startJob(t, 2)
 	var copied atomic.Int64
@@ -265,7 +263,7 @@ func TestPieceAfterRestart(t *testing.T) {
 	}
 }
 
-// TestHelperIsGivenUp: a helper that has failed, or refused, writes no more; one that is lost may.
+// TestHelperIsGivenUp: a helper that failed, or refused, has stopped writing; a lost one may still write.
 func TestHelperIsGivenUp(t *testing.T) {
 	f := startJob(t, 2)
 	begun, hang := make(chan struct{}), make(chan struct{})
@@ -293,7 +291,7 @@ func TestHelperIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestUnwritten: the user hears of writes that failed in the end, whatever could be copied.
+// TestUnwritten: writes that finally failed are reported to the user, however much could be copied.
 func TestUnwritten(t *testing.T) {
 	f := startJob(t, 1)
 	c := f.copiers[0]
@@ -306,7 +304,7 @@ func TestUnwritten(t *testing.T) {
 	if len(all) != 1 || !all[0].Final {
 		t.Fatalf("failures %+v", all)
 	}
-	want := "bivouac: stage-out of ckpt to /target failed: writes on node0 may be missing in what was copied: inode 5: input/output error; before the next run, look in the job's output"
+	want := "bivouac: stage-out of ckpt to /target failed: the copy may lack recent writes on node0: inode 5: input/output error; before the next run, look in the job's output"
 	if got := all[0].line(); !strings.HasPrefix(got, want) {
 		t.Errorf("the line is %q, want %q", got, want)
 	}
@@ -318,8 +316,7 @@ func TestUnwritten(t *testing.T) {
 	}
 }
 
-// TestFinalGivesUp: without a deadline nothing is retried, and a share that has failed as
-// a whole is a failure too.
+// TestFinalGivesUp: without a deadline there are no retries, and a share that failed as a whole is also a failure.
 func TestFinalGivesUp(t *testing.T) {
 	f := startJob(t, 2)
 	c := f.copiers[0]
@@ -345,7 +342,7 @@ func TestFinalGivesUp(t *testing.T) {
 	}
 }
 
-// TestAll: every node copies its share, and pieces of large files for the others.
+// TestAll: every node copies its own share, and pieces of large files for other nodes.
 func TestAll(t *testing.T) {
 	f := startJob(t, 3)
 	f.registry.SetState(1, cluster.Down)
@@ -387,7 +384,7 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// TestRequestsAreChecked: nothing depends on a peer being right.
+// TestRequestsAreChecked: requests from peers are validated.
 func TestRequestsAreChecked(t *testing.T) {
 	f := startJob(t, 2)
 	x := nodetest.Join(t, 1, f.registry, f.net)
@@ -410,7 +407,7 @@ func TestRequestsAreChecked(t *testing.T) {
 	}
 }
 
-// TestOneCopyForEachTarget: two copies to one directory do not overlap.
+// TestOneCopyForEachTarget: copies to the same directory do not overlap.
 func TestOneCopyForEachTarget(t *testing.T) {
 	c := startJob(t, 1).copiers[0]
 	var busy, most atomic.Int64
@@ -448,7 +445,7 @@ func TestOneCopyForEachTarget(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
-// TestNotifierRemembers: a daemon that starts again finds the job's output.
+// TestNotifierRemembers: a restarted daemon finds the job's output.
 func TestNotifierRemembers(t *testing.T) {
 	f, path := openOutput(t, os.O_APPEND)
 	o, _ := OutputOf(f)

@@ -18,33 +18,33 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
-// Failures is what could not be copied of one stage-out, by one node or by all.
+// Failures sums up the failures of one stage-out, on one node or on all nodes.
 type Failures struct {
 	job.StageOut
 	Causes []Cause `json:"causes"`
-	List   string  `json:"list,omitempty"`  // a file that lists all of it
+	List   string  `json:"list,omitempty"`  // path of a file with the full list
 	Lists  int     `json:"lists,omitempty"` // how many nodes have such a file
 	Final  bool    `json:"final,omitempty"` // it is not retried
 }
 
-// Cause is the files, links and other things that failed for one reason.
+// Cause counts the files, links and other entries that failed for one reason.
 type Cause struct {
 	Errno  syscall.Errno `json:"errno,omitempty"`
 	Reason string        `json:"reason"`
 	Files  int64         `json:"files,omitempty"`
 	Bytes  int64         `json:"bytes,omitempty"`
-	First  string        `json:"first,omitempty"` // one of them
+	First  string        `json:"first,omitempty"` // the first of them
 }
 
 const (
-	// maxCauses bounds the causes of one stage-out; the rest counts with the last.
+	// maxCauses bounds the causes of one stage-out; further ones count with the last.
 	maxCauses = 5
 	maxText   = 160 // bytes of a reason or a name
-	// maxList bounds the list of a run, in bytes: a target that cannot be written fails for every file.
+	// maxList bounds the list of a run, in bytes: if the target cannot be written, every file fails.
 	maxList = 16 << 20
 )
 
-// causeOf is the cause err, without files.
+// causeOf returns the cause for err, without files.
 func causeOf(err error) Cause {
 	c := Cause{Reason: err.Error()}
 	switch {
@@ -56,7 +56,7 @@ func causeOf(err error) Cause {
 	return c
 }
 
-// short makes s fit in a line.
+// short shortens s to fit in a line.
 func short(s string) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) > maxText {
@@ -91,8 +91,8 @@ func (f *Failures) addFile(x stageout.Failure) {
 	f.add(c)
 }
 
-// Merge sums up what several nodes report, each stage-out once. Where some nodes have
-// given up, what others still retry does not count.
+// Merge sums up the reports of several nodes, per stage-out. Once a node has given up (Final), it ignores failures that
+// other nodes still retry.
 func Merge(all []Failures) []Failures {
 	var sum []Failures
 	for _, f := range all {
@@ -119,8 +119,7 @@ func (f *Failures) merge(o Failures) {
 	f.List = cmp.Or(f.List, o.List)
 }
 
-// line is f as the job's output has it: what failed, why, how much, where the list is,
-// and what to do.
+// line formats f for the job's output: what failed, why, how much, where the list is, and what to do.
 func (f *Failures) line() string {
 	causes := slices.Clone(f.Causes)
 	slices.SortStableFunc(causes, func(a, b Cause) int { return cmp.Compare(b.Files, a.Files) })
@@ -158,7 +157,7 @@ func (c Cause) text() string {
 	return fmt.Sprintf("%s (%d, such as %q)", c.Reason, c.Files, c.First)
 }
 
-// advice is what the user can do about it.
+// advice returns what the user can do about the cause.
 func (c Cause) advice() string {
 	switch c.Errno {
 	case syscall.ENOSPC, syscall.EDQUOT:
@@ -188,7 +187,7 @@ func count(files int64) string {
 	return fmt.Sprintf("%d files", files)
 }
 
-// failureList collects everything that a run of the copy could not copy.
+// failureList collects all failures of a run of the copy.
 type failureList struct {
 	path, from string
 
@@ -213,7 +212,7 @@ func (l *failureList) add(f stageout.Failure) {
 	}
 }
 
-// end is the sum of a run that ended with err; nil if it succeeded.
+// end returns the sum of a run that ended with err; nil if it succeeded.
 func (l *failureList) end(err error) *Failures {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,7 +223,7 @@ func (l *failureList) end(err error) *Failures {
 		l.sum.add(causeOf(err))
 	}
 	sum := l.sum
-	sum.Causes = slices.Clone(sum.Causes) // a copy that was left behind may add more
+	sum.Causes = slices.Clone(sum.Causes) // an abandoned copy may add more
 	return &sum
 }
 
@@ -234,7 +233,7 @@ func (l *failureList) temporary() bool {
 	return l.retry
 }
 
-// write appends the list to its file; false if the list is empty.
+// write appends the list to its file; it returns false if the list is empty.
 func (l *failureList) write() (bool, error) {
 	l.mu.Lock()
 	lines := l.lines.String()
@@ -262,7 +261,7 @@ func (l *failureList) write() (bool, error) {
 	return true, nil
 }
 
-// within calls f, which writes to path. It does not wait for a file system that hangs: the goroutine is left behind.
+// within calls f, which writes to path. If the file system hangs, it abandons the goroutine after patience.
 func within(patience time.Duration, path string, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
-// Final copies this node's share in m of every stage-out of the job.
+// Final copies this node's share, under the map m, of every stage-out of the job.
 func (c *Copier) Final(ctx context.Context, m cluster.Map) error {
 	var errs []error
 	for i, o := range c.cfg.Job.StageOut {
@@ -35,8 +35,7 @@ func (c *Copier) Final(ctx context.Context, m cluster.Map) error {
 	return errors.Join(errs...)
 }
 
-// finish copies the i-th share. Failures that may be temporary are retried until
-// there is no time left.
+// finish copies the i-th share. It retries failures that may be temporary until no time is left.
 func (c *Copier) finish(ctx context.Context, i int, s Share) (stageout.Result, error) {
 	for {
 		failed := &failureList{path: c.listPath(), from: s.From, sum: Failures{StageOut: s.StageOut, Final: true}}
@@ -65,8 +64,8 @@ func (c *Copier) writeList(l *failureList) {
 	}
 }
 
-// listPath is the file that lists what this node could not copy, beside the job's
-// output; "" if the job was not submitted from anywhere.
+// listPath returns the path of the list of this node's failures, beside the job's output; "" if the job has no submit
+// directory.
 func (c *Copier) listPath() string {
 	j := c.cfg.Job
 	if j.WorkDir == "" {
@@ -75,8 +74,8 @@ func (c *Copier) listPath() string {
 	return filepath.Join(j.WorkDir, fmt.Sprintf("bivouac-%s-%s.not-copied", j.ID, j.Hosts[j.Self]))
 }
 
-// temporary reports whether err may go away: a target that is full or does not
-// answer, a node that comes back, a mount that is not ready yet.
+// temporary reports whether err may go away: a target that is full or does not answer, a node that comes back, a mount
+// that is not ready yet.
 func temporary(err error) bool {
 	for _, e := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT,
 		syscall.EBUSY, syscall.EAGAIN, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ECONNRESET, syscall.ENOTCONN} {
@@ -87,7 +86,7 @@ func temporary(err error) bool {
 	return false
 }
 
-// firstErrors is the first few errors of r, a line each; the log has more of them.
+// firstErrors returns the first few errors of r, one per line; the log has more.
 func firstErrors(r stageout.Result) string {
 	const most, long = 5, 500
 	s := ""

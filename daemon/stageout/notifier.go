@@ -17,22 +17,21 @@ import (
 // NotifyTime is how long a write to the job's output may take.
 const NotifyTime = 4 * time.Second
 
-// Notifier tells the user in the job's output what could not be copied out.
+// Notifier writes stage-out failures to the job's output, for the user.
 type Notifier struct {
 	n        node.Process
-	saved    string                     // where the output's path is kept for a restart of the daemon
+	saved    string                     // file that keeps the output's path for a restart of the daemon
 	add      func(Output, string) error // Output.add, except in tests
-	patience time.Duration              // with the file system of the output
+	patience time.Duration              // limit for a write to the output
 	own      *Output                    // used if no node has the job's output; nil if there is none
 
 	mu       sync.Mutex
-	to       *Output               // guarded by mu; nil if the output is not on this node, or no file
-	notified map[job.StageOut]bool // guarded by mu; failures that the user has heard of while the job runs
-	heard    []Failures            // guarded by mu; of all nodes, as the leader last said
+	to       *Output               // guarded by mu; nil if the output is not on this node, or not a file
+	notified map[job.StageOut]bool // guarded by mu; failures already reported while the job runs
+	heard    []Failures            // guarded by mu; failures of all nodes, as last sent by the leader
 }
 
-// NewNotifier makes a notifier. It remembers where the job's output goes if an earlier
-// run of this daemon knew.
+// NewNotifier returns a Notifier. It uses the job's output known to an earlier run of this daemon, if there is one.
 func NewNotifier(n node.Process, j *job.File) *Notifier {
 	t := &Notifier{
 		n: n, saved: filepath.Join(j.Dirs.Run, "output.json"), add: Output.add, patience: NotifyTime,
@@ -58,7 +57,7 @@ func (t *Notifier) recall() {
 	t.set(o)
 }
 
-// SetOutput notes where the job's output goes, also for a restart of the daemon.
+// SetOutput sets the job's output, and saves it for a restart of the daemon.
 func (t *Notifier) SetOutput(o Output) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -84,7 +83,7 @@ func (t *Notifier) set(o Output) {
 	t.mu.Unlock()
 }
 
-// placeLocked is the file to write to; nil if there is none.
+// placeLocked returns the file to write to; nil if there is none.
 func (t *Notifier) placeLocked() *Output {
 	if t.to == nil {
 		return t.own
@@ -92,15 +91,14 @@ func (t *Notifier) placeLocked() *Output {
 	return t.to
 }
 
-// Hear takes the failures of all nodes, if this node is the one that notifies, and
-// writes those that are new.
+// Hear receives the failures of all nodes, if this node notifies the user, and writes the new ones.
 func (t *Notifier) Hear(all []Failures) {
 	if fresh := t.hear(all); len(fresh) > 0 {
 		t.n.Spawn(func(context.Context) { t.notify(fresh) })
 	}
 }
 
-// hear returns the failures that the user has not heard of while the job runs.
+// hear returns the failures that were not reported to the user yet while the job runs.
 func (t *Notifier) hear(all []Failures) (fresh []Failures) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,8 +113,8 @@ func (t *Notifier) hear(all []Failures) (fresh []Failures) {
 	return fresh
 }
 
-// Final writes what could not be copied in the end. own is what this node knows: it
-// counts on the node with the job's output if the leader has said nothing.
+// Final writes the final failures. own are those known to this node: the node with the job's output uses them if the
+// leader has sent none.
 func (t *Notifier) Final(own []Failures) { t.notify(t.final(own)) }
 
 func (t *Notifier) final(own []Failures) []Failures {
@@ -145,7 +143,7 @@ func (t *Notifier) notify(all []Failures) {
 	}
 }
 
-// write adds a line for each failure.
+// write writes a line for each failure.
 func (t *Notifier) write(all []Failures) error {
 	t.mu.Lock()
 	o := t.placeLocked()
@@ -162,7 +160,7 @@ func (t *Notifier) write(all []Failures) error {
 	return t.put(*o, text)
 }
 
-// Tell adds lines while the job runs, unless the job's own writes would overwrite them.
+// Tell writes lines while the job runs, unless the job's own writes would overwrite them.
 func (t *Notifier) Tell(lines string) {
 	t.mu.Lock()
 	o := t.placeLocked()
@@ -177,7 +175,7 @@ func (t *Notifier) Tell(lines string) {
 	})
 }
 
-// put adds text.
+// put appends text to the output.
 func (t *Notifier) put(o Output, text string) error {
 	return within(t.patience, o.Path, func() error { return t.add(o, text) })
 }

@@ -27,8 +27,7 @@ func openOutput(t *testing.T, flags int) (*os.File, string) {
 	return f, path
 }
 
-// TestOutput: a line is added to the file of the output, and to nothing else that has
-// its name now.
+// TestOutput: a line is added to the job's output file, and never to another file that now has its name.
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	f, path := openOutput(t, os.O_APPEND)
@@ -96,7 +95,7 @@ func TestOutputOfWhatIsNoFile(t *testing.T) {
 	}
 }
 
-// TestNotifierTimesOut: a dead file system does not delay the end.
+// TestNotifierTimesOut: an unresponsive filesystem does not delay the end of the job.
 func TestNotifierTimesOut(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
@@ -110,7 +109,7 @@ func TestNotifierTimesOut(t *testing.T) {
 	}
 }
 
-// newTestNotifier is a notifier without an output.
+// newTestNotifier returns a notifier without an output.
 func newTestNotifier(t *testing.T) *Notifier {
 	t.Helper()
 	return NewNotifier(nodetest.NewProcess(t), &job.File{Dirs: job.Dirs{Run: t.TempDir()}})
@@ -124,8 +123,8 @@ func failures(final bool, errs ...error) Failures {
 	return x
 }
 
-// TestNotifierNotifiesOnce: a failure while the job runs is written once for each
-// target, and only where a line stays; a final failure always.
+// TestNotifierNotifiesOnce: a failure during the job is written once for each target, and only to a file where the line
+// remains; a final failure is always written.
 func TestNotifierNotifiesOnce(t *testing.T) {
 	t.Parallel()
 	var lines atomic.Int64
@@ -161,8 +160,7 @@ func TestNotifierNotifiesOnce(t *testing.T) {
 	}
 }
 
-// TestNotifierWithoutOutput: if no node has the job's output, failures that the leader
-// reports go to a file of our own.
+// TestNotifierWithoutOutput: if no node has the job's output, failures reported by the leader go to a separate file.
 func TestNotifierWithoutOutput(t *testing.T) {
 	t.Parallel()
 	j := &job.File{ID: "7", WorkDir: t.TempDir(), Dirs: job.Dirs{Run: t.TempDir()}}
@@ -226,7 +224,7 @@ func TestFailuresLine(t *testing.T) {
 	}
 }
 
-// TestFailuresAreBounded: a report stays small, whatever fails.
+// TestFailuresAreBounded: a report stays small, however much fails.
 func TestFailuresAreBounded(t *testing.T) {
 	t.Parallel()
 	x := Failures{}
@@ -245,7 +243,7 @@ func TestFailuresAreBounded(t *testing.T) {
 	}
 }
 
-// TestListIsBounded: the list of a target that nothing can be written to ends with how many failures it lacks.
+// TestListIsBounded: the failure list of an unwritable target ends with the number of failures that it omits.
 func TestListIsBounded(t *testing.T) {
 	t.Parallel()
 	l := &failureList{path: filepath.Join(t.TempDir(), "list"), from: "ckpt"}
@@ -266,7 +264,7 @@ func TestListIsBounded(t *testing.T) {
 	}
 }
 
-// TestTell: while the job runs, lines are added only to a file that the job appends to.
+// TestTell: during the job, lines are added only to a file that the job opened for appending.
 func TestTell(t *testing.T) {
 	t.Parallel()
 	p := nodetest.NewProcess(t)

@@ -11,17 +11,17 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
-// Output is the file that the job's output goes to, as its batch script finds it. The
-// daemon of the job's user appends to it what the user should know.
+// Output identifies the file of the job's output, as the batch script has it open. The daemon of the job's user appends
+// messages for the user to it.
 type Output struct {
 	Path   string `json:"path"`
-	Dev    uint64 `json:"dev"` // with Ino, identifies the file: the path may be another file later
+	Dev    uint64 `json:"dev"` // with Ino, identifies the file: the path may become another file
 	Ino    uint64 `json:"ino"`
-	Append bool   `json:"append,omitempty"` // its writer appends, so a line that is added stays
+	Append bool   `json:"append,omitempty"` // the job opens it for appending, so added lines stay
 }
 
-// OutputOf is the file that f is open on; false if it is not a regular file with a
-// name, such as a terminal or a pipe.
+// OutputOf returns the file that f has open; false if it is not a regular file with a name, such as a terminal or a
+// pipe.
 func OutputOf(f *os.File) (Output, bool) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 	if err != nil || !filepath.IsAbs(path) {
@@ -45,8 +45,8 @@ func (o Output) validate() error {
 	return nil
 }
 
-// ownOutput is the file that is used if no node has the job's output: that of salloc
-// goes to a terminal, others to a pipe. It is made when there is something to write.
+// ownOutput returns the file that is used if no node has the job's output: salloc's goes to a terminal, others to a
+// pipe. It is created when there is something to write.
 func ownOutput(j *job.File) *Output {
 	if j.WorkDir == "" {
 		return nil
@@ -54,8 +54,7 @@ func ownOutput(j *job.File) *Output {
 	return &Output{Path: filepath.Join(j.WorkDir, fmt.Sprintf("bivouac-%s.out", j.ID)), Append: true}
 }
 
-// add appends text if the file is the same as before, regular, and owned by this
-// process's user.
+// add appends text if the file is still the same, regular, and owned by this process's user.
 func (o Output) add(text string) error {
 	flags := unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NOCTTY | unix.O_NONBLOCK
 	own := o.Ino == 0 // see ownOutput

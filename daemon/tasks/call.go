@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Why a node does not know a task any more. The work of the task is lost.
+// Reasons why a node no longer knows a task. The work of the task is lost.
 var (
 	ErrNodeLost  = errors.New("the node was lost")
 	ErrRestarted = errors.New("its daemon has restarted")
@@ -27,7 +27,7 @@ const (
 	abandonTime = 5 * time.Second
 )
 
-// NewRequest is a request of a kind with body in JSON.
+// NewRequest returns a request of a kind with body as JSON.
 func NewRequest(id, kind string, body any) (Request, error) {
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -36,25 +36,25 @@ func NewRequest(id, kind string, body any) (Request, error) {
 	return Request{ID: id, Kind: kind, Body: b}, nil
 }
 
-// Start starts a task on a node. It is repeated while the map says that the node
-// is there: a broken connection is no reason to give up.
+// Start starts a task on a node. It repeats the call while the map says that the node serves, so a broken connection
+// does not make it fail.
 func (r *Runner) Start(ctx context.Context, id metadata.NodeID, q Request) error {
 	repeated := false
 	return r.n.Insist(ctx, id, r.patience, MayLag, func() error {
 		err := r.n.Call(ctx, id, wire.OpTask, q, nil)
 		if repeated && errors.Is(err, syscall.EEXIST) {
-			return nil // it was started before, and the reply was lost
+			return nil // an earlier call started it, and its reply was lost
 		}
 		repeated = true
 		return err
 	})
 }
 
-// MayLag reports whether a call may succeed a moment later: the node does not
-// answer, or has not heard yet that the caller coordinates a dataset.
+// MayLag reports whether a call may succeed a moment later: the node does not answer, or does not know yet that the
+// caller coordinates a dataset.
 func MayLag(err error) bool { return node.Unreachable(err) || errors.Is(err, syscall.EPERM) }
 
-// Run starts a task on a node and watches it until it is over.
+// Run starts a task on a node and watches it until it has ended.
 func (r *Runner) Run(ctx context.Context, id metadata.NodeID, q Request, see func(State)) error {
 	if err := r.Start(ctx, id, q); err != nil {
 		return err
@@ -62,8 +62,8 @@ func (r *Runner) Run(ctx context.Context, id metadata.NodeID, q Request, see fun
 	return r.Watch(ctx, id, q.ID, nil, see)
 }
 
-// Watch polls a task until it is over and passes each state to see. full, which may
-// be nil, says whether the next poll asks for large details.
+// Watch polls a task until it has ended and passes each state to see. full, which may be nil, says whether the next
+// poll asks for large details.
 func (r *Runner) Watch(ctx context.Context, id metadata.NodeID, task string, full func() bool, see func(State)) error {
 	t := time.NewTicker(pollEvery)
 	defer t.Stop()
@@ -102,7 +102,7 @@ func (r *Runner) poll(ctx context.Context, id metadata.NodeID, q pollRequest) (s
 	return s, err
 }
 
-// RunAll runs q on every node that serves, and cancels it on all if one fails.
+// RunAll runs q on every serving node, and cancels it on all nodes if one fails.
 func (r *Runner) RunAll(ctx context.Context, q Request, see func(metadata.NodeID, State)) error {
 	m := r.n.View().Map
 	g, ctx := errgroup.WithContext(ctx)

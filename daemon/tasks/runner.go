@@ -13,10 +13,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Limits on what peers can make this node run and remember.
+// Limits on the tasks and results that peers can make this node hold.
 const (
 	maxRunning = 512
-	maxOver    = 1024 // results that are kept for the node that started the task
+	maxOver    = 1024 // results kept for the nodes that started the tasks
 	maxID      = 128  // bytes of a task ID
 )
 
@@ -27,14 +27,14 @@ type Request struct {
 	Body json.RawMessage `json:"body,omitempty"` // the request of the kind
 }
 
-// State is how far a task is.
+// State is the state of a task.
 type State struct {
 	Done   bool            `json:"done,omitempty"`
 	Error  string          `json:"error,omitempty"`
-	Detail json.RawMessage `json:"detail,omitempty"` // what the kind reports: progress, or a result
+	Detail json.RawMessage `json:"detail,omitempty"` // detail of the kind: progress, or a result
 }
 
-// Decode reads the detail of a kind. It reports false if there is none.
+// Decode decodes the detail of a kind into v. It reports false if there is none.
 func (s *State) Decode(v any) (bool, error) {
 	if len(s.Detail) == 0 || string(s.Detail) == "null" {
 		return false, nil
@@ -44,17 +44,17 @@ func (s *State) Decode(v any) (bool, error) {
 
 // Task is a task that a kind has prepared.
 type Task struct {
-	Group metadata.DatasetID // tasks of a group are ended together; 0 is no group
+	Group metadata.DatasetID // tasks of a group are ended together; 0 means no group
 	Run   func(ctx context.Context) error
-	// Detail is what a poll reports beside the outcome; nil reports nothing. It is
-	// called while Run runs, and after. Large parts are left out unless full is set.
+	// Detail returns what a poll reports in addition to the outcome; nil means nothing. It is called while Run runs,
+	// and afterwards. It leaves out large parts unless full is set.
 	Detail func(full bool) any
 }
 
 // Kind checks a request of node from and prepares the task.
 type Kind func(from metadata.NodeID, body []byte) (Task, error)
 
-// KindOf is a kind whose requests are a Q in JSON.
+// KindOf returns a Kind whose requests are a Q in JSON.
 func KindOf[Q any](prepare func(from metadata.NodeID, q *Q) (Task, error)) Kind {
 	return func(from metadata.NodeID, body []byte) (Task, error) {
 		var q Q
@@ -70,7 +70,7 @@ type running struct {
 	Task
 	ctx    context.Context
 	cancel context.CancelFunc
-	done   chan struct{} // closed when it is over
+	done   chan struct{} // closed when the task has ended
 
 	mu    sync.Mutex
 	state State // guarded by mu
@@ -103,18 +103,17 @@ func (t *running) finish(err error) {
 // Runner runs the tasks of this node and starts tasks on others.
 type Runner struct {
 	n        node.Node
-	patience time.Duration // with a node that does not answer
+	patience time.Duration // how long calls to a silent node are repeated
 	kinds    map[string]Kind
 
 	wg     sync.WaitGroup
 	mu     sync.Mutex
 	tasks  map[string]*running         // guarded by mu
-	over   []string                    // guarded by mu; the tasks that have ended, oldest first
+	over   []string                    // guarded by mu; ended tasks, oldest first
 	closed map[metadata.DatasetID]bool // guarded by mu; groups that start no more tasks
 }
 
-// New makes a runner. A node that does not answer for as long as patience is given
-// up unless the map has done so before.
+// New returns a Runner. It gives up a node that does not answer for patience, unless the map gives the node up before.
 func New(n node.Node, patience time.Duration) *Runner {
 	return &Runner{
 		n: n, patience: patience, kinds: make(map[string]Kind),
@@ -125,7 +124,7 @@ func New(n node.Node, patience time.Duration) *Runner {
 // Register adds a kind. It must be called before the handlers serve.
 func (r *Runner) Register(name string, k Kind) { r.kinds[name] = k }
 
-// Handlers serves the other nodes.
+// Handlers returns the handlers for calls from other nodes.
 func (r *Runner) Handlers() node.Handlers {
 	return node.Handlers{
 		wire.OpTask:       node.HandleJSON(r.onTask),
@@ -134,10 +133,10 @@ func (r *Runner) Handlers() node.Handlers {
 	}
 }
 
-// Wait returns when no task runs any more. The process has ended their contexts.
+// Wait waits until no task runs. The caller has ended the tasks' contexts before.
 func (r *Runner) Wait() { r.wg.Wait() }
 
-// Running counts the tasks that are not over.
+// Running counts the tasks that have not ended.
 func (r *Runner) Running() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +190,7 @@ func (r *Runner) add(id string, t *running) error {
 	return nil
 }
 
-// finish records how a task ended, and forgets the oldest result.
+// finish records the outcome of a task, and drops the oldest result.
 func (r *Runner) finish(id string, t *running, err error) {
 	t.finish(err)
 	r.mu.Lock()
@@ -212,7 +211,7 @@ func (r *Runner) task(id string) (*running, bool) {
 
 type pollRequest struct {
 	ID   string `json:"id"`
-	Full bool   `json:"full,omitempty"` // report large details too
+	Full bool   `json:"full,omitempty"` // also report large details
 }
 
 func (r *Runner) onPoll(_ context.Context, _ metadata.NodeID, q *pollRequest) (State, error) {
@@ -227,7 +226,7 @@ type cancelRequest struct {
 	ID string `json:"id"`
 }
 
-// onCancel ends a task. Tasks of a group end with their group only.
+// onCancel ends a task. Tasks of a group end only with their group.
 func (r *Runner) onCancel(_ context.Context, _ metadata.NodeID, q *cancelRequest) (struct{}, error) {
 	if t, ok := r.task(q.ID); ok && t.Group == 0 {
 		t.cancel()
@@ -235,7 +234,7 @@ func (r *Runner) onCancel(_ context.Context, _ metadata.NodeID, q *cancelRequest
 	return struct{}{}, nil
 }
 
-// CancelGroup ends the tasks of a group that run, and does not wait.
+// CancelGroup ends the running tasks of a group, and does not wait.
 func (r *Runner) CancelGroup(g metadata.DatasetID) {
 	for _, t := range r.group(g, false) {
 		t.cancel()

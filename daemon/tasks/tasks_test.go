@@ -21,7 +21,7 @@ import (
 
 const patience = 200 * time.Millisecond
 
-// echo is a kind that answers with its own request.
+// echo is a kind of task that returns its own request.
 type echo struct {
 	Text  string             `json:"text"`
 	Group metadata.DatasetID `json:"group,omitempty"`
@@ -29,7 +29,7 @@ type echo struct {
 	Hang  bool               `json:"hang,omitempty"`
 }
 
-// job is n nodes that know the kind echo.
+// job returns n nodes that know the kind echo.
 func job(t *testing.T, n int) (runners []*tasks.Runner, r *nodetest.Registry, net *nodetest.Network) {
 	t.Helper()
 	r, net = nodetest.NewRegistry(nodetest.View(n)), nodetest.NewNetwork()
@@ -146,7 +146,7 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestOldResultsAreForgotten starts more tasks than results are kept.
+// TestOldResultsAreForgotten starts more tasks than there are results kept.
 func TestOldResultsAreForgotten(t *testing.T) {
 	runners, _, _ := job(t, 1)
 	r := runners[0]
@@ -174,7 +174,7 @@ func TestGroups(t *testing.T) {
 	if err := errors.Join(start("a", 7), start("b", 7), start("c", 8), start("d", 0)); err != nil {
 		t.Fatal(err)
 	}
-	runners[0].Abandon(1, "a") // a task of a group ends with it
+	runners[0].Abandon(1, "a") // ends a task of the group, too
 	if n := r.Running(); n != 4 {
 		t.Errorf("%d tasks run, want 4", n)
 	}
@@ -211,7 +211,7 @@ func TestLostNode(t *testing.T) {
 	if err := runners[0].Watch(t.Context(), 1, "a", nil, see); !errors.Is(err, tasks.ErrNodeLost) {
 		t.Errorf("a node that is down: %v, want %v", err, tasks.ErrNodeLost)
 	}
-	runners[0].Abandon(1, "a") // logs that it cannot
+	runners[0].Abandon(1, "a") // logs that it cannot abandon it
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := runners[0].Watch(ctx, 1, "a", nil, see); !errors.Is(err, context.Canceled) {
@@ -247,7 +247,7 @@ func TestRunAll(t *testing.T) {
 	}
 }
 
-// TestStartIsRepeated: the reply to the first start is lost.
+// TestStartIsRepeated: the reply to the first start is lost, and the start is repeated.
 func TestStartIsRepeated(t *testing.T) {
 	runners, r, net := job(t, 2)
 	x := nodetest.Join(t, 1, r, net)

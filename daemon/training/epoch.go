@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Unknown is the epoch of reads for which there was no access plan.
+// Unknown is the epoch of reads without an access plan.
 const Unknown = -1
 
 // Count counts samples: files that were read from their beginning.
@@ -17,7 +17,7 @@ type Count struct {
 	Bytes   int64 `json:"bytes"`
 }
 
-// Places counts samples by where they came from.
+// Places counts samples by the place from which they were read.
 type Places struct {
 	Prefetched Count `json:"prefetched"` // the page cache: prefetched, or still there
 	Local      Count `json:"local"`      // this node's drives
@@ -26,7 +26,7 @@ type Places struct {
 	Source     Count `json:"source"`     // overflow, read through from the source
 }
 
-// Named is p by name, in the order of a report.
+// Named returns the counts of p with their names, in the order of a report.
 func (p *Places) Named() []struct {
 	Name string
 	*Count
@@ -37,7 +37,7 @@ func (p *Places) Named() []struct {
 	}{{"prefetched", &p.Prefetched}, {"local", &p.Local}, {"replica", &p.Replica}, {"remote", &p.Remote}, {"source", &p.Source}}
 }
 
-// Add adds sign times q.
+// Add adds sign times q to p.
 func (p *Places) Add(q Places, sign int64) {
 	from := q.Named()
 	for i, c := range p.Named() {
@@ -57,11 +57,11 @@ type Reads struct {
 type Epoch struct {
 	Epoch int           `json:"epoch"` // or Unknown
 	Began metadata.Time `json:"began"` // the first read
-	Ended metadata.Time `json:"ended"` // the last one so far
+	Ended metadata.Time `json:"ended"` // the last read so far
 	Places
 	Waits Waits `json:"waits"`
-	// StallP50 and StallP99 are quantiles of the time that a read waited for the daemon, in
-	// seconds: upper bounds, at most twice the value.
+	// StallP50 and StallP99 are quantiles of the time that a read waited for the daemon, in seconds. They are upper
+	// bounds, at most twice the exact value.
 	StallP50 float64 `json:"stall_p50"`
 	StallP99 float64 `json:"stall_p99"`
 	// Ranks sums up the ranks' own measurements; nil if there are none.
@@ -84,29 +84,29 @@ func (e *Epoch) merge(o Epoch) {
 	}
 }
 
-// Measured has a rank's measurements of its own reads in an epoch.
+// Measured holds a rank's measurements of its own reads in an epoch.
 type Measured struct {
 	Dataset    string           `json:"dataset"`
 	Rank       int              `json:"rank"`
 	Epoch      int              `json:"epoch"`
 	Batches    int64            `json:"batches"`
 	Samples    int64            `json:"samples"`
-	Seconds    float64          `json:"seconds"`     // of the epoch
-	Waited     float64          `json:"waited"`      // seconds, for batches
+	Seconds    float64          `json:"seconds"`     // duration of the epoch
+	Waited     float64          `json:"waited"`      // time spent waiting for batches, in seconds
 	FirstBatch float64          `json:"first_batch"` // seconds
-	StallP50   float64          `json:"stall_p50"`   // of the wait for a batch, in seconds
+	StallP50   float64          `json:"stall_p50"`   // wait for a batch, in seconds
 	StallP99   float64          `json:"stall_p99"`
 	StallMax   float64          `json:"stall_max"`
 	BySource   map[string]int64 `json:"by_source,omitempty"` // samples
 }
 
-// Bounds on what a rank may post.
+// Limits for the measurements that a rank posts.
 const (
 	maxRank    = 1 << 20
 	maxEpoch   = 1 << 20
 	maxSources = 16
 	maxName    = 64
-	maxNumber  = 1 << 48 // of batches, samples and seconds: sums do not overflow
+	maxNumber  = 1 << 48 // of batches, samples and seconds: their sums do not overflow
 )
 
 func (m *Measured) check() error {
@@ -142,7 +142,7 @@ type Ranks struct {
 	Seconds    float64          `json:"seconds"`     // of all ranks together
 	Waited     float64          `json:"waited"`      // likewise
 	FirstBatch float64          `json:"first_batch"` // of the slowest rank
-	StallP50   float64          `json:"stall_p50"`   // the mean over the batches of each rank's
+	StallP50   float64          `json:"stall_p50"`   // mean of the ranks' values, weighted by batches
 	StallP99   float64          `json:"stall_p99"`   // of the worst rank
 	StallMax   float64          `json:"stall_max"`
 	BySource   map[string]int64 `json:"by_source,omitempty"`

@@ -20,7 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Bounds on a node's log of a dataset; the oldest epochs are dropped first.
+// Limits of a node's log of a dataset; the oldest epochs are dropped first.
 const (
 	maxEpochs   = 2000
 	maxMeasured = 1 << 14 // of all epochs together
@@ -30,27 +30,27 @@ const (
 type Following struct {
 	Digest string // "": no plan
 	Epoch  int
-	Single bool // the plan is of one epoch: each new plan is the next one
+	Single bool // the plan has one epoch: each new plan is the next epoch
 }
 
-// Log records the training's reads on a node.
+// Log records the reads of the training on a node.
 type Log struct {
 	n    node.Node
 	path string // of the file
 
 	mu    sync.Mutex
 	sets  map[metadata.DatasetID]*set // guarded by mu
-	dirty bool                        // guarded by mu; not in the file yet
+	dirty bool                        // guarded by mu; not written to the file yet
 }
 
-// set is the log of a dataset. Its exported fields are in the file.
+// set is the log of a dataset. Its exported fields are stored in the file.
 type set struct {
 	Epochs   map[int]*Epoch            `json:"epochs"`
 	Measured map[int]map[int]*Measured `json:"measured,omitempty"` // by epoch and rank
-	Plan     string                    `json:"plan,omitempty"`     // digest of the newest one
-	Plans    int                       `json:"plans,omitempty"`    // plans before it
+	Plan     string                    `json:"plan,omitempty"`     // digest of the newest plan
+	Plans    int                       `json:"plans,omitempty"`    // plans before the newest one
 
-	last Reads // counts of this daemon at the last Take
+	last Reads // this daemon's counts at the last Take
 }
 
 // Open reads the log of an earlier daemon of this node from the file path, if there is one.
@@ -66,7 +66,7 @@ func Open(n node.Node, path string) *Log {
 	return &Log{n: n, path: path, sets: sets}
 }
 
-// decode parses a file that Save wrote. It returns a map even with an error.
+// decode parses a file written by Save. It returns a map even with an error.
 func decode(b []byte) (map[metadata.DatasetID]*set, error) {
 	sets := make(map[metadata.DatasetID]*set)
 	if err := node.DecodeJSON(b, &sets); err != nil || sets == nil {
@@ -92,7 +92,7 @@ func (s *set) init() {
 	}
 }
 
-// of is the log of a dataset; mu is held.
+// of returns the log of a dataset. The caller holds mu.
 func (l *Log) of(id metadata.DatasetID) *set {
 	s := l.sets[id]
 	if s == nil {
@@ -141,7 +141,7 @@ func (r Reads) since(before Reads) Reads {
 	return d
 }
 
-// epoch is the current epoch.
+// epoch returns the current epoch.
 func (s *set) epoch(f Following) int {
 	if f.Digest == "" {
 		return Unknown
@@ -158,7 +158,7 @@ func (s *set) epoch(f Following) int {
 	return max(f.Epoch, 0)
 }
 
-// trim drops the oldest of too many epochs.
+// trim drops the oldest epochs in excess of maxEpochs.
 func (s *set) trim() {
 	for len(s.Epochs) > maxEpochs {
 		delete(s.Epochs, slices.Min(slices.Collect(maps.Keys(s.Epochs))))
@@ -202,7 +202,7 @@ func (l *Log) post(id metadata.DatasetID, m Measured) error {
 	return nil
 }
 
-// Save writes the file. It is not called while another call is under way.
+// Save writes the file. Calls must not overlap.
 func (l *Log) Save() {
 	l.mu.Lock()
 	if !l.dirty {
@@ -242,7 +242,7 @@ func (l *Log) Here(id metadata.DatasetID) []Epoch {
 	return sum.list()
 }
 
-// epochs sums up epochs by their number.
+// epochs sums up epochs by number.
 type epochs map[int]*Epoch
 
 func (s *epochs) add(e Epoch) {
@@ -270,20 +270,20 @@ type request struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 }
 
-// reply has them.
+// reply holds these epochs.
 type reply struct {
 	Epochs []Epoch `json:"epochs"`
 }
 
-// Handlers serves the other nodes.
+// Handlers returns the handlers for calls from other nodes.
 func (l *Log) Handlers() node.Handlers {
 	return node.Handlers{wire.OpTraining: node.HandleJSON(func(_ context.Context, _ metadata.NodeID, q *request) (reply, error) {
 		return reply{l.Here(q.Dataset)}, nil
 	})}
 }
 
-// Epochs is the epochs of a dataset, summed over the nodes, and the hosts that did not answer or
-// are down: their reads are missing from the sums.
+// Epochs returns the epochs of a dataset, summed over the nodes, and the hosts that are down or did not answer: their
+// reads are missing from the sums.
 func (l *Log) Epochs(ctx context.Context, id metadata.DatasetID) (all []Epoch, missing []string) {
 	var sum epochs
 	node.AskAll(ctx, l.n, wire.OpTraining, request{id}, func(from cluster.Node, r reply, err error) {

@@ -23,7 +23,7 @@ type testNode struct {
 	log  *Log
 }
 
-// newJob is n nodes of a job with a dataset photos, number 1.
+// newJob returns n nodes of a job with a dataset photos, number 1.
 func newJob(t *testing.T, n int) ([]*testNode, *nodetest.Registry, *nodetest.Network) {
 	t.Helper()
 	v := nodetest.View(n)
@@ -38,7 +38,7 @@ func newJob(t *testing.T, n int) ([]*testNode, *nodetest.Registry, *nodetest.Net
 	return all, r, net
 }
 
-// start begins anew, as after a restart of the daemon.
+// start starts the log afresh, as after a restart of the daemon.
 func (x *testNode) start() {
 	x.log = Open(x, x.path)
 	x.Serve(x.log.Handlers())
@@ -46,8 +46,7 @@ func (x *testNode) start() {
 
 func seconds(s int64) time.Time { return time.Unix(s, 0) }
 
-// reads returns the counts of a mount after n local samples of 100 bytes, each of which waited for
-// up to 2 s.
+// reads returns the counts of a mount after n local samples of 100 bytes, each of which waited for up to 2 s.
 func reads(n int64) Reads {
 	return Reads{Places: Places{Local: Count{n, 100 * n}}, Waits: Waits{First: 1, Buckets: []int64{0, n, 0}, Seconds: 1.5 * float64(n)}}
 }
@@ -81,9 +80,8 @@ func TestEpochsAreToldApart(t *testing.T) {
 	}
 }
 
-// TestPlansOfOneEpoch: a sampler that sets a plan for each epoch reads one epoch after the other,
-// also over a restart of the daemon, and the prefetch that counts anew with each plan is counted
-// whole.
+// TestPlansOfOneEpoch: a sampler that sets a plan for each epoch reads one epoch after another, also across a restart
+// of the daemon. The counts of a prefetch that starts from zero with each plan are added up.
 func TestPlansOfOneEpoch(t *testing.T) {
 	all, _, _ := newJob(t, 1)
 	x := all[0]
@@ -110,7 +108,7 @@ func TestRanksAreSummedUp(t *testing.T) {
 		node int
 		m    Measured
 	}{
-		{0, Measured{Rank: 0, Batches: 1}}, // is replaced
+		{0, Measured{Rank: 0, Batches: 1}}, // is replaced by the next one
 		{0, Measured{Rank: 0, Batches: 10, Samples: 320, Seconds: 8, Waited: 1, FirstBatch: .5, StallP50: .1, StallP99: .2, StallMax: .3, BySource: map[string]int64{"local": 300, "remote": 20}}},
 		{0, Measured{Rank: 1, Batches: 10, Samples: 320, Seconds: 8, Waited: 3, FirstBatch: .4, StallP50: .3, StallP99: .4, StallMax: .9, BySource: map[string]int64{"local": 320}}},
 		{1, Measured{Rank: 2, Batches: 20, Samples: 640, Seconds: 8, Waited: 0, FirstBatch: .7}},
@@ -147,7 +145,7 @@ func TestRanksAreSummedUp(t *testing.T) {
 	check(alone, "node0")
 }
 
-// TestPostAfterRemoval: what a rank measures belongs to the dataset that has the name now.
+// TestPostAfterRemoval: measurements of a rank belong to the dataset that now has the name.
 func TestPostAfterRemoval(t *testing.T) {
 	all, r, _ := newJob(t, 1)
 	r.Change(func(v cluster.View) cluster.View {
@@ -186,7 +184,7 @@ func TestPostRefused(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded: the oldest of very many epochs go.
+// TestMemoryIsBounded: with very many epochs, the oldest ones are dropped.
 func TestMemoryIsBounded(t *testing.T) {
 	all, _, _ := newJob(t, 1)
 	l := all[0].log
@@ -222,7 +220,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestDamagedFile: a damaged log file loses its epochs and nothing else.
+// TestDamagedFile: a damaged log file loses only its own epochs.
 func TestDamagedFile(t *testing.T) {
 	all, _, _ := newJob(t, 1)
 	x := all[0]
@@ -252,7 +250,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// FuzzDecode reads any file.
+// FuzzDecode decodes arbitrary files.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"1":{"epochs":{"0":{"epoch":0,"waits":{"first":1,"buckets":[1,2]}}},"measured":{"0":{"1":{"rank":1}}}}}`))
 	f.Add([]byte("null"))

@@ -1,14 +1,14 @@
 package training
 
-// Waits counts how long reads have waited. Bucket i has those that took no longer than
-// First*2^i seconds; the last one has all longer ones.
+// Waits counts reads by the time that they waited. Bucket i counts those that waited at most First*2^i seconds; the
+// last bucket also counts all longer ones.
 type Waits struct {
 	First   float64 `json:"first,omitempty"`
 	Buckets []int64 `json:"buckets,omitempty"`
-	Seconds float64 `json:"seconds"` // of all reads together
+	Seconds float64 `json:"seconds"` // sum over all reads
 }
 
-// Count is the number of reads.
+// Count returns the number of reads.
 func (w *Waits) Count() (n int64) {
 	for _, b := range w.Buckets {
 		n += b
@@ -16,8 +16,8 @@ func (w *Waits) Count() (n int64) {
 	return n
 }
 
-// add adds sign times v. Waits of other buckets are not added: another version cannot be a node
-// of the job.
+// add adds sign times v. It ignores a v with other buckets; these do not occur, since all nodes of a job run the same
+// version.
 func (w *Waits) add(v Waits, sign int64) {
 	if len(w.Buckets) == 0 {
 		w.First, w.Buckets = v.First, make([]int64, len(v.Buckets))
@@ -31,7 +31,7 @@ func (w *Waits) add(v Waits, sign int64) {
 	w.Seconds += float64(sign) * v.Seconds
 }
 
-// Quantile is the bound below which the fraction q of the reads lies, in seconds.
+// Quantile returns an upper bound, in seconds, for the fraction q of the reads.
 func (w *Waits) Quantile(q float64) float64 {
 	all, n := w.Count(), int64(0)
 	if all == 0 {
@@ -48,7 +48,7 @@ func (w *Waits) Quantile(q float64) float64 {
 
 func (w *Waits) bound(i int) float64 { return w.First * float64(int64(1)<<min(i, 62)) }
 
-// UpTo is how many reads took no longer than each bound, as Prometheus wants it.
+// UpTo returns how many reads waited at most each bound, in the form that Prometheus uses.
 func (w *Waits) UpTo() map[float64]uint64 {
 	m, n := make(map[float64]uint64), int64(0)
 	for i := range max(len(w.Buckets)-1, 0) {

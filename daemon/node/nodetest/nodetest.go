@@ -1,6 +1,5 @@
-// Package nodetest has fakes of the interfaces of package node, so that the parts
-// of a daemon are tested without a cluster: a registry whose commands apply at
-// once, and a network that runs the handlers of other nodes directly.
+// Package nodetest has fakes of the interfaces of package node, for tests of a daemon's parts without a cluster: a
+// registry that applies commands at once, and a network that runs the handlers of other nodes directly.
 package nodetest
 
 import (
@@ -29,7 +28,7 @@ var (
 	_ node.Node     = (*Node)(nil)
 )
 
-// Hosts is n host names: node0, node1, …
+// Hosts returns n host names: node0, node1, …
 func Hosts(n int) []string {
 	hosts := make([]string, n)
 	for i := range hosts {
@@ -38,7 +37,7 @@ func Hosts(n int) []string {
 	return hosts
 }
 
-// View is a view of n nodes that are Up.
+// View returns a view of n nodes that are Up.
 func View(n int) cluster.View {
 	v := cluster.View{Version: 1, Map: cluster.NewMap(1, Hosts(n))}
 	for i := range n {
@@ -47,9 +46,9 @@ func View(n int) cluster.View {
 	return v
 }
 
-// Registry is a node.Registry: what is proposed applies at once.
+// Registry is a node.Registry that applies proposals at once.
 type Registry struct {
-	// Refuse, if set, is asked before a command applies.
+	// Refuse, if set, is called before a command applies; its error refuses the command.
 	Refuse func(raftstore.Command) error
 
 	mu       sync.Mutex
@@ -58,23 +57,23 @@ type Registry struct {
 	proposed []raftstore.Command // guarded by mu
 }
 
-// NewRegistry is a registry that begins with v.
+// NewRegistry returns a registry that begins with v.
 func NewRegistry(v cluster.View) *Registry { return &Registry{view: v, changed: make(chan struct{})} }
 
-// View is node.Registry.
+// View implements node.Registry.
 func (r *Registry) View() cluster.View {
 	v, _ := r.Watch()
 	return v
 }
 
-// Watch is node.Registry.
+// Watch implements node.Registry.
 func (r *Registry) Watch() (cluster.View, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.view, r.changed
 }
 
-// Until is node.Registry.
+// Until implements node.Registry.
 func (r *Registry) Until(ctx context.Context, ok func(cluster.View) bool) error {
 	for {
 		v, changed := r.Watch()
@@ -89,10 +88,10 @@ func (r *Registry) Until(ctx context.Context, ok func(cluster.View) bool) error 
 	}
 }
 
-// Refresh is node.Registry: the view is always the leader's.
+// Refresh implements node.Registry: the view is always the leader's.
 func (r *Registry) Refresh(ctx context.Context) error { return ctx.Err() }
 
-// Propose is node.Registry.
+// Propose implements node.Registry.
 func (r *Registry) Propose(ctx context.Context, c raftstore.Command) (cluster.View, error) {
 	if err := ctx.Err(); err != nil {
 		return r.View(), err
@@ -113,21 +112,21 @@ func (r *Registry) Propose(ctx context.Context, c raftstore.Command) (cluster.Vi
 	return r.view, nil
 }
 
-// Proposed is the commands that have been applied.
+// Proposed returns the commands that have been applied.
 func (r *Registry) Proposed() []raftstore.Command {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]raftstore.Command(nil), r.proposed...)
 }
 
-// Change replaces the view by f of it, with the next version.
+// Change replaces the view by the result of f, with the next version.
 func (r *Registry) Change(f func(cluster.View) cluster.View) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.setLocked(f(r.view))
 }
 
-// SetState has a node be in state s.
+// SetState sets the state of a node to s.
 func (r *Registry) SetState(id metadata.NodeID, s cluster.State) {
 	r.Change(func(v cluster.View) cluster.View {
 		n, _ := v.Map.Node(id)
@@ -143,7 +142,7 @@ func (r *Registry) setLocked(v cluster.View) {
 	r.changed = make(chan struct{})
 }
 
-// Network is nodes whose handlers are called directly.
+// Network connects nodes whose handlers are called directly.
 type Network struct {
 	mu     sync.Mutex
 	tables map[metadata.NodeID]node.Handlers // guarded by mu
@@ -151,7 +150,7 @@ type Network struct {
 	calls  []wire.Op                         // guarded by mu
 }
 
-// NewNetwork is a network on which no node answers yet.
+// NewNetwork returns a network on which no node answers yet.
 func NewNetwork() *Network {
 	return &Network{tables: make(map[metadata.NodeID]node.Handlers), cut: make(map[metadata.NodeID]error)}
 }
@@ -168,14 +167,14 @@ func (n *Network) Serve(id metadata.NodeID, table node.Handlers) {
 	}
 }
 
-// Cut has all calls to node id fail with err; nil mends the connection.
+// Cut makes all calls to node id fail with err; nil restores the connection.
 func (n *Network) Cut(id metadata.NodeID, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.cut[id] = err
 }
 
-// Calls is the operations that were called, in order, also in vain.
+// Calls returns the ops of all calls, in order, including failed calls.
 func (n *Network) Calls() []wire.Op {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -203,18 +202,18 @@ type Caller struct {
 	registry node.Registry
 }
 
-// Self is node.Caller.
+// Self implements node.Caller.
 func (c *Caller) Self() metadata.NodeID { return c.self }
 
-// To is node.Caller.
+// To implements node.Caller.
 func (c *Caller) To(id metadata.NodeID) rpc.Caller { return link{c, id} }
 
-// Call is node.Caller.
+// Call implements node.Caller.
 func (c *Caller) Call(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error {
 	return node.CallJSON(ctx, c.To(id), op, q, reply)
 }
 
-// Insist is node.Caller. It does not pause between two tries.
+// Insist implements node.Caller. It does not pause between tries.
 func (c *Caller) Insist(ctx context.Context, id metadata.NodeID, patience time.Duration, retry func(error) bool, fn func() error) error {
 	for end := time.Now().Add(patience); ; {
 		err := fn()
@@ -250,7 +249,7 @@ type Process struct {
 	nudges int // guarded by mu
 }
 
-// NewProcess is a process that ends with t.
+// NewProcess returns a process that ends with t.
 func NewProcess(t testing.TB) *Process {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := logrus.New()
@@ -263,7 +262,7 @@ func NewProcess(t testing.TB) *Process {
 	return p
 }
 
-// Spawn is node.Process.
+// Spawn implements node.Process.
 func (p *Process) Spawn(f func(context.Context)) {
 	p.wg.Add(1)
 	go func() {
@@ -272,21 +271,21 @@ func (p *Process) Spawn(f func(context.Context)) {
 	}()
 }
 
-// Nudge is node.Process.
+// Nudge implements node.Process.
 func (p *Process) Nudge() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.nudges++
 }
 
-// Nudges is how often Nudge was called.
+// Nudges returns how often Nudge was called.
 func (p *Process) Nudges() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.nudges
 }
 
-// Log is node.Process.
+// Log implements node.Process.
 func (p *Process) Log() *logrus.Entry { return p.log }
 
 // Node is a node of a fake job.
@@ -296,12 +295,12 @@ type Node struct {
 	*Process
 }
 
-// New is node self of a job of n nodes that are Up, alone on its network.
+// New returns node self of a job of n nodes that are Up, alone on its network.
 func New(t testing.TB, self metadata.NodeID, n int) *Node {
 	return Join(t, self, NewRegistry(View(n)), NewNetwork())
 }
 
-// Join is node self of a job on net whose nodes share r.
+// Join returns node self of a job on net, whose nodes share r.
 func Join(t testing.TB, self metadata.NodeID, r *Registry, net *Network) *Node {
 	return &Node{r, &Caller{self, net, r}, NewProcess(t)}
 }
@@ -309,5 +308,5 @@ func Join(t testing.TB, self metadata.NodeID, r *Registry, net *Network) *Node {
 // Serve adds handlers to those of the node.
 func (n *Node) Serve(table node.Handlers) { n.net.Serve(n.self, table) }
 
-// Network is what the node is on.
+// Network returns the network of the node.
 func (n *Node) Network() *Network { return n.net }
