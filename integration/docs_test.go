@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// namedTest is a test in a table: its package and its name.
+// namedTest matches a test in a table: its package and its name.
 var namedTest = regexp.MustCompile("`([a-z/]+) (Test[A-Za-z0-9]+)`")
 
 // TestFailureTable: every row of the table of failures names tests that exist.
@@ -61,10 +61,10 @@ func hasTest(t *testing.T, pkg, name string) bool {
 	return false
 }
 
-// message is the first cell of a row that is one piece of code.
+// message matches the first cell of a row if it is a single code span.
 var message = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
 
-// TestMessages: the messages in the tables of troubleshooting are those of the program, with … for what varies.
+// TestMessages: the messages in the troubleshooting tables are the program's, with … for variable parts.
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	code := product(t)
@@ -89,7 +89,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// product is the code of the programs, whose texts users read; lines of a text are joined.
+// product returns the source of the programs, including the texts that users read; split strings are joined.
 func product(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -110,5 +110,5 @@ func product(t *testing.T) string {
 	return joints.ReplaceAllString(all.String(), "")
 }
 
-// joints is where a text goes on in the next line.
+// joints matches where a string literal continues on the next line.
 var joints = regexp.MustCompile(`"\s*\+?\n\s*f?"`)

@@ -28,7 +28,7 @@ func read(t *testing.T, path string, v any) {
 	}
 }
 
-// TestAnsible: each task has a name and one module, the handlers that it notifies are there, and the site is valid.
+// TestAnsible: each task has a name and one module, its notified handlers exist, and the site is valid.
 func TestAnsible(t *testing.T) {
 	t.Parallel()
 	var plays []struct {
@@ -57,7 +57,7 @@ func TestAnsible(t *testing.T) {
 	}
 }
 
-// TestSpack: the recipe is Python, and what it copies is in the repository or built.
+// TestSpack: the recipe is valid Python, and the files it copies are in the repository or built.
 func TestSpack(t *testing.T) {
 	t.Parallel()
 	const dir = "../deploy/package/spack_repo/bivouac/"

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// asksNode is a question about the node of a home, of which another node may have the records.
+// asksNode matches a query of a home's node, although another node may hold the home's records.
 var asksNode = regexp.MustCompile(`\b(Node|Alive|Serving|Data|Throughout|Up)\([^()]*\b(home|Home\(\))\)`)
 
-// TestHomesAreAskedAsHomes: whether a home is lost is asked of cluster.Map.HomeAt and HomeServes, never of the state of
-// the node whose number it has: another node may stand in for it.
+// TestHomesAreAskedAsHomes: code checks a lost home with cluster.Map.HomeAt and HomeServes, never by the state of the
+// node with its number: the partner may stand in for it.
 func TestHomesAreAskedAsHomes(t *testing.T) {
 	if !asksNode.MatchString("n, _ := m.Node(e.Ino.Home())") || !asksNode.MatchString("if !node.Serving(nodes, home) {") {
 		t.Fatal("the pattern finds nothing")

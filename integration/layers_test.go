@@ -1,5 +1,4 @@
-// Package integration holds the tests of the whole. This file is the floor
-// plan: which package may import which.
+// Package integration holds tests of the whole system. This file is the floor plan: which package may import which.
 package integration
 
 import (
@@ -54,7 +53,7 @@ var floors = map[string]int{
 	"stagein/fill/cache":      1,
 	"stagein/archive":         6,
 	"stagein":                 7,
-	"stagein/scan":            8, // scan, ingest and fill do not know each other
+	"stagein/scan":            8, // scan, ingest and fill do not import each other
 	"stagein/ingest":          8,
 	"stagein/fill":            8,
 	"stagein/jobtest":         9,
@@ -111,7 +110,7 @@ var floors = map[string]int{
 	"integration":             23,
 }
 
-// rooms is where a large dependency may be imported.
+// rooms lists where a large dependency may be imported.
 var rooms = map[string][]string{
 	"github.com/hashicorp/raft":       {"metadata/raftstore"},
 	"go.etcd.io/bbolt":                {"metadata/raftstore"},
@@ -132,11 +131,11 @@ var rooms = map[string][]string{
 	module + "/integration/leaktest":  nil,
 }
 
-// topLevel is what may stand beside the dot-files and documents.
+// topLevel lists the directories allowed beside the dot-files and documents.
 var topLevel = "daemon fsclient metadata datapath stagein spank deploy integration"
 
 type file struct {
-	pkg, path string // of the package, relative to the module
+	pkg, path string // the package's, relative to the module
 	test      bool
 	imports   []string
 	doc       bool // has a package comment

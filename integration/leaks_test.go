@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// goroutines is what is known of a package's goroutines.
+// goroutines describes a package's use of goroutines.
 type goroutines struct {
-	starts  string // where product code starts one, or ""
+	starts  string // position where product code starts one, or ""
 	tests   bool   // it has tests
 	watched bool   // by a TestMain that calls leaktest.Main
 }
 
-// TestLeaksAreFound: every package that starts goroutines, and has tests, looks for those that its tests leave behind.
+// TestLeaksAreFound: every package that starts goroutines, and has tests, checks that its tests leak none.
 func TestLeaksAreFound(t *testing.T) {
 	all := make(map[string]*goroutines)
 	for _, f := range sources(t) {
@@ -43,7 +43,7 @@ func TestLeaksAreFound(t *testing.T) {
 	}
 }
 
-// look adds one file.
+// look analyses one file.
 func (g *goroutines) look(t *testing.T, f file) {
 	t.Helper()
 	set := token.NewFileSet()
@@ -56,7 +56,7 @@ func (g *goroutines) look(t *testing.T, f file) {
 		switch n := n.(type) {
 		case *ast.GoStmt:
 			g.found(f, set.Position(n.Pos()))
-		case *ast.SelectorExpr: // of a sync.WaitGroup or errgroup.Group; or leaktest.Main
+		case *ast.SelectorExpr: // on a sync.WaitGroup or errgroup.Group; or leaktest.Main
 			x, ok := n.X.(*ast.Ident)
 			g.watched = g.watched || f.test && ok && x.Name == "leaktest" && n.Sel.Name == "Main"
 			if n.Sel.Name == "Go" || n.Sel.Name == "TryGo" {

@@ -16,8 +16,7 @@ import (
 
 var figures = flag.Bool("figures", false, "TestLimits prints the figures of the house")
 
-// The limits of the house. They hold for product code; the tests of the whole,
-// in integration, have their own ways.
+// The limits of the house. They hold for product code; the tests in integration have no such limits.
 const (
 	maxFiles     = 27  // product files of a package
 	maxMethods   = 80  // methods of a type
@@ -32,29 +31,29 @@ const (
 	maxRoomDoc   = 80     // lines of a package comment in doc.go
 )
 
-// debts is what is over a limit today. A debt can only shrink: whoever makes it
-// smaller writes the new number here, and one that is paid goes.
+// debts lists the current excesses over limits. A debt can only shrink: a change that reduces it writes the new
+// number here, and a paid debt is removed.
 var debts = map[string]int{
 	"product lines": 96_538,
 }
 
-// allowed is the limit of a thing, or its debt.
+// allowed returns the limit, or the debt if that is larger.
 func allowed(thing string, limit int) int { return max(limit, debts[thing]) }
 
-// roomy is packages that may have more files: one file is one command there.
+// roomy lists packages that may have more files: there, one file is one command.
 var roomy = []string{"deploy/bivouac"}
 
-// specifications is packages whose comment is a specification, byte by byte or
-// row by row, that their tests are checked against.
+// specifications lists packages whose comment is a specification, byte by byte or row by row, that their tests are
+// checked against.
 var specifications = []string{"datapath/wire", "metadata/pebblestore", "fsclient/mount"}
 
-// room is what is counted of a package.
+// room holds the counts of a package.
 type room struct {
 	files, lines, tests int
 	methods             map[string]int // by type
 }
 
-// house is all of it.
+// house holds the counts of the whole code.
 type house struct {
 	rooms     map[string]*room
 	functions []int // lines of each, without tests
@@ -151,7 +150,7 @@ func (h *house) count(t *testing.T, f file) {
 	}
 }
 
-// receiver is the name of a method's type.
+// receiver returns the name of a method's type.
 func receiver(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -166,7 +165,7 @@ func receiver(e ast.Expr) string {
 	return "?"
 }
 
-// print prints the figures that the closing of a large change compares.
+// print logs the figures to compare after a large change.
 func (h *house) print(t *testing.T, files, lines, packages int) {
 	t.Helper()
 	t.Logf("%d packages, %.1f files and %.0f lines each; %d lines of product code in them", packages, float64(files)/float64(packages), float64(lines)/float64(packages), lines)
@@ -198,8 +197,7 @@ func (h *house) print(t *testing.T, files, lines, packages int) {
 	t.Logf("lines of tests: %d; of daemon: %d for %d of code", tests, daemonTests, daemonCode)
 }
 
-// TestProse: a line of a document can be read in a narrow window, and README.md
-// is short.
+// TestProse: document lines fit a narrow window, and README.md is short.
 func TestProse(t *testing.T) {
 	for _, name := range documents(t) {
 		b, err := os.ReadFile(filepath.Join("..", name))
@@ -236,7 +234,7 @@ func TestProse(t *testing.T) {
 	}
 }
 
-// documents is the Markdown files of the project.
+// documents returns the Markdown files of the project.
 func documents(t *testing.T) []string {
 	t.Helper()
 	var names []string

@@ -6,12 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backMemory has the machine own n bytes of memory that nobody uses. A virtual machine
-// may have given free pages back to its host (free page reporting): the first to
-// touch such a page again waits until the host has found one, which can take twenty
-// times as long as to write to it, and is counted as his processor time. What an
-// arm stores would then cost what the arms before it have left. Pages that were freed last
-// are used first, and the host takes a part of those every two seconds.
+// backMemory makes the machine own n bytes of unused memory. A virtual machine may have returned free pages to its
+// host (free page reporting): the first access to such a page waits until the host has found one, which can take
+// twenty times as long as writing to it, and is charged as processor time to the accessing process. The cost of an
+// arm's stores would then depend on the arms before it. Pages that were freed last are used first, and the host takes
+// a part of those every two seconds.
 func backMemory(n int64) error {
 	if n == 0 {
 		return nil

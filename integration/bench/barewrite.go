@@ -12,12 +12,10 @@ import (
 	"strconv"
 )
 
-// bareParts is how many files the bare server writes, as a file that is
-// striped over all nodes is as many objects.
+// bareParts is the number of files that the bare server writes, as a file striped over all nodes has as many objects.
 const bareParts = nodes
 
-// bareWrites has a client send size bytes to a server that writes them to
-// files on the disk.
+// bareWrites has a client send size bytes to a server that writes them to files on the disk.
 func (b *bench) bareWrites(size int64) (c cost, err error) {
 	dir, err := os.MkdirTemp(b.home, "sink")
 	if err != nil {
@@ -36,11 +34,11 @@ func (b *bench) bareWrites(size int64) (c cost, err error) {
 	return charged([]int{server.cmd.Process.Pid}, func() (usage, error) { return together([]*child{client}) })
 }
 
-// sinkAddr is the file in which the server of a directory says where it is.
+// sinkAddr returns the file in which a directory's server publishes its address.
 func sinkAddr(dir string) string { return filepath.Join(dir, "addr") }
 
-// bareSink is the server. It takes frames (8 bytes of a file's number, 8 bytes
-// of length, the file) and answers each with its length when the file is closed.
+// bareSink is the server. It takes frames (8 bytes of a file's number, 8 bytes of length, the file) and answers each
+// with its length when the file is closed.
 func bareSink(dir string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -98,7 +96,7 @@ func bareStore(conn net.Conn, path string, size int64, buf []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// bareSource is a worker that sends the files, one behind the other.
+// bareSource is a worker that sends the files in sequence.
 func bareSource(dir string, size int64) error {
 	addr, err := os.ReadFile(sinkAddr(dir))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// awaitView waits until a dataset of small files has its kernel view on all nodes, where those are to be had.
+// awaitView waits until a dataset of small files has its kernel view on all nodes, if the machine supports views.
 func (c *camp) awaitView(ctx context.Context, name string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -28,7 +28,7 @@ func (c *camp) awaitView(ctx context.Context, name string) error {
 	return nil
 }
 
-// awaitMount waits until something of a type is mounted at path.
+// awaitMount waits until a mount of a type appears at path.
 func awaitMount(ctx context.Context, path, kind string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -52,21 +52,21 @@ func mountedOn(path, kind string) (bool, error) {
 	return len(at) > 0 && at[len(at)-1].FSType == kind, err
 }
 
-// below shows at a directory of its own what lies below the kernel view at path: the directory
-// of the main mount, which has the inode numbers of the dataset. It is to be unmounted.
+// below makes the directory under the kernel view at path visible at the directory at: it belongs to the main mount,
+// and has the dataset's inode numbers. The caller must unmount it.
 func below(path, at string) error {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
-	done := make(chan error, 1) // one answer
+	done := make(chan error, 1) // for one answer
 	go func() {
-		runtime.LockOSThread() // for ever: the thread has been elsewhere
+		runtime.LockOSThread() // forever: the thread has entered another namespace
 		done <- showBelow(path, at)
 	}()
 	return <-done
 }
 
-// showBelow takes the view away in a mount namespace of this thread's own.
+// showBelow unmounts the view in a private mount namespace of this thread.
 func showBelow(path, at string) error {
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {

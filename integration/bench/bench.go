@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
-// config is what the command line says.
+// config holds the command line.
 type config struct {
 	program string
 	dir     string
@@ -27,30 +27,30 @@ type config struct {
 	train   bool
 	faults  bool
 	soak    string
-	python  string // that has PyTorch
+	python  string // an interpreter with PyTorch
 	module  string // directory of the Python package
 	veth    bool
 }
 
-// figure is one subject of the table.
+// figure is one section of the table.
 type figure struct {
 	name  string
-	about string // one line: what is done, and what the arms are
-	// memory is bytes that an arm takes of the machine, page caches among them, where
-	// much is stored: they are backed before; see backMemory.
+	about string // one line: the operation and the arms
+	// memory is the number of bytes that an arm uses on the machine, including page caches, if it stores much: they
+	// are backed before; see backMemory.
 	memory int64
 	run    func(ctx context.Context, b *bench) error
 }
 
-// bench is a run: the places to measure in, and the samples so far.
+// bench is a run: the systems to measure, and the samples so far.
 type bench struct {
 	config
-	home  string              // a directory of this run's own
+	home  string              // this run's own directory
 	camp  *camp               // nil with --stage
 	loop  *loopback           // nil with --stage
 	net   *netcluster.Network // nil without --veth
 	set   *dataset            // once it is staged
-	lists int                 // that workers were given
+	lists int                 // number of lists given to workers
 	table table
 	figure
 }
@@ -85,7 +85,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	return b.table.save(b.json)
 }
 
-// live measures the live realm: one job and one loopback serve all figures.
+// live measures scratch and datasets: one job and one loopback serve all figures.
 func (b *bench) live(ctx context.Context) (err error) {
 	job, measured := local.Config{Dir: filepath.Join(b.home, "job")}, figures
 	if b.veth {
@@ -107,8 +107,7 @@ func (b *bench) live(ctx context.Context) (err error) {
 	return b.measure(ctx, measured)
 }
 
-// in is what stands before a command that is to run where a node is, and the address
-// of the node.
+// in returns the prefix of a command that must run on a node, and the node's address.
 func (b *bench) in(node int) (wrap []string, host string) {
 	if b.net == nil {
 		return nil, "127.0.0.1"
@@ -137,13 +136,13 @@ func (b *bench) measure(ctx context.Context, figures []figure) error {
 	return nil
 }
 
-// arm is one of the sides of a comparison.
+// arm is one side of a comparison.
 type arm struct {
 	name string
 	run  func(ctx context.Context, round int) error
 }
 
-// interleave runs all arms once in each round, every other round backwards.
+// interleave runs all arms once in each round, in reverse order in every other round.
 func (b *bench) interleave(ctx context.Context, arms ...arm) error {
 	for round := range b.rounds {
 		for i := range arms {
@@ -166,7 +165,7 @@ func (b *bench) interleave(ctx context.Context, arms ...arm) error {
 	return nil
 }
 
-// amount is n, or little of it in a quick run.
+// amount returns n, or a fraction in a quick run.
 func (b *bench) amount(n int) int {
 	if b.quick {
 		return max(n/50, 4)
@@ -174,8 +173,7 @@ func (b *bench) amount(n int) int {
 	return n
 }
 
-// expire waits until a node has ended the sessions of leases that it does not use, and closed idle files. A quick run does
-// not wait.
+// expire waits until a node has ended its unused lease sessions and closed idle files. A quick run does not wait.
 func (b *bench) expire(ctx context.Context) error {
 	if b.quick {
 		return nil

@@ -33,7 +33,7 @@ func TestRatioIsOfMedians(t *testing.T) {
 	b := &bench{table: table{Machine: "a machine"}}
 	b.table.begin(figure{name: "f", about: "how"})
 	for _, v := range []float64{10, 20, 90} {
-		b.take("what", "/s", armLoopback, v) // the base, although it came first
+		b.take("what", "/s", armLoopback, v) // the base, although it was taken first
 	}
 	b.take("what", "/s", armBivouac, 30)
 	b.take("what", "/s", armPebble, 7)
@@ -78,13 +78,13 @@ func TestFiguresHaveNames(t *testing.T) {
 	}
 }
 
-// TestQuick measures everything, a little.
+// TestQuick runs each figure briefly.
 func TestQuick(t *testing.T) { quick(t, len(figures)) }
 
-// TestQuickStage does so for stage-in.
+// TestQuickStage does the same for stage-in.
 func TestQuickStage(t *testing.T) { quick(t, len(stageFigures), "--stage") }
 
-// TestQuickTrain does so for training.
+// TestQuickTrain does the same for training.
 func TestQuickTrain(t *testing.T) {
 	const python = "/usr/bin/python3"
 	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
@@ -97,10 +97,10 @@ func TestQuickTrain(t *testing.T) {
 	quick(t, len(trainFigures), "--train", "--python", python, "--module", module, "--arms", "Sampler|copy|selection")
 }
 
-// TestQuickVeth does so over veth pairs.
+// TestQuickVeth does the same over veth pairs.
 func TestQuickVeth(t *testing.T) { quick(t, len(vethFigures), "--veth") }
 
-// TestQuickFaults leaves out the loss of a node, which takes half a minute.
+// TestQuickFaults omits the loss of a node, which takes half a minute.
 func TestQuickFaults(t *testing.T) { quick(t, 2, "--faults", "--run", "kill|copies") }
 
 func quick(t *testing.T, figures int, args ...string) {
@@ -148,7 +148,7 @@ func quick(t *testing.T, figures int, args ...string) {
 	}
 }
 
-// TestMain is a worker where spawn starts this program again.
+// TestMain acts as a worker if spawn started this program.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "worker" {
 		exit(worker(os.Args[2:]))
@@ -181,7 +181,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// TestWaited: a step waits for the rank that waits longest.
+// TestWaited: a step waits for the slowest rank.
 func TestWaited(t *testing.T) {
 	o := outcome{ranks: make([]rankResult, 2), epochs: make([]epochSeen, 2)}
 	for r, all := range []string{
@@ -215,7 +215,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestSpawnAllOrNone: if one worker does not start, those before it are gone.
+// TestSpawnAllOrNone: if one worker does not start, the earlier ones are ended.
 func TestSpawnAllOrNone(t *testing.T) {
 	dir := t.TempDir()
 	list := filepath.Join(dir, "list")
@@ -237,13 +237,13 @@ func TestSpawnAllOrNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if conn, err := net.Dial("tcp", string(addr)); err == nil {
-			_ = conn.Close() // nothing was asked
+			_ = conn.Close() // nothing was requested
 			t.Errorf("worker %d still answers at %s", i, addr)
 		}
 	}
 }
 
-// TestListOnce counts files, not directories nor headings.
+// TestListOnce counts files, not directories or headings.
 func TestListOnce(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "d"), 0o755), write(filepath.Join(dir, "a"), payload[:1]), write(filepath.Join(dir, "d", "b"), payload[:1])); err != nil {

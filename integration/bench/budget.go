@@ -13,14 +13,14 @@ var budgetFigure = figure{
 	run:   budget,
 }
 
-// budget counts in the order in which the operations can follow each other.
+// budget counts the calls of operations, in an order in which they can follow each other.
 func budget(ctx context.Context, b *bench) error {
 	n := b.amount(500)
 	dir, err := b.camp.away(1)
 	if err != nil {
 		return err
 	}
-	if err := b.expire(ctx); err != nil { // what another node has just changed is not leased
+	if err := b.expire(ctx); err != nil { // a recent change by another node is not leased
 		return err
 	}
 	for _, op := range []string{"create", "stat", "open", "unlink", "small", "rename", "mkdir", "rmdir"} {
@@ -28,7 +28,7 @@ func budget(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		between, err := b.camp.counters(1) // what asking costs
+		between, err := b.camp.counters(1) // the cost of reading the counters
 		if err != nil {
 			return err
 		}
@@ -45,8 +45,8 @@ func budget(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// count takes what was counted for each of n operations, in all and by kind.
-// What comes less often than once in ten has other causes.
+// count records the calls for each of n operations, in total and by kind. It omits calls made less than once in ten
+// operations, which have other causes.
 func (b *bench) count(what string, before, between, after map[string]int64, n int) {
 	total := 0.0
 	each := make(map[string]float64)

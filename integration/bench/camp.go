@@ -17,8 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// The arms that figures have in common. The base of a ratio is the second of a
-// row's arms in this order.
+// The arms that figures have in common. The base of a ratio is the second of a row's arms in this order.
 const (
 	armBivouac  = "bivouac"
 	armLoopback = "loopback"
@@ -32,15 +31,15 @@ const nodes = 4
 type camp struct {
 	dir   string
 	state *local.State
-	made  int // directories, so that each has a name of its own
+	made  int // number of directories, for unique names
 }
 
-// pitch starts a job; wrap, if given, is what stands before a node's command.
+// pitch starts a job; wrap, if given, returns the prefix of a node's command.
 func pitch(ctx context.Context, program, dir string, wrap func(node int) []string) (*camp, error) {
 	return pitchWith(ctx, program, local.Config{Dir: dir, Wrap: wrap})
 }
 
-// pitchWith starts a job that has more settings.
+// pitchWith starts a job with more settings.
 func pitchWith(ctx context.Context, program string, cfg local.Config) (*camp, error) {
 	program, err := filepath.Abs(program)
 	if err != nil {
@@ -66,8 +65,7 @@ func (c *camp) scratch(node int) string {
 	return filepath.Join(c.state.Nodes[node].Mount, "scratch")
 }
 
-// fresh makes a directory by the mount of a node, and returns it as that of
-// another sees it.
+// fresh makes a directory through the mount of one node, and returns its path on another.
 func (c *camp) fresh(by, seen int) (string, error) {
 	c.made++
 	name := "d" + strconv.Itoa(c.made)
@@ -77,8 +75,7 @@ func (c *camp) fresh(by, seen int) (string, error) {
 	return filepath.Join(c.scratch(seen), name), nil
 }
 
-// away makes a directory whose home is not the node, and returns it as that
-// node sees it: every call in it goes to another node.
+// away makes a directory whose home is another node, and returns its path on the node: every call in it is remote.
 func (c *camp) away(node int) (string, error) {
 	for range 1000 {
 		dir, err := c.fresh((node+1)%nodes, node)
@@ -92,12 +89,12 @@ func (c *camp) away(node int) (string, error) {
 	return "", fmt.Errorf("no directory is homed elsewhere than on node %d: %w", node, syscall.EIO)
 }
 
-// same is a directory of scratch as another node sees it.
+// same returns the path of a scratch directory on another node.
 func (c *camp) same(dir string, node int) string {
 	return filepath.Join(c.scratch(node), filepath.Base(dir))
 }
 
-// home is the node that keeps a directory.
+// home returns the home of a directory.
 func home(dir string) (int, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -106,7 +103,7 @@ func home(dir string) (int, error) {
 	return int(metadata.Ino(st.Ino).Home()), nil
 }
 
-// counters is what the daemons and mounts have counted so far.
+// counters holds the counts of the daemons and mounts so far.
 type counters struct {
 	Client struct {
 		MetaRemote int64 `json:"meta_remote"`
@@ -129,7 +126,7 @@ func (c *camp) counters(node int) (counters, error) {
 	return k, json.Unmarshal(b, &k)
 }
 
-// pids is the numbers of all daemons.
+// pids returns the process ids of all daemons.
 func (c *camp) pids() (pids []int) {
 	for _, n := range c.state.Nodes {
 		pids = append(pids, n.PID)
@@ -137,7 +134,7 @@ func (c *camp) pids() (pids []int) {
 	return pids
 }
 
-// cpu is the processor time of all daemons, and that of each.
+// cpu returns the processor time of all daemons, in total and of each.
 func (c *camp) cpu() (total time.Duration, each [nodes]time.Duration, err error) {
 	for i, n := range c.state.Nodes {
 		if each[i], err = processTime(n.PID); err != nil {
@@ -148,8 +145,8 @@ func (c *camp) cpu() (total time.Duration, each [nodes]time.Duration, err error)
 	return total, each, nil
 }
 
-// processTime is the processor time that a process has used, to the nanosecond:
-// its clock id is made of its number (clock_getcpuclockid(3)).
+// processTime returns the processor time of a process in nanoseconds: its clock id is derived from its pid
+// (clock_getcpuclockid(3)).
 func processTime(pid int) (time.Duration, error) {
 	const scheduled = 2
 	var ts unix.Timespec

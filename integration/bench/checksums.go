@@ -23,7 +23,7 @@ var sumsFigure = figure{
 const (
 	armSums   = "checksums"
 	armNoSums = "without"
-	sumsCalls = 4000 // at random places
+	sumsCalls = 4000 // at random offsets
 )
 
 func sums(ctx context.Context, b *bench) (err error) {
@@ -43,7 +43,7 @@ func sums(ctx context.Context, b *bench) (err error) {
 	return b.interleave(ctx, arms...)
 }
 
-// useScratch measures one arm once.
+// useScratch takes one sample of one arm.
 func (b *bench) useScratch(name string, c *camp, path string) error {
 	size, calls := int64(b.amount(128))<<20, b.amount(sumsCalls)
 	for _, row := range []struct {
@@ -72,7 +72,7 @@ func (b *bench) useScratch(name string, c *camp, path string) error {
 	return nil
 }
 
-// randomWrite is a worker's: pieces of 4 KiB at n random places, until the file is closed.
+// randomWrite is worker code: it writes 4 KiB pieces at n random offsets, and closes the file.
 func randomWrite(path string, n int) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

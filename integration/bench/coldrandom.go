@@ -20,7 +20,7 @@ var coldRandomFigure = figure{
 	run: coldRandom,
 }
 
-// armHere reads a file that the node of the reader has. A remote read takes at least the time of that and of a bare RPC together.
+// armHere reads a local file. A remote read takes at least as long as that plus a bare RPC.
 const armHere = "local"
 
 const (
@@ -83,7 +83,7 @@ func coldRandom(ctx context.Context, b *bench) error {
 	return err
 }
 
-// randomPlaces is where n blocks of a file are read, none twice.
+// randomPlaces returns the offsets of n different blocks of a file.
 func randomPlaces(size int64, n int) (offs []int64) {
 	for _, i := range rand.New(rand.NewPCG(7, 8)).Perm(int(size / 4096))[:n] {
 		offs = append(offs, int64(i)*4096)
@@ -91,7 +91,7 @@ func randomPlaces(size int64, n int) (offs []int64) {
 	return offs
 }
 
-// coldRandomRead is a worker's.
+// coldRandomRead is worker code.
 func coldRandomRead(path string, n int) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -25,32 +25,31 @@ const (
 	setMean   = 110 << 10 // bytes
 	setSpread = 0.5       // sigma of the logarithm of the sizes
 	setDirs   = 100
-	// The large files are a dataset of their own, which the kernel reads otherwise.
+	// The large files are a separate dataset, which the kernel reads differently.
 	largeName = "large"
 	bigName   = "big"
 	bigSize   = 1 << 30
-	// A file that is as large as one that is not striped can be.
+	// A file of the largest size that is not striped.
 	mediumName = "medium"
 	mediumSize = 60 << 20
 )
 
-// dataset is a staged dataset, made once for all figures that read one: small
-// files of lognormal size, one of some size that is whole on a node, and a
-// large one that is striped.
+// dataset is a staged dataset, made once for all figures that read one: small files of lognormal size, a medium one
+// that is whole on a node, and a large striped one.
 type dataset struct {
-	source string // of the small files, as it was before it was staged
-	large  string // of the others
+	source string // source of the small files
+	large  string // source of the others
 	files  []sample
 	medium sample
 	big    string // path below a mount
-	below  string // where the dataset can be seen in the main mount of node 0, without the view; "" if it has none
+	below  string // path of the dataset in the main mount of node 0, without the view; "" if it has none
 }
 
 // sample is a file of the dataset.
 type sample struct {
 	path string // below a mount
 	ino  metadata.Ino
-	node int // that has it whole
+	node int // the node that has it whole
 	size int64
 }
 
@@ -79,7 +78,7 @@ func (b *bench) staged(ctx context.Context) (*dataset, error) {
 	return d, nil
 }
 
-// addDataset makes a directory a dataset of the job.
+// addDataset stages a directory as a dataset of the job.
 func (b *bench) addDataset(ctx context.Context, source, name string) error {
 	cmd := exec.CommandContext(ctx, b.program, "stage-in", source+":"+name, "--dir", b.camp.dir)
 	cmd.Stderr = os.Stderr
@@ -129,7 +128,7 @@ func writeNoise(path string, r *rand.Rand, size int64) error {
 	return f.Close()
 }
 
-// noise is bytes that do not compress.
+// noise returns incompressible bytes.
 func noise(r *rand.Rand, n int64) []byte {
 	p := make([]byte, (n+7)&^7)
 	for i := 0; i < len(p); i += 8 {
@@ -138,8 +137,8 @@ func noise(r *rand.Rand, n int64) []byte {
 	return p[:n]
 }
 
-// find learns where each file is, through the mount of node 0. A kernel view has
-// other inode numbers than what it lies upon.
+// find determines the node of each file through the mount of node 0. A kernel view has other inode numbers than the
+// directory below it.
 func (d *dataset) find(b *bench) error {
 	mount := b.camp.state.Nodes[0].Mount
 	if os.Geteuid() == 0 {
@@ -160,7 +159,7 @@ func (d *dataset) find(b *bench) error {
 	return d.medium.find(b.camp, filepath.Join(mount, d.medium.path))
 }
 
-// hideBelow takes away what below has mounted.
+// hideBelow unmounts the mount that below made.
 func (b *bench) hideBelow() error {
 	if b.set == nil {
 		return nil
@@ -176,7 +175,7 @@ func (d *dataset) hideBelow() error {
 	return err
 }
 
-// belowView is where a file is seen through the main mount.
+// belowView returns a file's path in the main mount.
 func (d *dataset) belowView(s sample) string {
 	return filepath.Join(d.below, strings.TrimPrefix(s.path, filepath.Join("data", setName)))
 }
@@ -188,7 +187,7 @@ func (d *dataset) allBelow(files []sample) (paths []string) {
 	return paths
 }
 
-// find learns of a file at path.
+// find determines the node of the file at path.
 func (s *sample) find(c *camp, path string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -211,7 +210,7 @@ func (s *sample) find(c *camp, path string) error {
 	return nil
 }
 
-// on is the files that a node has.
+// on returns the files that a node has.
 func (d *dataset) on(node int) (files []sample) {
 	for _, s := range d.files {
 		if s.node == node {
@@ -221,7 +220,7 @@ func (d *dataset) on(node int) (files []sample) {
 	return files
 }
 
-// through is the files as one sees them below a mount.
+// through returns the paths of the files below a mount.
 func through(mount string, files []sample) []string {
 	paths := make([]string, len(files))
 	for i, s := range files {
@@ -230,7 +229,7 @@ func through(mount string, files []sample) []string {
 	return paths
 }
 
-// objects is the files as they lie on the disk of the node that has them.
+// objects returns the paths of the files' objects on the disks of their nodes.
 func (c *camp) objects(files []sample) []string {
 	paths := make([]string, len(files))
 	for i, s := range files {
@@ -239,7 +238,7 @@ func (c *camp) objects(files []sample) []string {
 	return paths
 }
 
-// store is the store directory of a node.
+// store returns the store directory of a node.
 func (c *camp) store(node int) string {
 	return filepath.Join(c.dir, ".bivouac", c.state.Nodes[node].Host, "store")
 }

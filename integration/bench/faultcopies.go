@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/local"
 )
 
-// The arms of the second copy of a checkpoint.
+// The arms for the second copy of a checkpoint.
 const (
 	armTwoCopies = "copies=2"
 	armOneCopy   = "copies=1"

@@ -20,10 +20,10 @@ import (
 
 const (
 	killFiles   = 400
-	killHandles = 100 // that are open when the daemon is killed
+	killHandles = 100 // open when the daemon is killed
 	killReaders = 4
 	killJob     = "4711"
-	killTime    = 60 * time.Second // for the daemon to be back
+	killTime    = 60 * time.Second // limit for the daemon to return
 )
 
 var faultKillFigure = figure{
@@ -40,7 +40,7 @@ func faultKill(ctx context.Context, b *bench) error {
 	return b.interleave(ctx, arm{armBivouac, b.killDaemon})
 }
 
-// kept is a job of one node under a keeper, as Slurm's prolog starts it.
+// kept is a one-node job with a keeper, started as by Slurm's prolog.
 type kept struct {
 	program, dir, config string
 }
@@ -57,7 +57,7 @@ func (b *bench) newKept(ctx context.Context, dir string) (*kept, error) {
 			return nil, err
 		}
 	}
-	if err := os.Chmod(b.home, 0o711); err != nil { // the daemon is a user's
+	if err := os.Chmod(b.home, 0o711); err != nil { // the daemon runs as a user
 		return nil, err
 	}
 	site := fmt.Sprintf("store: [%[1]s/store]\nrun: %[1]s/run\nmount: %[1]s/mnt\nlog: %[1]s/log\n", dir)
@@ -104,7 +104,7 @@ func (k *kept) kill() error {
 	return unix.Kill(pid, unix.SIGKILL)
 }
 
-// killDaemon takes one sample in a job of its own.
+// killDaemon takes one sample in a new job.
 func (b *bench) killDaemon(ctx context.Context, round int) (err error) {
 	k, err := b.newKept(ctx, filepath.Join(b.home, fmt.Sprint("k", round)))
 	if err != nil {
@@ -152,7 +152,7 @@ func goesOn(f *os.File, write bool) bool {
 	return err == nil && len(b) == 64<<10
 }
 
-// fill writes the files, and opens some: every other one for writing, too.
+// fill writes the files, and opens some, every other one also for writing.
 func (k *kept) fill() (paths []string, open []*os.File, err error) {
 	data := make([]byte, 64<<10)
 	for i := range killFiles {
@@ -172,12 +172,12 @@ func (k *kept) fill() (paths []string, open []*os.File, err error) {
 	return paths, open, nil
 }
 
-// reading is goroutines that read files until it is stopped.
+// reading runs goroutines that read files until it is stopped.
 type reading struct {
 	end          chan struct{}
 	wg           sync.WaitGroup
 	good, failed atomic.Int64
-	stall        atomic.Int64 // the longest, nanoseconds
+	stall        atomic.Int64 // the longest read, nanoseconds
 	bad          atomic.Int64 // reads of wrong bytes
 }
 
@@ -195,7 +195,7 @@ func startReading(paths []string) *reading {
 				b, err := os.ReadFile(paths[rand.IntN(len(paths))])
 				if err != nil {
 					r.failed.Add(1)
-					time.Sleep(time.Millisecond) // a program would not ask more often
+					time.Sleep(time.Millisecond) // a program would not retry more often
 					continue
 				}
 				if len(b) != 64<<10 {

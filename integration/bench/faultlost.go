@@ -13,13 +13,13 @@ import (
 	"github.com/bivouacfs/bivouac/integration/slowpfs"
 )
 
-// The arms of the loss of a node.
+// The arms for the loss of a node.
 const (
 	armAfter  = "after"
 	armBefore = "before"
 )
 
-// healTime passes between the loss of a node and the second reading.
+// healTime passes between the loss of a node and the second read.
 const healTime = 30 * time.Second
 
 var faultLostFigure = figure{
@@ -34,7 +34,7 @@ func faultLost(ctx context.Context, b *bench) error {
 	return b.interleave(ctx, arm{armBivouac, b.loseNode})
 }
 
-// loseNode takes one sample in a job of its own.
+// loseNode takes one sample in a new job.
 func (b *bench) loseNode(ctx context.Context, round int) (err error) {
 	home := filepath.Join(b.home, fmt.Sprint(b.name, round))
 	s, err := newSite(ctx, home, siteLimits)

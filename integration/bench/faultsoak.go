@@ -23,14 +23,14 @@ var faultSoakFigure = figure{
 	run: faultSoak,
 }
 
-// soakVerdict is the line in which the soak sums up (its verdict).
+// soakVerdict matches the summary line of the soak (its verdict).
 var soakVerdict = regexp.MustCompile(`acknowledged writes lost (\d+), wrong bytes (\d+), ENOENT of what exists (\d+), hangs beyond give-up \+ 2 s (\d+), other errors (\d+)`)
 
 var soakFigures = []string{
 	"1 acknowledged writes lost", "1 wrong bytes", "1 ENOENT of what exists", "1 hangs beyond give-up + 2 s", "1 other errors",
 }
 
-// faultSoak runs the soak once, however many rounds the others have.
+// faultSoak runs the soak once, whatever the number of rounds.
 func faultSoak(ctx context.Context, b *bench) error {
 	took := soakTime
 	if b.quick {

@@ -23,7 +23,7 @@ var findFigure = figure{
 	run:   find,
 }
 
-// findAim is what it should be of the loopback's speed.
+// findAim is the target relative to the loopback's speed.
 const findAim = ">= 1.0"
 
 const findDirs = 100
@@ -73,7 +73,7 @@ func find(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// tree makes findDirs directories with so many files each, by an op of workers.
+// tree makes findDirs directories with per files each, by running op in workers.
 func tree(top, op string, per int) error {
 	for i := range findDirs {
 		d := filepath.Join(top, "dir"+strconv.Itoa(i))
@@ -87,7 +87,7 @@ func tree(top, op string, per int) error {
 	return nil
 }
 
-// findOnce returns how many entries a second find reports.
+// findOnce returns how many entries per second a find reports.
 func findOnce(ctx context.Context, mount, dir string, want int, args []string) (float64, error) {
 	if err := forget(mount); err != nil {
 		return 0, err
@@ -105,8 +105,7 @@ func findOnce(ctx context.Context, mount, dir string, want int, args []string) (
 	return float64(want) / took.Seconds(), nil
 }
 
-// forget empties what the kernel keeps of one mount and those below it, of names and
-// of inodes: a remount does that.
+// forget drops the kernel's cached names and inodes of a mount and the mounts below it, by a remount.
 func forget(mount string) error {
 	under, err := mounts.Under(mount)
 	if err != nil {
@@ -124,8 +123,7 @@ func forget(mount string) error {
 	return nil
 }
 
-// forgetPages has the kernel drop what it has read of files: below a kernel view it
-// keeps them when the view is remounted.
+// forgetPages makes the kernel drop the cached pages of files: a remount of a kernel view keeps the pages below it.
 func forgetPages(paths []string) error {
 	for _, p := range paths {
 		fd, err := unix.Open(p, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -19,7 +19,7 @@ const (
 	largeDirAim    = ">= 0.90"
 	largeDirFew    = 4000
 	largeDirRounds = 5
-	largeDirUsed   = largeDirFew / largeDirRounds // in each round
+	largeDirUsed   = largeDirFew / largeDirRounds // per round
 	armFew         = "4,000"
 )
 
@@ -37,11 +37,11 @@ func largeDir(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		// The loopback's own creates get slower with every name; what is below it is not in its caches.
+		// The loopback's own creates get slower with every name; files created below it are not in its caches.
 		if err := b.fill(filepath.Join(b.loop.under, filepath.Base(loop)), size); err != nil {
 			return err
 		}
-		if err := b.expire(ctx); err != nil { // it may be split meanwhile
+		if err := b.expire(ctx); err != nil { // the directory may be split meanwhile
 			return err
 		}
 		var arms []arm
@@ -55,7 +55,7 @@ func largeDir(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// crowded makes a directory of so many entries, with a prefix of names for each round.
+// crowded makes a directory with this many entries, with one name prefix per round.
 func (b *bench) crowded(entries int) (string, error) {
 	dir, err := b.camp.away(1)
 	if err != nil {
@@ -69,7 +69,7 @@ func (b *bench) fill(dir string, entries int) error {
 	return err
 }
 
-// useSome looks at the entries of a round, removes them, and makes them again.
+// useSome stats the entries of a round, removes them, and makes them again.
 func (b *bench) useSome(arm, dir string, size, round int) error {
 	n := b.amount(largeDirUsed)
 	for _, op := range []string{"stat", "unlink", "create"} {

@@ -22,7 +22,7 @@ var listingFigure = figure{
 	run: listing,
 }
 
-// listingAim is what it should be of the native speed.
+// listingAim is the target relative to the native speed.
 const listingAim = ">= 0.80"
 
 const listName = "names"
@@ -55,7 +55,7 @@ func listing(ctx context.Context, b *bench) (err error) {
 	files := findDirs * per
 	for _, c := range []struct {
 		args []string
-		want int // lines that tell of files
+		want int // output lines that describe files
 	}{
 		{[]string{"find", "-type", "f", "-size", "+0"}, files},
 		{[]string{"ls", "-lR"}, files},
@@ -87,8 +87,8 @@ func listing(ctx context.Context, b *bench) (err error) {
 	return nil
 }
 
-// listOnce returns how many files a second a program lists, which prints a line
-// with the size of each: ls, or find with -size.
+// listOnce returns how many files per second are listed by a program that prints a line with the size of each: ls, or
+// find with -size.
 func listOnce(ctx context.Context, dir string, args []string, files int) (float64, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
@@ -111,7 +111,7 @@ func listOnce(ctx context.Context, dir string, args []string, files int) (float6
 	return float64(files) / took.Seconds(), nil
 }
 
-// unasked does work on a node, and fails if its client has called another for it.
+// unasked runs work on a node, and fails if the node's client called another node for it.
 func (c *camp) unasked(node int, work func() error) error {
 	before, err := c.counters(node)
 	if err != nil {
@@ -130,8 +130,8 @@ func (c *camp) unasked(node int, work func() error) error {
 	return nil
 }
 
-// scratchDisk is an ext4 in a file, which forgets names and attributes when it is
-// unmounted. The file stays in the page cache.
+// scratchDisk is an ext4 in a file, whose cached names and attributes are dropped by an unmount. The file stays in
+// the page cache.
 type scratchDisk struct{ image, dir string }
 
 const scratchDiskSize = 2 << 30 // bytes, sparse

@@ -18,7 +18,7 @@ const (
 	armMain   = "main mount"
 )
 
-// readLocal reads with the mount's caches empty and full; the disk's are full.
+// readLocal reads with cold and warm mount caches; the disk's cache is warm.
 func readLocal(ctx context.Context, b *bench) error {
 	d, err := b.staged(ctx)
 	if err != nil {
@@ -67,7 +67,7 @@ func readLocal(ctx context.Context, b *bench) error {
 			return nil
 		}})
 	}
-	if _, err := b.readAll(objects, 2); err != nil { // the disk's cache is full from here on
+	if _, err := b.readAll(objects, 2); err != nil { // the disk's cache is warm from here on
 		return err
 	}
 	if err := b.interleave(ctx, arms...); err != nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// loopback is the FUSE library's own file system over a directory of the disk,
-// as it comes, in a process of its own.
+// loopback is the FUSE library's own unmodified filesystem over a directory of the disk, in a separate process.
 type loopback struct {
 	under, dir string
 	how        string // loopFile or loopPages
@@ -25,8 +24,8 @@ type loopback struct {
 	in         io.Closer // closed to end it
 }
 
-// How a loopback's files are read: as the library does it, by root from the file below
-// (passthrough, Linux 6.9), or from pages that the kernel keeps for the mount.
+// Modes of reading a loopback's files: as the library does, as root from the file below (passthrough, Linux 6.9), or
+// from pages that the kernel caches for the mount.
 const loopFile, loopPages = "file", "pages"
 
 func newLoopback(under, dir, how string) (*loopback, error) {
@@ -59,8 +58,7 @@ func (l *loopback) fresh() (string, error) {
 	return d, os.Mkdir(d, 0o755)
 }
 
-// serveLoopback is the process: it mounts, says so, and unmounts when its
-// input ends.
+// serveLoopback runs in the process: it mounts, reports that, and unmounts when its input ends.
 func serveLoopback(under, dir, how string) error {
 	root, err := fs.NewLoopbackRoot(under)
 	if err != nil {
@@ -68,7 +66,7 @@ func serveLoopback(under, dir, how string) error {
 	}
 	var attrs *time.Duration
 	if how == loopPages {
-		long := time.Hour // a read asks for attributes that are not known
+		long := time.Hour // a read requests unknown attributes
 		attrs = &long
 		n := root.(*fs.LoopbackNode)
 		root = &pagedNode{n}
@@ -88,10 +86,10 @@ func serveLoopback(under, dir, how string) error {
 	return nil
 }
 
-// pagedNode is a file whose pages the kernel keeps over an open.
+// pagedNode is a file whose cached pages the kernel keeps across opens.
 type pagedNode struct{ *fs.LoopbackNode }
 
-// pagedFile is an open one, without PassthroughFd.
+// pagedFile is an open pagedNode, without PassthroughFd.
 type pagedFile struct {
 	fs.FileHandle
 	fs.FileReader
@@ -100,12 +98,12 @@ type pagedFile struct {
 	fs.FileGetattrer
 }
 
-// WrapChild makes every node below one, too.
+// WrapChild makes every child a pagedNode, too.
 func (n *pagedNode) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
 	return &pagedNode{ops.(*fs.LoopbackNode)}
 }
 
-// Open hides the file below.
+// Open returns a pagedFile, which hides the file below.
 func (n *pagedNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	h, _, errno := n.LoopbackNode.Open(ctx, flags)
 	if errno != 0 {

@@ -1,30 +1,27 @@
-// Command bench measures Bivouac beside what it could be: through the mounts of
-// a job of four daemons on this one machine, beside a plain loopback file
-// system of the same FUSE library over the same disk, and beside bare Pebble
-// with the same records; and for the files of datasets beside the disk, an ext4
-// that has forgotten its names, and bare sockets. Its one idea is that only ratios of one run count: the
-// arms of a figure take turns, each sample is a median's, and the table names
-// the machine.
+// Command bench measures Bivouac against its limits: through the mounts of a job of four daemons on this one machine,
+// against a plain loopback filesystem of the same FUSE library over the same disk, and against bare Pebble with the
+// same records; for files of datasets, against the disk, an ext4 with cold names, and bare sockets. Its one idea is
+// that only ratios within one run count: the arms of a figure alternate, values are medians of the samples, and the
+// table names the machine.
 //
-// With --stage it measures stage-in instead, in jobs of four daemons that are
-// started for each sample, from a source behind integration/slowpfs, beside the
-// source's bandwidth and tar.
+// With --stage it measures stage-in instead, in jobs of four daemons that are started for each sample, from a source
+// behind integration/slowpfs, against the source's bandwidth and tar.
 //
-// With --train it measures PyTorch (train.py) instead, on nodes in network namespaces
-// with links of bounded bandwidth, beside a copy on the disk and the source; the
-// witnesses are slowpfs and the kernel's interface counters.
+// With --train it measures PyTorch (train.py) instead, on nodes in network namespaces with links of bounded
+// bandwidth, against a copy on the disk and the source; independent counts are taken from slowpfs and the kernel's
+// interface counters.
 //
-// With --faults it measures what a killed daemon, a lost node and checksums cost.
+// With --faults it measures the cost of a killed daemon, a lost node and checksums.
 //
-// With --veth the nodes are in network namespaces of their own, joined by veth pairs,
-// and so are the bare client and the bare server.
+// With --veth the nodes are in separate network namespaces, joined by veth pairs, and so are the bare client and the
+// bare server.
 //
-// A figure is a file here: a value in figures, whose run takes samples with
-// bench.rounds and bench.take. It refuses to judge: it prints the aim beside
-// the ratio and exits 0 either way; only what could not be measured is an error.
+// A figure is a file here: a value in figures, whose run takes samples with bench.rounds and bench.take. The program
+// does not judge: it prints the target beside the ratio and exits 0 either way; only a measurement that is impossible
+// is an error.
 //
-// The program starts itself again for all that must be a process of its own:
-// the loopback, slowpfs, and the workers that put load on a mount (worker.go).
+// The program starts itself again for every separate process: the loopback, slowpfs, and the workers that put load on
+// a mount (worker.go).
 package main
 
 import (
@@ -38,19 +35,19 @@ import (
 	"syscall"
 )
 
-// figures is all that can be measured, in the order of the table.
+// figures lists all live figures, in the order of the table.
 var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, rpcFigure, listingFigure, streamFigure, writeFigure, randomFigure, memoryFigure, reopenFigure, coldRandomFigure, largeDirFigure}
 
-// stageFigures is what --stage measures.
+// stageFigures lists the figures of --stage.
 var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageLatencyFigure, stageEpochFigure, stageFirstFigure, stageOverflowFigure}
 
-// trainFigures is what --train measures.
+// trainFigures lists the figures of --train.
 var trainFigures = []figure{trainFigure, trainOverflowFigure, trainCutFigure, trainRemoteFigure}
 
-// faultFigures is what --faults measures: rows 1, 2, 3, 4 and 7 of the table of failures.
+// faultFigures lists the figures of --faults: rows 1, 2, 3, 4 and 7 of the table of failures.
 var faultFigures = []figure{faultSoakFigure, faultKillFigure, faultLostFigure, faultCopiesFigure, sumsFigure}
 
-// vethFigures is what --veth measures.
+// vethFigures lists the figures of --veth.
 var vethFigures = []figure{remoteFigure}
 
 func main() {

@@ -61,11 +61,10 @@ func memory(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// peakOf is the greatest resident memory of any of the processes while work
-// goes on, in MiB.
+// peakOf returns the peak resident memory of any of the processes during work, in MiB.
 func peakOf(pids []int, work func() error) (float64, error) {
 	for _, pid := range pids {
-		if err := os.WriteFile(proc(pid, "clear_refs"), []byte("5"), 0); err != nil { // begins VmHWM again
+		if err := os.WriteFile(proc(pid, "clear_refs"), []byte("5"), 0); err != nil { // resets VmHWM
 			return 0, err
 		}
 	}
@@ -85,7 +84,7 @@ func peakOf(pids []int, work func() error) (float64, error) {
 
 func proc(pid int, file string) string { return filepath.Join("/proc", strconv.Itoa(pid), file) }
 
-// highWater is the VmHWM of a process, in KiB.
+// highWater returns the VmHWM of a process, in KiB.
 func highWater(pid int) (int64, error) {
 	b, err := os.ReadFile(proc(pid, "status"))
 	if err != nil {
@@ -99,8 +98,8 @@ func highWater(pid int) (int64, error) {
 	return 0, fmt.Errorf("process %d has no VmHWM: %w", pid, syscall.ENODATA)
 }
 
-// manyRead is a worker's: each thread reads the file from a place of its own
-// on, and all together read it twice.
+// manyRead is worker code: each thread reads the file from a different offset, and all threads together read it
+// twice.
 func manyRead(path string, direct bool) error {
 	flags := os.O_RDONLY
 	if direct {

@@ -11,12 +11,11 @@ var namesFigure = figure{
 	run:   names,
 }
 
-// createAim is what mounted creates should reach of the loopback's, although
-// they cross a call to another node.
+// createAim is the target for mounted creates relative to the loopback's, although they include a call to another
+// node.
 const createAim = ">= 0.6"
 
-// namesFiles is few, because a create of the loopback gets slower with every
-// name in its directory.
+// namesFiles is small, because a create of the loopback gets slower with every name in its directory.
 const namesFiles = 800
 
 func names(ctx context.Context, b *bench) error {
@@ -40,8 +39,7 @@ type namesCase struct {
 	shared bool
 }
 
-// camp is the directory of each process, as its node sees it. The first one
-// runs on node 1.
+// camp returns the directory of each process, as seen by its node. The first process runs on node 1.
 func (c namesCase) camp() ([]string, error) {
 	var dirs []string
 	var first string

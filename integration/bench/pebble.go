@@ -12,12 +12,12 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 )
 
-// bare is a Pebble store with the records that an empty file costs, and no more
-// than them: no locks, no encoding, no commit that waits for the log.
+// bare is a Pebble store with only the records of an empty file: no locks, no encoding, no commit that waits for the
+// log.
 type bare struct {
 	db    *pebble.DB
-	inode []byte // a value as long as an inode's
-	entry []byte // and an entry's
+	inode []byte // a value of an inode's length
+	entry []byte // and of an entry's
 	key   []byte
 	dir   []byte // key of the directory's inode
 }
@@ -66,8 +66,7 @@ func (b *bare) entryKey(i int) []byte {
 	return b.key
 }
 
-// create looks whether the name is free, and writes the inode, the entry and
-// the directory.
+// create checks that the name is free, and writes the inode, the entry and the directory.
 func (b *bare) create(i int) error {
 	if err := b.get(b.entryKey(i)); !errors.Is(err, pebble.ErrNotFound) {
 		return fmt.Errorf("entry %d: %w", i, errors.Join(err, syscall.EEXIST))
@@ -97,7 +96,7 @@ func (b *bare) get(key []byte) error {
 	return c.Close()
 }
 
-// quiet drops what Pebble says of its work.
+// quiet discards Pebble's log messages.
 type quiet struct{}
 
 func (quiet) Infof(string, ...any)              {}

@@ -15,9 +15,8 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// rawLoopback is the least that a FUSE server can do to show a list of files:
-// one directory of numbers, known for ever, with the settings of a cover: the
-// kernel opens and closes by itself, and reads through its page cache.
+// rawLoopback is the minimal FUSE server that shows a list of files: one directory of numbers, cached forever, with
+// the settings of a cover: the kernel opens and closes without the server, and reads through its page cache.
 type rawLoopback struct {
 	dir string
 	n   int
@@ -44,7 +43,7 @@ func newRawLoopback(b *bench, files []string) (*rawLoopback, error) {
 
 func (r *rawLoopback) close() {
 	_ = r.in.Close() // a pipe
-	_ = r.cmd.Wait() // a mount that stays is seen by the next use of its directory
+	_ = r.cmd.Wait() // the next use of its directory reveals a leftover mount
 }
 
 func (r *rawLoopback) paths() []string {
@@ -55,7 +54,7 @@ func (r *rawLoopback) paths() []string {
 	return paths
 }
 
-// serveRaw is the process.
+// serveRaw runs in the process.
 func serveRaw(list, dir string) error {
 	f, err := os.Open(list)
 	if err != nil {
@@ -85,7 +84,7 @@ func serveRaw(list, dir string) error {
 	return server.Unmount()
 }
 
-// rawFS answers with node ids that are the numbers of files, from 2 on.
+// rawFS uses the numbers of files as node ids, from 2 on.
 type rawFS struct {
 	fuse.RawFileSystem
 	files []string
@@ -124,14 +123,13 @@ func (s *rawFS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut
 	return s.attr(in.NodeId, &out.Attr)
 }
 
-// Open has the kernel open all files by itself.
+// Open makes the kernel open all files without the server.
 func (s *rawFS) Open(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status { return fuse.ENOSYS }
 
-// Flush has nothing to say.
+// Flush is unsupported.
 func (s *rawFS) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
 
-// Read opens the file for each request: nobody says when a file is closed, so
-// that a server without a table of descriptors has none to keep.
+// Read opens the file for each request: the server sees no open or close, so it keeps no descriptors.
 func (s *rawFS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	fd, err := unix.Open(s.files[in.NodeId-2], unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

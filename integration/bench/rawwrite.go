@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newRawSink is a raw loopback that files are written through: the least that a
-// FUSE server can do with bytes that it gets, with the settings of the mount.
+// newRawSink is a raw loopback for writes: the minimal FUSE server that stores the bytes it gets, with the settings
+// of the mount.
 func newRawSink(b *bench) (*rawLoopback, error) {
 	r := &rawLoopback{dir: filepath.Join(b.home, "rawsink")}
 	under := filepath.Join(b.home, "rawsink.files")
@@ -27,7 +27,7 @@ func newRawSink(b *bench) (*rawLoopback, error) {
 	return r, nil
 }
 
-// serveRawSink is the process.
+// serveRawSink runs in the process.
 func serveRawSink(under, dir string) error {
 	s := &sinkFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), under: under, names: make(map[string]uint64), open: make(map[uint64]int)}
 	server, err := fuse.NewServer(s, dir, &fuse.MountOptions{
@@ -46,16 +46,15 @@ func serveRawSink(under, dir string) error {
 	return server.Unmount()
 }
 
-// sinkFS is one directory of files that are made, written and removed. What is
-// open has its descriptor for its number.
+// sinkFS is one directory of files that are made, written and removed. A file's handle is its descriptor.
 type sinkFS struct {
 	fuse.RawFileSystem
 	under string
 
 	mu    sync.Mutex
-	names map[string]uint64 // under mu: node ids
-	last  uint64            // under mu
-	open  map[uint64]int    // under mu: the descriptor of a node, for its attributes
+	names map[string]uint64 // guarded by mu: node ids
+	last  uint64            // guarded by mu
+	open  map[uint64]int    // guarded by mu: the descriptor of a node, for its attributes
 }
 
 func (s *sinkFS) String() string { return "rawsink" }
@@ -112,7 +111,7 @@ func (s *sinkFS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32
 	return uint32(n), fuse.OK
 }
 
-// Flush has nothing to say.
+// Flush does nothing.
 func (s *sinkFS) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.OK }
 
 func (s *sinkFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {

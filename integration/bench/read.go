@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readList is a worker's work: it opens, reads and closes each file of a list.
+// readList is worker code: it opens, reads and closes each file of a list.
 func readList(list string) error {
 	b, err := os.ReadFile(list)
 	if err != nil {
@@ -33,9 +33,8 @@ func readList(list string) error {
 	})
 }
 
-// readWhole reads until the end, as a program that does not ask for the size.
-// Its system calls are raw: Go's scheduler, which looks after all calls that
-// take more than 20 µs, is no part of what is measured.
+// readWhole reads until the end, like a program that does not know the size. Its system calls are raw, to exclude
+// Go's scheduler, which handles all calls that take more than 20 µs, from the measurement.
 func readWhole(path string, buf []byte) error {
 	p, err := unix.BytePtrFromString(path)
 	if err != nil {
@@ -62,8 +61,7 @@ func errnoOrNil(no syscall.Errno) error {
 	return no
 }
 
-// readAll has so many processes read the files, each its part of them, and
-// returns what that cost.
+// readAll has this many processes read the files, each a part, and returns the cost.
 func (b *bench) readAll(paths []string, processes int) (usage, error) {
 	cs, err := spawnAll(processes, func(i int) ([]string, error) {
 		list, err := b.list(paths[i*len(paths)/processes : (i+1)*len(paths)/processes])
@@ -75,7 +73,7 @@ func (b *bench) readAll(paths []string, processes int) (usage, error) {
 	return together(cs)
 }
 
-// list writes lines to a file of their own.
+// list writes lines to a new file.
 func (b *bench) list(lines []string) (string, error) {
 	b.lists++
 	path := filepath.Join(b.home, "list"+strconv.Itoa(b.lists))
@@ -89,7 +87,7 @@ func writeLines(path string, lines []string) error {
 	}
 	w := bufio.NewWriter(f)
 	for _, l := range lines {
-		_, _ = w.WriteString(l + "\n") // Flush says it
+		_, _ = w.WriteString(l + "\n") // Flush returns the error
 	}
 	return errors.Join(w.Flush(), f.Close())
 }
@@ -100,7 +98,7 @@ type cost struct {
 	servers time.Duration
 }
 
-// charged runs work and adds what the processes pids used meanwhile.
+// charged runs work and adds the processor time that the processes pids used meanwhile.
 func charged(pids []int, work func() (usage, error)) (cost, error) {
 	before, err := processTimes(pids)
 	if err != nil {
@@ -125,9 +123,8 @@ func processTimes(pids []int) (total time.Duration, err error) {
 	return total, nil
 }
 
-// micros is the processor time of servers and readers for each of n, in
-// microseconds.
+// micros returns the processor time of servers and readers per operation, in microseconds.
 func (c cost) micros(n int) float64 { return float64((c.cpu + c.servers).Microseconds()) / float64(n) }
 
-// rate is how many of n were done in a second.
+// rate returns the operations per second.
 func (c cost) rate(n int) float64 { return float64(n) / c.wall.Seconds() }

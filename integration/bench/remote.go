@@ -33,7 +33,7 @@ func readRemote(ctx context.Context, b *bench) error {
 		files = append(files, d.on(n)...)
 	}
 	objects := b.camp.objects(files)
-	if _, err := b.readAll(objects, 2); err != nil { // the disk's cache is full from here on
+	if _, err := b.readAll(objects, 2); err != nil { // the disk's cache is warm from here on
 		return err
 	}
 	mount := b.camp.state.Nodes[0].Mount
@@ -79,7 +79,7 @@ func readRemote(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// bareReads has so many clients ask one server.
+// bareReads has this many clients read from one server.
 func (b *bench) bareReads(paths []string, clients int) (cost, error) {
 	list := b.home + "/bare.list"
 	if err := writeLines(list, paths); err != nil {
@@ -102,8 +102,8 @@ func (b *bench) bareReads(paths []string, clients int) (cost, error) {
 	return charged([]int{server.cmd.Process.Pid}, func() (usage, error) { return together(cs) })
 }
 
-// bareServer answers requests (8 bytes of a file's number, 8 bytes that are
-// not used) with 8 bytes of length and the file, by sendfile.
+// bareServer answers requests (8 bytes of a file's number, 8 unused bytes) with 8 bytes of length and the file, by
+// sendfile.
 func bareServer(list, addr, host string) error {
 	b, err := os.ReadFile(list)
 	if err != nil {
@@ -175,7 +175,7 @@ func bareWorker(args []string) error {
 	return bareClient(args[0], first, last)
 }
 
-// bareClient is a worker that asks for the files from first up to last.
+// bareClient is a worker that requests the files from first up to last.
 func bareClient(addr string, first, last uint64) error {
 	b, err := os.ReadFile(addr)
 	if err != nil {

@@ -24,16 +24,16 @@ var reopenFigure = figure{
 	run: reopen,
 }
 
-// reopenAim is what should be left of the loopback's speed.
+// reopenAim is the target relative to the loopback's speed.
 const reopenAim = ">= 0.80"
 
 const (
 	reopenSize  = 256 << 20
 	reopenFiles = 1000
-	reopenTimes = 10 // that a small file is opened again
+	reopenTimes = 10 // reopens of a small file
 )
 
-// place is a directory for one arm, as the writer and as the reader see it.
+// place is a directory for one arm, as seen by the writer and by the reader.
 type place struct{ arm, made, seen, mount string }
 
 // places makes a new directory for each arm.
@@ -54,7 +54,7 @@ func (b *bench) places(by, seen int) ([]place, error) {
 	}, err
 }
 
-// forget empties the caches of the reader's mount.
+// forget drops the caches of the reader's mount.
 func (p place) forget() error {
 	if p.mount == "" {
 		return nil
@@ -62,7 +62,7 @@ func (p place) forget() error {
 	return forget(p.mount)
 }
 
-// inPlaces interleaves do.
+// inPlaces interleaves do over the places.
 func (b *bench) inPlaces(ctx context.Context, all []place, do func(place) error) error {
 	var arms []arm
 	for _, p := range all {
@@ -94,8 +94,8 @@ func (b *bench) reopenLarge(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// The loopback reads from the pages of the file below; Bivouac's of another node's
-	// file are the mount's own. What the kernel makes of those is the limit.
+	// The loopback reads from the pages of the file below; a remote file in Bivouac has its own pages in the mount.
+	// The kernel's speed with those is the limit.
 	pages, err := newLoopback(filepath.Join(b.home, "paged-under"), filepath.Join(b.home, "paged"), loopPages)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (b *bench) statNeighbours(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := b.expire(ctx); err != nil { // what was just made is not leased
+	if err := b.expire(ctx); err != nil { // new files are not leased
 		return err
 	}
 	const row = "3 stat of a neighbour's files, after one listing"
@@ -158,7 +158,7 @@ func (b *bench) statNeighbours(ctx context.Context) error {
 	return err
 }
 
-// fill has p's writer make n small files, and returns them as its reader sees them.
+// fill has p's writer make n small files, and returns their paths on its reader.
 func (p place) fill(n int) (paths []string, err error) {
 	for i := range n {
 		paths = append(paths, filepath.Join(p.seen, "p0-"+strconv.Itoa(i)))
@@ -190,7 +190,7 @@ func (b *bench) reopenOwn(ctx context.Context) error {
 	return err
 }
 
-// openCold reads files whose directory and inodes are on other nodes than the reader's.
+// openCold reads files whose directory and inodes are on other nodes than the reader.
 func (b *bench) openCold(ctx context.Context) error {
 	all, err := b.places(0, 1)
 	if err != nil {
@@ -232,7 +232,7 @@ func (b *bench) openCold(ctx context.Context) error {
 	return err
 }
 
-// secondRun counts the calls of programs that look at a tree that has not changed since they did so.
+// secondRun counts the calls of programs that traverse a tree again that has not changed since.
 func (b *bench) secondRun(ctx context.Context) error {
 	for _, program := range []string{"git", "make"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -288,10 +288,10 @@ func quietly(ctx context.Context, dir string, args ...string) error {
 	return nil
 }
 
-// background is the calls between daemons that nobody waits for.
+// background lists the calls between daemons that no operation waits for.
 var background = []string{"report", "space", "closed", "propose", "training", "plan-state", "shard-report", "status", "renew-lease"}
 
-// asked is how many calls the daemons have answered to each other.
+// asked returns how many calls of other daemons the daemons have answered.
 func (c *camp) asked() (n int64, err error) {
 	for i := range nodes {
 		k, err := c.counters(i)
@@ -307,7 +307,7 @@ func (c *camp) asked() (n int64, err error) {
 	return n, nil
 }
 
-// counted is how many calls the daemons answer to each other while work runs.
+// counted returns how many such calls the daemons answer during work.
 func (c *camp) counted(work func() error) (int64, error) {
 	before, err := c.asked()
 	if err != nil {
@@ -320,8 +320,8 @@ func (c *camp) counted(work func() error) (int64, error) {
 	return after - before, err
 }
 
-// openLeased opens a file for writing on node 0, whose attributes another node has been leased: that
-// is neither its home nor has its data, nor is it in the control group.
+// openLeased opens a file for writing on node 0 whose attributes are leased to another node, which is not its home,
+// does not store its data, and is not in the control group.
 func (b *bench) openLeased(ctx context.Context) error {
 	const holder = nodes - 1
 	const calls, answers, stopped = "8 calls more, leased to a node that answers", "8 open for writing", "8 the same, holder stopped"
@@ -333,12 +333,12 @@ func (b *bench) openLeased(ctx context.Context) error {
 	if err := unix.Setxattr(made, "user.bivouac.layout", []byte("local"), 0); err != nil {
 		return fmt.Errorf("layout of %s: %w", made, err)
 	}
-	// once returns what the open takes, with and without a lease of the holder.
+	// once returns the time of the open, with and without a lease of the holder.
 	once := func(leased, stop bool) (took time.Duration, n int64, err error) {
 		if err := os.WriteFile(filepath.Join(made, "f"), payload, 0o644); err != nil {
 			return 0, 0, err
 		}
-		if err := b.expire(ctx); err != nil { // what was just written is not leased, and an idle machine is slower
+		if err := b.expire(ctx); err != nil { // recent writes are not leased, and an idle machine is slower
 			return 0, 0, err
 		}
 		if leased {

@@ -24,7 +24,7 @@ var rpcFigure = figure{
 	run: readRPC,
 }
 
-// rpcAim is what the processor time of both ends should be of the bare pair's.
+// rpcAim is the target for the processor time of both ends relative to the bare pair.
 const rpcAim = "<= 1.3"
 
 func readRPC(ctx context.Context, b *bench) error {
@@ -38,7 +38,7 @@ func readRPC(ctx context.Context, b *bench) error {
 	for _, s := range files {
 		asked = append(asked, rpcFile{Ino: s.ino, Size: s.size})
 	}
-	if _, err := b.readAll(objects, 2); err != nil { // the disk's cache is full from here on
+	if _, err := b.readAll(objects, 2); err != nil { // the disk's cache is warm from here on
 		return err
 	}
 	const rate, time = "files", "processor time of a file, both ends"
@@ -57,7 +57,7 @@ func readRPC(ctx context.Context, b *bench) error {
 	return err
 }
 
-// rpcReads has so many clients ask one server of a store.
+// rpcReads has this many clients read from one server of a store.
 func (b *bench) rpcReads(files []rpcFile, store string, clients int) (cost, error) {
 	addr := filepath.Join(b.home, "rpc.addr")
 	server, err := spawn("rpc-server", addr, store)
@@ -87,7 +87,7 @@ func (b *bench) rpcReads(files []rpcFile, store string, clients int) (cost, erro
 type rpcFile struct {
 	Ino  metadata.Ino
 	Size int64
-	Off  int64 // where the bytes are
+	Off  int64 // offset of the data
 }
 
 const (
@@ -95,9 +95,9 @@ const (
 	rpcSelf metadata.NodeID = 1
 )
 
-var rpcKey = rpc.Key{1} // of a job of two processes on one machine
+var rpcKey = rpc.Key{1} // for a job of two processes on one machine
 
-// rpcServer is the process that answers as a daemon does.
+// rpcServer is a process that answers like a daemon.
 func rpcServer(addr, dir string) error {
 	store, err := chunkstore.Open(chunkstore.Config{Dirs: []string{dir}})
 	if err != nil {
@@ -116,7 +116,7 @@ func rpcServer(addr, dir string) error {
 	if err != nil {
 		return err
 	}
-	served := make(chan error, 1) // one for its end
+	served := make(chan error, 1) // for its end
 	go func() { served <- s.Serve(l) }()
 	if err := os.WriteFile(addr, []byte(l.Addr().String()), 0o600); err != nil {
 		return err

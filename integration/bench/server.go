@@ -14,7 +14,7 @@ var serverFigure = figure{
 	run:   server,
 }
 
-// serverAim is what a create may cost the daemon of what its records cost.
+// serverAim is the target for the daemon's cost of a create relative to its bare records.
 const serverAim = "<= 3"
 
 func server(ctx context.Context, b *bench) error {
@@ -108,8 +108,7 @@ func serverPebble(b *bench, round int) error {
 	return nil
 }
 
-// direct is the processor time of a worker that needs no mount, in µs for each
-// of n operations.
+// direct returns the processor time of a worker that needs no mount, in µs for each of n operations.
 func (b *bench) direct(work string, round, n int) (float64, error) {
 	c, err := spawn(work, filepath.Join(b.home, fmt.Sprintf("%s-%d", work, round)), strconv.Itoa(n))
 	if err != nil {

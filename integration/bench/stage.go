@@ -22,12 +22,12 @@ import (
 
 // The arms of stage-in.
 const (
-	armLimit = "limit" // what the source's bandwidth alone would take
+	armLimit = "limit" // the time by the source's bandwidth alone
 	armTar   = "tar x"
 )
 
-// siteLimits is the source that most figures of stage-in read from. It is slow
-// enough that two processors can serve it and do the work of four nodes.
+// siteLimits is the source of most stage-in figures. It is slow enough that two processors can serve it and do the
+// work of four nodes.
 var siteLimits = slowpfs.Limits{Latency: 500 * time.Microsecond, Bandwidth: 100_000_000, IOPS: 20_000}
 
 var stageFigure = figure{
@@ -78,7 +78,7 @@ func (b *bench) takeSource(arm string, n slowpfs.Counts, size int64) {
 	b.take("requests to the source", "", arm, float64(n.Total().Ops))
 }
 
-// stageTar has every node unpack the archive for itself.
+// stageTar has every node unpack the archive by itself.
 func stageTar(ctx context.Context, b *bench, s *site, size int64) error {
 	dir, err := os.MkdirTemp(b.home, "tar")
 	if err != nil {
@@ -105,9 +105,9 @@ func stageTar(ctx context.Context, b *bench, s *site, size int64) error {
 	return os.RemoveAll(dir)
 }
 
-// untar makes dir, unpacks file there, and says how much processor time that took.
+// untar makes dir, unpacks file there, and returns the processor time used.
 func untar(ctx context.Context, file, dir string) (time.Duration, error) {
-	// As the daemons' stores, so that neither pays for the files that others have removed.
+	// Laid out like the daemons' stores, so that neither pays for files that others have removed.
 	if err := chunkstore.Machine.MkdirApart(dir); err != nil {
 		return 0, err
 	}
@@ -118,17 +118,17 @@ func untar(ctx context.Context, file, dir string) (time.Duration, error) {
 	return c.ProcessState.UserTime() + c.ProcessState.SystemTime(), nil
 }
 
-// staged is what a stage-in has cost.
+// staged is the cost of a stage-in.
 type staged struct {
-	recorded time.Duration // until all nodes had read their parts, and the manifest was built
-	sealed   time.Duration // until it could be read on all nodes
+	recorded time.Duration // until all nodes had read their parts, and the manifest was complete
+	sealed   time.Duration // until all nodes could read the dataset
 	cpu      time.Duration // of all daemons
-	peak     int64         // bytes of memory of the daemon that had most, at its highest
+	peak     int64         // peak memory in bytes of the daemon that used most
 	manifest int64         // bytes
 	state    cluster.Dataset
 }
 
-// stageIn stages source in a job of its own, whose stores are in dir.
+// stageIn stages source in a new job, whose stores are in dir.
 func (b *bench) stageIn(ctx context.Context, dir, source string, wrap func(int) []string) (s staged, err error) {
 	return b.stageSpec(ctx, dir, job.Dataset{Source: source, Name: "set"}, wrap)
 }
@@ -164,7 +164,7 @@ func (b *bench) stageSpec(ctx context.Context, dir string, spec job.Dataset, wra
 	return s, err
 }
 
-// await waits until the dataset is sealed, and notes when it was what.
+// await waits until the dataset is sealed, and records the times of its phases.
 func (s *staged) await(ctx context.Context, ctl *daemon.Ctl, began time.Time) error {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()

@@ -53,8 +53,7 @@ func stageCPU(ctx context.Context, b *bench) (err error) {
 	return err
 }
 
-// readTwice reads a file as often as the kernel takes note of it: the one after pays
-// for no page that becomes active.
+// readTwice reads a file twice, so that the kernel marks its pages active: a later reader does not pay for that.
 func readTwice(file string) error {
 	for range 2 {
 		f, err := os.Open(file)

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// armSerial is what the requests of a scan would take one after another.
+// armSerial is the time of a scan's requests in sequence.
 const armSerial = "one by one"
 
 var stageLatencyFigure = figure{

@@ -53,7 +53,7 @@ func stageMembers(ctx context.Context, b *bench, o stagein.Options) (err error) 
 	}
 	if b.rounds > 3 {
 		was := b.rounds
-		b.rounds = 3 // each is long
+		b.rounds = 3 // each takes long
 		defer func() { b.rounds = was }()
 	}
 	err = b.interleave(ctx, side(armMany, 1_300_000), side(armMore, 2_600_000))
@@ -79,7 +79,7 @@ func (b *bench) members(ctx context.Context, name string, spec job.Dataset, n in
 	return nil
 }
 
-// peak is the memory that the daemon that had most has had, in bytes.
+// peak returns the peak memory, in bytes, of the daemon that used most.
 func (c *camp) peak() (int64, error) {
 	most := int64(0)
 	for _, n := range c.state.Nodes {
@@ -101,7 +101,7 @@ func (c *camp) peak() (int64, error) {
 	return most, nil
 }
 
-// manifestSize is the bytes of the manifest of the only dataset of a job in dir.
+// manifestSize returns the size of the manifest of the only dataset of a job in dir.
 func manifestSize(dir string) (size int64, err error) {
 	found, err := filepath.Glob(filepath.Join(dir, ".bivouac/node*/store/stage/*/manifest"))
 	if err != nil {

@@ -16,8 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/integration/slowpfs"
 )
 
-// site is what a stage-in reads from: archives in a directory, and slowpfs over
-// it, with a mount for each node.
+// site is the source of a stage-in: archives in a directory, and slowpfs over it, with a mount for each node.
 type site struct {
 	under  string
 	mounts []string
@@ -25,7 +24,7 @@ type site struct {
 	child  *child
 }
 
-// newSite makes a site with the given limits, in a process of its own.
+// newSite makes a site with the given limits, in a separate process.
 func newSite(ctx context.Context, home string, l slowpfs.Limits) (*site, error) {
 	s := &site{under: filepath.Join(home, "under")}
 	dirs := []string{home, s.under}
@@ -54,7 +53,7 @@ func (s *site) close() error {
 	return s.child.cmd.Wait()
 }
 
-// serveSlow is the process.
+// serveSlow runs in the process.
 func serveSlow(under, sock string, mounts []string) error {
 	s, err := slowpfs.Serve(slowpfs.Config{Under: under, Socket: sock, Mounts: mounts})
 	if err != nil {
@@ -65,7 +64,7 @@ func serveSlow(under, sock string, mounts []string) error {
 	return s.Close()
 }
 
-// read is what was read of the source while f ran.
+// read returns what was read from the source during f.
 func (s *site) read(ctx context.Context, f func() error) (slowpfs.Counts, error) {
 	before, err := s.client.Stats(ctx)
 	if err != nil {
@@ -78,10 +77,9 @@ func (s *site) read(ctx context.Context, f func() error) (slowpfs.Counts, error)
 	return after.Sum.Since(before.Sum), err
 }
 
-// own is a path of the site that is each node's own mount: the daemons are
-// started in those (wrap), and the source is named by where they are. Nodes of
-// a cluster have page caches of their own; with one mount for all, what one has
-// read the others would find there.
+// own returns a path of the site on each node's own mount: the daemons are started in those mounts (wrap), and the
+// source is named relative to their working directory. Nodes of a cluster have separate page caches; on a shared
+// mount, one node would find the pages that another has read.
 func (s *site) own(name string) string { return filepath.Join("/proc/self/cwd", name) }
 
 func (s *site) wrap(node int) []string { return []string{"env", "-C", s.mounts[node], "--"} }
@@ -93,8 +91,7 @@ type archive struct {
 	size    int // bytes of each
 }
 
-// write makes the archive in dir, of members in 100 directories with bytes that
-// nothing compresses, and returns how long it is.
+// write makes the archive in dir, with incompressible members in 100 directories, and returns its size.
 func (a archive) write(dir string) (int64, error) {
 	f, err := os.Create(filepath.Join(dir, a.name))
 	if err != nil {

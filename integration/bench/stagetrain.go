@@ -35,9 +35,8 @@ const (
 // sampleSize is the bytes of a sample.
 const sampleSize = 107_374
 
-// samples is a set of files, and what four ranks read of it: each epoch has all
-// of them in an order of its own, of which rank r reads every fourth from r on, one
-// after another, and takes think for each, as the simplest of training loops does.
+// trainSet is a set of files, and how four ranks read it: each epoch has all files in a different order, of which
+// rank r reads every fourth from r on, in sequence, and takes think for each, like the simplest training loop.
 type trainSet struct {
 	n     int
 	think time.Duration
@@ -66,7 +65,7 @@ func (set trainSet) write(dir string) error {
 	return nil
 }
 
-// order is that of an epoch.
+// order returns the order of an epoch.
 func (set trainSet) order(epoch int) []int {
 	return rand.New(rand.NewPCG(7, uint64(epoch))).Perm(set.n)
 }
@@ -87,7 +86,7 @@ func (set trainSet) train(ctx context.Context, dirs []string, epoch, n int) erro
 	for r, dir := range dirs {
 		g.Go(func() error {
 			buf := make([]byte, sampleSize+1)
-			left := time.Duration(0) // to think
+			left := time.Duration(0) // remaining think time
 			for k := r; k < len(order); k += len(dirs) {
 				if err := set.sample(dir, order[k], buf); err != nil {
 					return err
@@ -105,7 +104,7 @@ func (set trainSet) train(ctx context.Context, dirs []string, epoch, n int) erro
 	return g.Wait()
 }
 
-// sample reads a sample, and looks whether it is that.
+// sample reads a sample, and checks its content.
 func (set trainSet) sample(dir string, i int, buf []byte) error {
 	f, err := os.Open(filepath.Join(dir, set.path(i)))
 	if err != nil {
@@ -144,8 +143,8 @@ type course struct {
 	job  local.Config
 }
 
-// run pitches the job, stages, and does; ready says when a dataset can be used.
-// The time is from the request to the end of do.
+// run pitches the job, stages, and calls do once ready accepts the dataset's status. The time is from the request to
+// the end of do.
 func (c course) run(ctx context.Context, ready func(daemon.DatasetStatus) bool, do func(ctx context.Context, dirs []string) error) (took time.Duration, err error) {
 	c.job.Dir, c.job.Wrap = filepath.Join(c.b.home, "job"), c.s.wrap
 	m, err := pitchWith(ctx, c.b.program, c.job)
@@ -196,8 +195,7 @@ func until(ctx context.Context, ctl *daemon.Ctl, ready func(daemon.DatasetStatus
 func readable(ds daemon.DatasetStatus) bool { return ds.Readable }
 func sealed(ds daemon.DatasetStatus) bool   { return ds.Ready }
 
-// ordered is a set as a tree behind a site, and how it is staged: in the order of
-// the first epoch.
+// ordered returns a set as a tree behind a site, staged in the order of the first epoch.
 func (b *bench) ordered(s *site, set trainSet) (job.Dataset, error) {
 	list := filepath.Join(b.home, "order")
 	spec := job.Dataset{Source: s.own("tree"), Name: "set"}
@@ -205,7 +203,7 @@ func (b *bench) ordered(s *site, set trainSet) (job.Dataset, error) {
 	return spec, errors.Join(set.write(filepath.Join(s.under, "tree")), set.list(list, 0))
 }
 
-// trees is the set where each node sees it at the source.
+// trees returns the paths of the set at the source, one per node.
 func (s *site) trees() (dirs []string) {
 	for _, m := range s.mounts {
 		dirs = append(dirs, filepath.Join(m, "tree"))
@@ -213,11 +211,10 @@ func (s *site) trees() (dirs []string) {
 	return dirs
 }
 
-// epochLimits is a source from which one reader of each node gets, by itself, about
-// what its bandwidth allows: a sample is three requests and a quarter of the rate. It is
-// in slow motion, a quarter as fast in all as that of the other figures: four nodes, four
-// readers and the source share a machine, and where that has two processors it is those
-// that a faster one waits for, which no node of a cluster would.
+// epochLimits is a source that gives a single reader on each node about its full bandwidth: a sample is three
+// requests and a quarter of the rate. Everything is in slow motion, a quarter as fast as in the other figures: four
+// nodes, four readers and the source share a machine, and with two processors a faster source would wait for these,
+// as on no node of a cluster.
 var epochLimits = slowpfs.Limits{Latency: 4 * time.Millisecond, Bandwidth: siteLimits.Bandwidth / 4, IOPS: siteLimits.IOPS / 4}
 
 var stageEpochFigure = figure{
@@ -229,7 +226,7 @@ var stageEpochFigure = figure{
 	run: stageEpoch,
 }
 
-// busy does, and takes for how much of the time the machine's processors were not idle.
+// busy runs do, and records the share of the time in which the machine's processors were busy.
 func (b *bench) busy(arm string, do func() error) error {
 	before, err := procStat()
 	if err == nil {
@@ -245,7 +242,7 @@ func (b *bench) busy(arm string, do func() error) error {
 	return err
 }
 
-// processors is their time since the machine was started, in seconds.
+// processors holds the processors' time since the machine started, in seconds.
 type processors struct{ idle, all float64 }
 
 func procStat() (processors, error) {
@@ -254,7 +251,7 @@ func procStat() (processors, error) {
 		return processors{}, err
 	}
 	st, err := fs.Stat()
-	c := st.CPUTotal // of which guests are in user and nice
+	c := st.CPUTotal // guest time is part of user and nice
 	return processors{c.Idle + c.Iowait, c.User + c.Nice + c.System + c.Idle + c.Iowait + c.IRQ + c.SoftIRQ + c.Steal}, err
 }
 

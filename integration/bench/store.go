@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
-// storeWorker does to a node's store, by direct calls, what pebbleWorker does
-// to Pebble: what an operation costs at its home without the way there.
+// storeWorker runs the operations of pebbleWorker on a node's store, by direct calls: the cost of an operation at its
+// home without the call to it.
 func storeWorker(op, dir, count string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil {

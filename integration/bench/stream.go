@@ -52,7 +52,7 @@ func stream(ctx context.Context, b *bench) error {
 	return b.streamLocalWrites(ctx, size)
 }
 
-// stripe is the objects of a striped file on all nodes.
+// stripe returns the objects of a striped file on all nodes.
 func (c *camp) stripe(path string) (objects []string, size int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -105,11 +105,10 @@ func (b *bench) streamReads(ctx context.Context, mount, big string, objects []st
 	return err
 }
 
-// localTimes is how often a file that is not large is read from front to back.
+// localTimes is how often a medium file is read from front to back.
 const localTimes = 20
 
-// streamLocalReads reads a file on the node that has it whole; the disk's caches
-// are full.
+// streamLocalReads reads a file on the node that has it whole; the disk's cache is warm.
 func (b *bench) streamLocalReads(ctx context.Context, m sample) error {
 	node := b.camp.state.Nodes[m.node]
 	object := b.camp.objects([]sample{m})[0]
@@ -181,7 +180,7 @@ func (b *bench) streamLocalWrites(ctx context.Context, size int64) error {
 	return err
 }
 
-// streamWrite has one process write a file of so many bytes in dir.
+// streamWrite has one process write a file of size bytes in dir.
 func (b *bench) streamWrite(row, arm, dir string, size int64) error {
 	path := filepath.Join(dir, "stream")
 	c, err := spawn("stream-write", path, strconv.FormatInt(size, 10))
@@ -193,7 +192,7 @@ func (b *bench) streamWrite(row, arm, dir string, size int64) error {
 	return errors.Join(err, os.Remove(path))
 }
 
-// streamRead is a worker's: the whole file, piece by piece, so many times.
+// streamRead is worker code: it reads the whole file, in pieces, repeatedly.
 func streamRead(path string, times int) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -215,8 +214,8 @@ func streamRead(path string, times int) error {
 	})
 }
 
-// streamWrite is a worker's: a new file of so many bytes, opened only to write as
-// cp and torch.save do, until it is closed.
+// streamWrite is worker code: it writes a new file of this size, opened write-only as by cp and torch.save, and
+// closes it.
 func streamWrite(path string, size int64) error {
 	p := noise(rand.New(rand.NewPCG(3, 4)), piece)
 	return timed(func() error {
@@ -226,7 +225,7 @@ func streamWrite(path string, size int64) error {
 		}
 		for left := size; left > 0; left -= int64(len(p)) {
 			if _, err := f.Write(p[:min(left, piece)]); err != nil {
-				_ = f.Close() // the write's error says it
+				_ = f.Close() // the write's error is returned
 				return err
 			}
 		}
@@ -242,7 +241,7 @@ var randomFigure = figure{
 
 const (
 	randomThreads = 16
-	randomReads   = 20000 // of each thread: some tenths of a second
+	randomReads   = 20000 // per thread: some tenths of a second
 )
 
 func random(ctx context.Context, b *bench) error {
@@ -251,7 +250,7 @@ func random(ctx context.Context, b *bench) error {
 		return err
 	}
 	m := d.medium
-	if _, err := b.readAll(b.camp.objects([]sample{m}), 1); err != nil { // the disk's cache is full from here on
+	if _, err := b.readAll(b.camp.objects([]sample{m}), 1); err != nil { // the disk's cache is warm from here on
 		return err
 	}
 	node := b.camp.state.Nodes[m.node]
@@ -283,7 +282,7 @@ func random(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// randomRead is a worker's: so many reads by each thread.
+// randomRead is worker code: each thread makes this many reads.
 func randomRead(how, path string, reads int) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -294,7 +293,7 @@ func randomRead(how, path string, reads int) error {
 	if err != nil {
 		return err
 	}
-	fd := int(f.Fd()) // once: of a file of a mount, which can be polled, each Fd is a system call
+	fd := int(f.Fd()) // only once: for a file on a mount, which can be polled, each Fd is a system call
 	read := func(p []byte, off int64) error {
 		_, err := unix.Pread(fd, p, off)
 		return err
@@ -327,7 +326,7 @@ func randomRead(how, path string, reads int) error {
 	})
 }
 
-// streamWorker picks the work.
+// streamWorker selects the worker code.
 func streamWorker(op string, args []string) error {
 	switch {
 	case op == "stream-read" && len(args) == 2:

@@ -22,27 +22,26 @@ type table struct {
 	Figures []*result `json:"figures"`
 }
 
-// result is what one figure has shown.
+// result is the outcome of one figure.
 type result struct {
 	Name  string `json:"name"`
 	About string `json:"about"`
 	Rows  []*row `json:"rows"`
-	// Notes says what could not be measured, and why.
+	// Notes lists measurements that were not possible, with the reason.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// row is one measured quantity, by arm. The ratio is that of the medians of
-// the first arm and the second.
+// row is one measured quantity, by arm. The ratio is the first arm's median to the second's.
 type row struct {
 	Name  string    `json:"name"`
 	Unit  string    `json:"unit"`
 	Arms  []*series `json:"arms"`
 	Ratio float64   `json:"ratio,omitempty"`
-	Aim   string    `json:"aim,omitempty"`  // what the ratio should be
-	Want  string    `json:"want,omitempty"` // what the value should be
+	Aim   string    `json:"aim,omitempty"`  // the target for the ratio
+	Want  string    `json:"want,omitempty"` // the target for the value
 }
 
-// series is the samples of one arm.
+// series holds the samples of one arm.
 type series struct {
 	Name    string    `json:"name"`
 	Median  float64   `json:"median"`
@@ -55,7 +54,7 @@ func (t *table) begin(f figure) {
 	t.Figures = append(t.Figures, &result{Name: f.name, About: f.about})
 }
 
-// row is the row called name of the present figure, made at its first use.
+// row returns the row called name of the current figure, and makes it at its first use.
 func (t *table) row(name, unit string) *row {
 	r := t.Figures[len(t.Figures)-1]
 	for _, w := range r.Rows {
@@ -71,7 +70,7 @@ func (t *table) row(name, unit string) *row {
 // take adds a sample.
 func (b *bench) take(name, unit, arm string, v float64) { b.table.row(name, unit).add(arm, v) }
 
-// note adds a line below the present figure, once.
+// note adds a line below the current figure, once.
 func (b *bench) note(format string, args ...any) {
 	r, line := b.table.Figures[len(b.table.Figures)-1], fmt.Sprintf(format, args...)
 	if !slices.Contains(r.Notes, line) {
@@ -79,10 +78,10 @@ func (b *bench) note(format string, args ...any) {
 	}
 }
 
-// aim says what the ratio of the first arm to the second should be.
+// aim sets the target for the ratio of the first arm to the second.
 func (b *bench) aim(name, unit, want string) { b.table.row(name, unit).Aim = want }
 
-// want says what the value itself should be.
+// want sets the target for the value itself.
 func (b *bench) want(name, unit, value string) { b.table.row(name, unit).Want = value }
 
 func (w *row) add(arm string, v float64) {
@@ -100,7 +99,7 @@ func (w *row) add(arm string, v float64) {
 	}
 }
 
-// armOrder puts what is measured first, and then what it is measured by.
+// armOrder sorts measured arms before the arms they are compared with.
 func armOrder(name string) int {
 	order := []string{armGuess, armMeasured, wayLocality, waySelect, wayChunk, waySeed, wayReplicas, wayNoPlan, wayLocal, armPlanned, armView, armBivouac, armOverlap, armAll, armSockets, armFew, armLoopback, armPages, armNative, armBare, armRaw, armMain, armPebble}
 	if i := slices.Index(order, name); i >= 0 {
@@ -139,7 +138,7 @@ func (t *table) print(w io.Writer) {
 	}
 }
 
-// compares says whether the ratio of the first two arms means anything.
+// compares reports whether the ratio of the first two arms is meaningful.
 func (w *row) compares() bool { return len(w.Arms) == 2 || len(w.Arms) > 2 && w.Aim != "" }
 
 func (w *row) head() string {
@@ -190,7 +189,7 @@ func (t *table) save(path string) error {
 	return os.WriteFile(path, append(j, '\n'), 0o644)
 }
 
-// machine names what was measured on.
+// machine describes the machine.
 func machine() string {
 	model := "unknown processor"
 	b, err := os.ReadFile("/proc/cpuinfo")

@@ -42,13 +42,13 @@ func makeImages(n int) (images, error) {
 	var err error
 	s.sizes, err = simulate.Lognormal(n, setMean, setSpread, 1)
 	for i := range s.sizes {
-		s.sizes[i] = max(s.sizes[i], 1024) // train.py looks at so much
+		s.sizes[i] = max(s.sizes[i], 1024) // train.py reads this much
 		s.total += s.sizes[i]
 	}
 	return s, err
 }
 
-// path is that of the i-th: names sort as numbers do.
+// path returns the path of file i: names sort like numbers.
 func (s images) path(i int) string {
 	return fmt.Sprintf("class%02d/sample%06d.jpg", i*classes/len(s.sizes), i)
 }
@@ -68,19 +68,19 @@ func (s images) write(dir string) error {
 	return nil
 }
 
-// training is how all arms train.
+// training is the setup shared by all arms.
 type training struct {
 	python string
 	module string // directory of the Python package
-	script string // where it lies
+	script string // its path
 	epochs int
 	batch  int
-	work   int           // workers of a rank
-	step   time.Duration // of all ranks together
+	work   int           // workers per rank
+	step   time.Duration // for all ranks together
 	seed   int
 }
 
-// rankResult is what train.py prints.
+// rankResult is the output of train.py.
 type rankResult struct {
 	Files  int `json:"files"`
 	Epochs []struct {
@@ -101,14 +101,14 @@ type rank struct {
 	out *bufio.Reader
 }
 
-// ranks is all ranks, which meet after each step.
+// ranks holds all ranks, which synchronize after each step.
 type ranks struct {
 	all    []*rank
 	epochs int
 }
 
-// start starts a rank for each directory; camps is the nodes' mounts, for the Python
-// package, if there are any. When it returns, they have imported their modules.
+// start starts a rank for each directory; camps has the nodes' mounts for the Python package, or is empty. When start
+// returns, the ranks have imported their modules.
 func (t training) start(ctx context.Context, sampler string, dirs, camps []string) (rs *ranks, err error) {
 	rs = &ranks{epochs: t.epochs}
 	defer func() {
@@ -124,7 +124,7 @@ func (t training) start(ctx context.Context, sampler string, dirs, camps []strin
 			c.Env = append(c.Env, "BIVOUAC="+camps[i], "BIVOUAC_DATA="+filepath.Join(camps[i], "data"), "BIVOUAC_SCRATCH="+filepath.Join(camps[i], "scratch"))
 		}
 		c.Stderr = os.Stderr
-		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers are in its group
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers join its group
 		r := &rank{cmd: c}
 		if r.in, err = c.StdinPipe(); err != nil {
 			return rs, err
@@ -143,8 +143,7 @@ func (t training) start(ctx context.Context, sampler string, dirs, camps []strin
 	return rs, err
 }
 
-// meet waits until all ranks say the same thing, one of those that are wanted, and
-// returns it. They wait for proceed.
+// meet waits until all ranks print the same line, one of want, and returns it. The ranks then wait for proceed.
 func (rs *ranks) meet(want ...string) (string, error) {
 	said := make([]string, len(rs.all))
 	var g errgroup.Group
@@ -171,21 +170,21 @@ func (rs *ranks) meet(want ...string) (string, error) {
 
 func (rs *ranks) proceed() {
 	for _, r := range rs.all {
-		_, _ = io.WriteString(r.in, "\n") // one that has died says so when they meet
+		_, _ = io.WriteString(r.in, "\n") // a dead rank is noticed when they meet
 	}
 }
 
 // end kills the ranks that still run.
 func (rs *ranks) end() {
 	for _, r := range rs.all {
-		_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) // mostly gone
+		_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) // usually ended already
 		_ = r.in.Close()
-		_ = r.cmd.Wait() // was killed, or has been waited for
+		_ = r.cmd.Wait() // it was killed, or was waited for
 	}
 }
 
-// train lets them train. stepped is called after each step of all, with the number of steps
-// so far, and ended after each epoch.
+// train runs the training. stepped is called after each common step, with the number of steps so far, and ended after
+// each epoch.
 func (rs *ranks) train(stepped, ended func(n int) error) ([]rankResult, error) {
 	rs.proceed()
 	for steps, epochs := 0, 0; ; {

@@ -31,15 +31,15 @@ const (
 	armMeasured = "measured"
 )
 
-// trainLimits is the source of training: slow enough that two processors do the
-// work of four nodes, four ranks, their eight workers and the source. A node's link
-// has twice the bandwidth that an epoch needs when three of four samples come from others.
+// trainLimits is the source of training: slow enough that two processors do the work of four nodes, four ranks, their
+// eight workers and the source. A node's link has twice the bandwidth that an epoch needs when three of four samples
+// are remote.
 var trainLimits = slowpfs.Limits{Latency: 2 * time.Millisecond, Bandwidth: 30_000_000}
 
-// ChunkShuffleSampler's arguments in train.py.
+// chunkFiles and chunkGroup are ChunkShuffleSampler's arguments in train.py.
 const chunkFiles, chunkGroup = 64, 4
 
-const trainLink = 12_500_000 // bytes per second, of each node and direction
+const trainLink = 12_500_000 // bytes per second, per node and direction
 
 // newSchool makes the source, the network and n files.
 func newSchool(ctx context.Context, b *bench, n int) (sc *school, err error) {
@@ -132,7 +132,7 @@ func trainAll(ctx context.Context, b *bench) (err error) {
 	return errors.Join(sc.sameBytes(last), sc.simulated(last))
 }
 
-// compare runs all ways that can be run, in turns, and says of the others why not.
+// compare runs all ways that can run, in turn, and notes why others cannot.
 func (sc *school) compare(ctx context.Context, ways []way, take func(way, outcome) error) error {
 	var arms []arm
 	for _, w := range ways {
@@ -155,8 +155,8 @@ func (sc *school) compare(ctx context.Context, ways []way, take func(way, outcom
 	return sc.b.interleave(ctx, arms...)
 }
 
-// waited is the seconds that training waited for batches, from an epoch on: of
-// each step, those of the rank that waited longest, as the others wait for it.
+// waited returns the seconds that training waited for batches, from an epoch on: each step counts the slowest rank,
+// as the others wait for it.
 func (o outcome) waited(from int) (sum float64) {
 	for e := from; e < len(o.epochs); e++ {
 		for s := range o.ranks[0].Epochs[e].Waits {
@@ -170,7 +170,7 @@ func (o outcome) waited(from int) (sum float64) {
 	return sum
 }
 
-// waits is those of all ranks for all batches, from an epoch on.
+// waits returns the waits of all ranks for all batches, from an epoch on.
 func (o outcome) waits(from int) (all []float64) {
 	for _, r := range o.ranks {
 		for _, e := range r.Epochs[from:] {
@@ -180,7 +180,7 @@ func (o outcome) waits(from int) (all []float64) {
 	return all
 }
 
-// quantile is that of values, q of 1.
+// quantile returns the q-quantile of values.
 func quantile(v []float64, q float64) float64 {
 	s := slices.Sorted(slices.Values(v))
 	if len(s) == 0 {
@@ -189,7 +189,7 @@ func quantile(v []float64, q float64) float64 {
 	return s[min(len(s)-1, int(q*float64(len(s))))]
 }
 
-// perEpoch is the mean over steady epochs.
+// perEpoch returns the mean over steady epochs.
 func (o outcome) perEpoch(of func(epochSeen) float64) float64 {
 	sum := 0.0
 	for _, e := range o.epochs[1:] {
@@ -198,7 +198,7 @@ func (o outcome) perEpoch(of func(epochSeen) float64) float64 {
 	return sum / float64(len(o.epochs)-1)
 }
 
-// rows takes the values of each way that the rows compare.
+// rows records the values of each way that the rows compare.
 func (sc *school) rows(w way, o outcome) error {
 	b, name := sc.b, w.name
 	is := func(names ...string) bool { return slices.Contains(names, name) }
@@ -239,8 +239,8 @@ func (sc *school) rows(w way, o outcome) error {
 	return nil
 }
 
-// sameBytes compares the bytes that all ways have read: each sample's sum, each global batch, and
-// of those with the plain sampler's order the losses and models, bit for bit.
+// sameBytes compares the bytes that all ways have read: each sample's sum, each global batch, and, for ways in the
+// plain sampler's order, the losses and models, bit for bit.
 func (sc *school) sameBytes(all map[string]outcome) error {
 	truth, ok := all[wayLocal]
 	if !ok {
@@ -271,7 +271,7 @@ func (sc *school) sameBytes(all map[string]outcome) error {
 	return nil
 }
 
-// global is the samples of a step of all ranks, with their sums, in order.
+// global returns the samples of a step of all ranks, with their sums, in order.
 func (o outcome) global(epoch, step int) (all [][2]int64) {
 	for _, r := range o.ranks {
 		e := r.Epochs[epoch]
@@ -283,14 +283,14 @@ func (o outcome) global(epoch, step int) (all [][2]int64) {
 	return all
 }
 
-// guessed is the policy that simulates a way.
+// guessed maps each way to the policy that simulates it.
 var guessed = map[string]simulate.Policy{
 	armDirect: simulate.Direct, wayFirst: simulate.StageFirst, wayNoPlan: simulate.Overlap, waySeed: simulate.Plan, wayLocality: simulate.Locality,
 	wayReplicas: simulate.Replicas, wayChunk: simulate.ChunkWise,
 }
 
-// simulated compares measured epochs with those of bivouac simulate. Its only input from this
-// machine is a worker's time for a sample, from the copy on the disk.
+// simulated compares measured epochs with those of bivouac simulate. Its only input from this machine is a worker's
+// time per sample, measured on the copy on the disk.
 func (sc *school) simulated(all map[string]outcome) error {
 	job := simulate.Job{
 		Sizes: sc.set.sizes, Nodes: nodes, Ranks: 1, Epochs: sc.t.epochs, Batch: sc.t.batch, Step: sc.t.step, Workers: sc.t.work, Prefetch: 2,
@@ -328,7 +328,7 @@ func (sc *school) simulated(all map[string]outcome) error {
 	return nil
 }
 
-// sampleTime is a worker's mean time for a sample.
+// sampleTime returns a worker's mean time for a sample.
 func (o outcome) sampleTime() time.Duration {
 	sum, n := 0.0, 0
 	for _, r := range o.ranks {

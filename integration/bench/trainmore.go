@@ -59,7 +59,7 @@ func trainOverflow(ctx context.Context, b *bench) (err error) {
 	return errors.Join(err, sc.simulated(last))
 }
 
-// archive makes a tar of the set that was written to dir.
+// archive makes a tar of the set in dir.
 func (s images) archive(dir, file string) error {
 	f, err := os.Create(file)
 	if err != nil {

@@ -64,13 +64,13 @@ func trainRemote(ctx context.Context, b *bench) (err error) {
 	return b.readPlanned(ctx, remote)
 }
 
-// placed is a file that another node than the first has.
+// placed is a file on another node than the first.
 type placed struct {
-	path string // below the dataset
+	path string // relative to the dataset
 	node int
 }
 
-// elsewhere finds the files that are not on node 0.
+// elsewhere returns the files that are not on node 0.
 func (c *camp) elsewhere(ctx context.Context, set images) (files []placed, err error) {
 	for i := range set.sizes {
 		if err := ctx.Err(); err != nil {
@@ -93,7 +93,7 @@ func (b *bench) readPlanned(ctx context.Context, remote []placed) error {
 		return filepath.Join(b.camp.state.Nodes[node].Mount, "data", setName, f.path)
 	}
 	n := float64(len(remote))
-	var paths, here []string // in an order of the round's own
+	var paths, here []string // in a new order each round
 	shuffle := func() error {
 		rand.Shuffle(len(remote), func(i, j int) { remote[i], remote[j] = remote[j], remote[i] })
 		paths, here = nil, nil
@@ -151,7 +151,7 @@ func (b *bench) readPlanned(ctx context.Context, remote []placed) error {
 	return b.interleave(ctx, arms...)
 }
 
-// setPlan gives the plan to the job.
+// setPlan sets the plan of the job.
 func (c *camp) setPlan(ctx context.Context, p accessplan.Plan) error {
 	j, err := json.Marshal(p)
 	if err != nil {
@@ -160,10 +160,10 @@ func (c *camp) setPlan(ctx context.Context, p accessplan.Plan) error {
 	return c.control(ctx, http.MethodPut, "/v1/plan", j)
 }
 
-// errNoRoute is a request that the daemon does not know.
+// errNoRoute is returned for a request that the daemon does not support.
 var errNoRoute = errors.New("no such request")
 
-// control asks the control socket of node 0.
+// control sends a request to the control socket of node 0.
 func (c *camp) control(ctx context.Context, method, path string, body []byte) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -184,7 +184,7 @@ func (c *camp) control(ctx context.Context, method, path string, body []byte) er
 		return err
 	case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent:
 		return nil
-	// The mux answers in plain text where no handler is; a handler's own 404 names the dataset.
+	// Without a handler the mux answers in plain text; a handler's own 404 names the dataset.
 	case resp.StatusCode == http.StatusMethodNotAllowed, resp.StatusCode == http.StatusNotFound && bytes.HasPrefix(text, []byte("404 page not found")):
 		return errNoRoute
 	}

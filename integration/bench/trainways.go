@@ -20,8 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/integration/slowpfs"
 )
 
-// school is where training is measured: a source, a network, a dataset, and how it
-// is trained with.
+// school is the setup of training measurements: a source, a network, a dataset, and the training parameters.
 type school struct {
 	b      *bench
 	s      *site
@@ -29,20 +28,20 @@ type school struct {
 	limits slowpfs.Limits
 	set    images
 	t      training
-	room   int64 // bytes of each node; 0: all
+	room   int64 // bytes per node; 0: no limit
 	lacks  map[string]string
 }
 
 // way is one way to train.
 type way struct {
 	name    string
-	source  string                          // in the site; "" where no job is started
-	options string                          // of the stage-in
-	sampler string                          // of train.py
-	dirs    []string                        // where no job is started
+	source  string                          // in the site; "" if no job is started
+	options string                          // for the stage-in
+	sampler string                          // for train.py
+	dirs    []string                        // if no job is started
 	ready   func(daemon.DatasetStatus) bool // when training starts
-	needs   []string                        // capabilities, of school.lacks
-	rows    string                          // that it is for
+	needs   []string                        // required capabilities, as in school.lacks
+	rows    string                          // the rows it is for
 	stepped func(steps int) error           // after each step
 }
 
@@ -51,20 +50,20 @@ type outcome struct {
 	first   float64 // seconds from the request to the end of the first step
 	ranks   []rankResult
 	epochs  []epochSeen
-	read    slowpfs.Counts // of the source, staging too
+	read    slowpfs.Counts // from the source, including staging
 	trained float64        // seconds of all epochs
 	ended   time.Time
 }
 
-// epochSeen has the witnesses' counts of an epoch.
+// epochSeen holds the independent counts of an epoch.
 type epochSeen struct {
 	seconds float64
 	source  slowpfs.Counts
-	wire    float64 // bytes that the nodes' interfaces have sent
+	wire    float64 // bytes sent by the nodes' interfaces
 	busy    float64 // share of the processors' time
 }
 
-// witness is the counters of those that are not Bivouac.
+// witness holds the counters that are independent of Bivouac.
 type witness struct {
 	at     time.Time
 	source slowpfs.Counts
@@ -140,7 +139,7 @@ func (sc *school) train(ctx context.Context, w way) (o outcome, err error) {
 	return sc.observe(ctx, w, rs, request)
 }
 
-// observe makes the request, lets the ranks train, and keeps the observations.
+// observe makes the request, runs the training, and records the observations.
 func (sc *school) observe(ctx context.Context, w way, rs *ranks, request func() error) (o outcome, err error) {
 	began, err := sc.look(ctx)
 	if err == nil {
@@ -171,7 +170,7 @@ func (sc *school) observe(ctx context.Context, w way, rs *ranks, request func() 
 	})
 	for i := range o.epochs {
 		o.epochs[i].seconds = 0
-		for _, r := range o.ranks { // they have listed the tree before
+		for _, r := range o.ranks { // the ranks have listed the tree before
 			o.epochs[i].seconds = max(o.epochs[i].seconds, r.Epochs[i].Seconds)
 		}
 	}
@@ -184,10 +183,10 @@ const (
 	needModule = "the Python package"
 )
 
-// subcommand finds the names of the commands in the program's help.
+// subcommand matches the names of commands in the program's help.
 var subcommand = regexp.MustCompile(`(?m)^  ([a-z-]+) +\S`)
 
-// examine finds the capabilities that the program and its Python package lack.
+// examine determines the capabilities that the program and its Python package lack.
 func (sc *school) examine(ctx context.Context) error {
 	sc.lacks = make(map[string]string)
 	out, err := exec.CommandContext(ctx, sc.b.program, "help").Output()
@@ -205,10 +204,10 @@ func (sc *school) examine(ctx context.Context) error {
 	return nil
 }
 
-// seeded is the option of a stage-in that gives the order of the plain sampler.
+// seeded returns the stage-in option for the plain sampler's order.
 func (sc *school) seeded() string {
 	seed := fmt.Sprintf(",order=seed:%d", sc.t.seed)
-	if with := fmt.Sprintf("%s,ranks=%d", seed, nodes); parses(with) == nil { // no Slurm says how many
+	if with := fmt.Sprintf("%s,ranks=%d", seed, nodes); parses(with) == nil { // unknown without Slurm
 		return with
 	}
 	return seed
@@ -219,7 +218,7 @@ func parses(stageIn string) error {
 	return err
 }
 
-// unable says why a way cannot be measured, or "".
+// unable returns why a way cannot be measured, or "".
 func (sc *school) unable(w way) string {
 	for _, n := range w.needs {
 		if why := sc.lacks[n]; why != "" {

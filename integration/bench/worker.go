@@ -17,10 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A worker is this program again: it says "ready", waits for a line, works, and
-// says how long that took.
+// A worker is this program started again: it prints "ready", waits for a line, works, and prints how long that took.
 
-// ops is what a worker can do to the i-th of its files.
+// ops maps names to operations of a worker on one of its files.
 var ops = map[string]func(path string) error{
 	"create": create,
 	"small":  func(path string) error { return write(path, payload) },
@@ -36,7 +35,7 @@ var ops = map[string]func(path string) error{
 	"open":   open,
 }
 
-// payload is a small file's.
+// payload is the content of a small file.
 var payload = make([]byte, 4096)
 
 func create(path string) error {
@@ -139,7 +138,7 @@ func filesWorker(do func(string) error, dir, prefix string, n int) error {
 	})
 }
 
-// timed is a worker's life around its work.
+// timed runs the protocol of a worker around its work.
 func timed(work func() error) error {
 	ready()
 	awaitInput()
@@ -159,26 +158,26 @@ func timed(work func() error) error {
 
 func ready() { fmt.Println("ready") }
 
-// awaitInput returns at the first line, or at the end.
+// awaitInput returns at the first line, or at the end of input.
 func awaitInput() { _, _ = bufio.NewReader(os.Stdin).ReadString('\n') }
 
-// child is a worker seen from outside.
+// child is a worker as seen by its parent.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// end ends a worker that serves until its input does.
+// end ends a worker that serves until its input ends.
 func (c *child) end() {
 	_ = c.in.Close() // a pipe
-	_ = c.cmd.Wait() // it only ends
+	_ = c.cmd.Wait() // it has no result
 }
 
 // spawn starts a worker and returns when it is ready.
 func spawn(args ...string) (*child, error) { return spawnIn(nil, args...) }
 
-// spawnIn is spawn with something before the command.
+// spawnIn is spawn with a prefix before the command.
 func spawnIn(wrap []string, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -187,7 +186,7 @@ func spawnIn(wrap []string, args ...string) (*child, error) {
 	argv := slices.Concat(wrap, []string{self, "worker"}, args)
 	c := &child{cmd: exec.Command(argv[0], argv[1:]...)}
 	c.cmd.Stderr = os.Stderr
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the parent, which ends it
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the parent, which ends the worker
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -206,13 +205,12 @@ func spawnIn(wrap []string, args ...string) (*child, error) {
 	return c, nil
 }
 
-// spawnAll starts n workers, the i-th with the arguments args(i). If one does
-// not start, none is left.
+// spawnAll starts n workers, the i-th with the arguments args(i). If one does not start, all are ended.
 func spawnAll(n int, args func(i int) ([]string, error)) ([]*child, error) {
 	return spawnAllIn(nil, n, args)
 }
 
-// spawnAllIn is spawnAll with something before the commands.
+// spawnAllIn is spawnAll with a prefix before the commands.
 func spawnAllIn(wrap []string, n int, args func(i int) ([]string, error)) ([]*child, error) {
 	var cs []*child
 	for i := range n {
@@ -233,17 +231,17 @@ func spawnAllIn(wrap []string, n int, args func(i int) ([]string, error)) ([]*ch
 	return cs, nil
 }
 
-// usage is what work has cost.
+// usage is the cost of work.
 type usage struct {
 	wall time.Duration
 	cpu  time.Duration // of the workers
 }
 
-// together lets all children work at once and waits for the last.
+// together starts all children's work at once and waits for the last.
 func together(cs []*child) (usage, error) {
 	began := time.Now()
 	for _, c := range cs {
-		_, _ = io.WriteString(c.in, "go\n") // a child that died says so below
+		_, _ = io.WriteString(c.in, "go\n") // a dead child is reported below
 	}
 	var u usage
 	var errs []error
@@ -258,8 +256,7 @@ func together(cs []*child) (usage, error) {
 	return u, errors.Join(errs...)
 }
 
-// load has one process for each directory do op to n files each, and returns
-// what that cost.
+// load has one process for each directory run op on n files each, and returns the cost.
 func load(op string, dirs []string, n int) (usage, error) {
 	cs, err := spawnAll(len(dirs), func(i int) ([]string, error) {
 		return []string{op, dirs[i], "p" + strconv.Itoa(i) + "-", strconv.Itoa(n)}, nil

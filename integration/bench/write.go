@@ -26,7 +26,7 @@ type writeCase struct {
 	size  int // of a piece
 	n     int
 	flags int
-	dir   string // in the job
+	dir   string // in scratch of the job
 }
 
 func writes(ctx context.Context, b *bench) error {
@@ -88,14 +88,14 @@ func (b *bench) writeOnce(c writeCase, name, dir string, servers []int) error {
 	used, err := charged(servers, func() (usage, error) { return together([]*child{w}) })
 	if err == nil {
 		b.take(c.row, "/s", name, float64(c.n)/used.wall.Seconds())
-		if name != armNative { // the least that the kernel makes it cost is raw FUSE's
+		if name != armNative { // the kernel's minimum cost is raw FUSE's
 			b.take(c.row+", processor time", "us", name, used.micros(c.n))
 		}
 	}
 	return errors.Join(err, os.Remove(path))
 }
 
-// pieceWrite is a worker's: n pieces to a new file, until it is closed.
+// pieceWrite is worker code: it writes n pieces to a new file, and closes it.
 func pieceWrite(path string, size, n, flags int) error {
 	p := noise(rand.New(rand.NewPCG(3, 4)), int64(size))
 	return timed(func() error {
@@ -105,7 +105,7 @@ func pieceWrite(path string, size, n, flags int) error {
 		}
 		for range n {
 			if _, err := f.Write(p); err != nil {
-				_ = f.Close() // the write's error says it
+				_ = f.Close() // the write's error is returned
 				return err
 			}
 		}
@@ -113,7 +113,7 @@ func pieceWrite(path string, size, n, flags int) error {
 	})
 }
 
-// pieceWorker is pieceWrite as its arguments come.
+// pieceWorker is pieceWrite with arguments as strings.
 func pieceWorker(path string, args []string) error {
 	var v [3]int
 	for i := range v {

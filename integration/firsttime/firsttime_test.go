@@ -1,6 +1,6 @@
-// Package firsttime is the walk of a newcomer, in one directory and with plain Python: doctor, up,
-// stage-in with an order, training, top, status, report, stage-out, down; the same on a clean machine with nothing but
-// the package. Its one idea is that the output of each command has the words that its user needs next.
+// Package firsttime is a newcomer's walk through the commands, in one directory and with plain Python: doctor, up,
+// stage-in with an order, training, top, status, report, stage-out, down; and the same on a clean machine with
+// nothing but the package. Its one idea is that each command's output has the words that its user needs next.
 package firsttime
 
 import (
@@ -22,25 +22,25 @@ import (
 	"github.com/bivouacfs/bivouac/integration/netcluster"
 )
 
-// patience bounds what has to end; it is no measure of speed.
+// patience bounds the wait for an end; it is no measure of speed.
 const patience = 2 * time.Minute
 
-// walk is the newcomer.
+// walk is the newcomer's setup.
 type walk struct {
 	t         *testing.T
 	bin, home string
 	camp      string   // the directory for up
-	enter     []string // what every command begins with, elsewhere than on this machine
+	enter     []string // prefix of every command, if not on this machine
 }
 
-// newWalk skips without FUSE.
+// newWalk skips the test without FUSE.
 func newWalk(t *testing.T) *walk {
 	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs /dev/fuse")
 	}
 	bin := netcluster.Binary(t)
-	home, err := os.MkdirTemp("", "first") // short: a socket's path is
+	home, err := os.MkdirTemp("", "first") // short, as socket paths are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func newWalk(t *testing.T) *walk {
 	return w
 }
 
-// TestFirstTime is the walk.
+// TestFirstTime runs the walk.
 func TestFirstTime(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("python3"); err != nil {
@@ -73,7 +73,7 @@ func TestFirstTime(t *testing.T) {
 	w.end()
 }
 
-// TestReadme runs the commands of README.md for a try without Slurm, with another directory and a smaller source.
+// TestReadme runs the README.md commands for a try without Slurm, with another directory and a smaller source.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	w := newWalk(t)
@@ -104,8 +104,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// sources writes a tar of images of two classes, dark and bright, in which names say nothing about the
-// order of the training; order.txt has that.
+// sources writes a tar of images of two classes, dark and bright, whose names do not follow the order of the
+// training; order.txt has that.
 func (w *walk) sources() {
 	w.t.Helper()
 	var b bytes.Buffer
@@ -143,7 +143,7 @@ func (w *walk) sources() {
 	}
 }
 
-// command is what is typed, in the home directory and outside of any job.
+// command runs a command as typed, in the home directory and outside of any job.
 func (w *walk) command(name string, args ...string) (out, errs string, status int) {
 	w.t.Helper()
 	line := slices.Concat(w.enter, []string{name}, args)
@@ -155,7 +155,7 @@ func (w *walk) command(name string, args ...string) (out, errs string, status in
 	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+filepath.Join(w.home, "cache"))
 	var o, e bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &o, &e
-	cmd.WaitDelay = 10 * time.Second // what it has started may have its output, and hang
+	cmd.WaitDelay = 10 * time.Second // its children may hold its output, and hang
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func (w *walk) command(name string, args ...string) (out, errs string, status in
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// run runs bivouac, wants its status, and returns what it prints on both streams.
+// run runs bivouac, checks its status, and returns the output of both streams.
 func (w *walk) run(status int, args ...string) (out, errs string) {
 	w.t.Helper()
 	out, errs, got := w.command(w.bin, args...)
@@ -177,7 +177,7 @@ func (w *walk) run(status int, args ...string) (out, errs string) {
 	return out, errs
 }
 
-// says checks that a text has these words.
+// says checks that a text contains these words.
 func (w *walk) says(text string, words ...string) {
 	w.t.Helper()
 	for _, word := range words {
@@ -223,7 +223,7 @@ func (w *walk) up() string {
 	return last
 }
 
-// stageIn: a typing error is answered with what is possible, and "ready" with the path.
+// stageIn: a typing error is answered with the valid choices, and "ready" shows the path.
 func (w *walk) stageIn() {
 	w.t.Helper()
 	_, errs := w.run(1, "stage-in", "images.tar,oder=list:order.txt", "--dir", w.camp)
@@ -262,7 +262,7 @@ func (w *walk) look() {
 	w.says(errs, "pictures", "images")
 }
 
-// elsewhere is what would make a page load something.
+// elsewhere matches references that make a page load something.
 var elsewhere = regexp.MustCompile(`(?:src|href)="(?:https?:)?//|<link|@import`)
 
 func (w *walk) report() {
@@ -280,7 +280,7 @@ func (w *walk) report() {
 	}
 }
 
-// end: results are copied out, and down leaves nothing; a second one says so.
+// end: results are staged out, and down leaves nothing; a second down reports that.
 func (w *walk) end() {
 	w.t.Helper()
 	w.run(0, "stage-out", "ckpt:"+filepath.Join(w.home, "results"), "--dir", w.camp)

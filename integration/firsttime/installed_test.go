@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// built is the one file that make dist has made for the pattern.
+// built returns the one file that make dist made for the pattern.
 func built(t *testing.T, pattern string) string {
 	t.Helper()
 	all, err := filepath.Glob("../../bin/" + pattern)
@@ -25,7 +25,7 @@ func built(t *testing.T, pattern string) string {
 	return all[0]
 }
 
-// sh runs a script on this machine and returns what it prints.
+// sh runs a script on this machine and returns its output.
 func sh(t *testing.T, script string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("bash", append([]string{"-euc", script, "sh"}, args...)...).CombinedOutput()
@@ -35,13 +35,13 @@ func sh(t *testing.T, script string, args ...string) string {
 	return string(out)
 }
 
-// machine is a clean machine, by testdata/root. The newcomer's home has the package, and one of a higher version.
+// machine is a clean machine, set up by testdata/root. The newcomer's home has the package, and a newer one.
 type machine struct {
 	*walk
-	admin, alice []string // what a command of theirs begins with
+	admin, alice []string // prefixes of their commands
 }
 
-// newMachine starts it.
+// newMachine starts a machine.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -88,7 +88,7 @@ func (m *machine) root(script string) (out string, status int) {
 	return out + errs, status
 }
 
-// do is root for what must not fail.
+// do is like root, for a script that must not fail.
 func (m *machine) do(script string) string {
 	m.t.Helper()
 	out, status := m.root(script)
@@ -98,13 +98,13 @@ func (m *machine) do(script string) string {
 	return out
 }
 
-// changes is what the machine has not or otherwise in its image, but what dpkg keeps for itself: a type and a path per line.
+// changes returns differences from the machine's image, except dpkg's own files: a type and a path per line.
 func (m *machine) changes() []string {
 	return strings.Split(m.do(`find /changes /run /tmp /var/tmp /dev/shm /mnt -xdev \( -path /changes/var/lib/dpkg -o -path /changes/var/cache \) -prune -o ! -path /changes/var/log/dpkg.log -printf '%y %p\n'`), "\n")
 }
 
-// TestInstalled is the walk with nothing but the package, and its whole life: the administrator installs it and asks the doctor;
-// a user without rights trains; the package is upgraded meanwhile, and purged in the end. Nothing is left.
+// TestInstalled is the walk with only the package, through its life cycle: the administrator installs it and runs
+// doctor; an unprivileged user trains; meanwhile the package is upgraded, and finally purged. Nothing is left.
 func TestInstalled(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -128,7 +128,7 @@ func TestInstalled(t *testing.T) {
 	m.report()
 	m.end()
 
-	// A job needs the program for its end.
+	// A running job needs the program for its end.
 	m.do("mkdir /run/bivouac/7; echo 1 0 > /run/bivouac/7/keeper.pid")
 	out, status := m.root("dpkg -P bivouac")
 	if m.says(out, "job 7 runs on this node"); status == 0 {
@@ -143,7 +143,7 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// checkInstalled checks what lies beside the program.
+// checkInstalled checks the files installed beside the program.
 func (m *machine) checkInstalled() {
 	m.t.Helper()
 	m.do(`test "$(bivouac config check)" = "/etc/bivouac/bivouac.yaml: valid"; bash -n /usr/share/bash-completion/completions/bivouac
@@ -157,7 +157,7 @@ func (m *machine) checkInstalled() {
 		for f in index admin-guide user-guide reference; do test -s html/$f.html; done`)
 }
 
-// TestRPM: the package has the same files as that of Debian, and what it installs it removes.
+// TestRPM: the package has the same files as Debian's, and removes everything it installs.
 func TestRPM(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
@@ -169,7 +169,7 @@ func TestRPM(t *testing.T) {
 		rpm -qcp "$1" | grep -q ^/etc/bivouac/bivouac.yaml`, pkg, deb)
 	root := t.TempDir()
 	sh(t, `rpm --root "$1" --nodeps --noscripts -i "$2"; cmp "$1/usr/bin/bivouac" ../../bin/bivouac`, root, pkg)
-	// The scripts of an erase, as rpm runs them.
+	// Runs the scripts of an erase, as rpm does.
 	sh(t, `mkdir -p "$1/run/bivouac" "$1/var/log/bivouac"; export DPKG_ROOT=$1; ../../deploy/package/preremove 0; rpm --root "$1" --noscripts -e bivouac; ../../deploy/package/postremove 0`, root)
 	err := filepath.WalkDir(root, func(p string, _ fs.DirEntry, err error) error {
 		if strings.Contains(strings.TrimPrefix(p, root), "bivouac") {

@@ -35,16 +35,16 @@ var elsewhereRun = [][2]string{
 	{"srun python train.py ", "integration/slurm TestNormalEnd"},
 }
 
-// notRun are those that the pages say were not run by a test.
+// notRun lists commands that, as the pages say, no test runs.
 var notRun = []string{"podman run ", "srun apptainer ", "srun --container-image="}
 
-// names of commands that stand alone in a sentence, and need arguments or Slurm: only their help is run.
+// names lists commands that appear alone in a sentence, and need arguments or Slurm: only their help is run.
 var names = []string{"up", "stage-in", "locate", "skipped", "simulate", "plan set", "prolog", "epilog"}
 
-// programs are what a piece of code in a sentence begins with if it is a command.
+// programs matches the beginning of a code span in a sentence that is a command.
 var programs = regexp.MustCompile(`^(bivouac|make|pip|install|spack|scontrol|dpkg|rpm|curl|go|tar -C|setfattr|getfattr) .`)
 
-// commandsOf is the commands that a page shows, each once: the lines of its blocks for a shell, and those in its sentences.
+// commandsOf returns each command that a page shows, once: the lines of its shell blocks and those in sentences.
 func commandsOf(t *testing.T, page string) (all []string) {
 	t.Helper()
 	b, err := os.ReadFile(page)
@@ -71,14 +71,14 @@ func commandsOf(t *testing.T, page string) (all []string) {
 	return all
 }
 
-// placeholders are what the pages leave to the reader, and what is too large for a test.
+// placeholders replaces text that the pages leave to the reader, or that is too large for a test.
 var placeholders = strings.NewReplacer(
 	" NAME", " images", "--html FILE", "--html page.html", "FILE…", "$BIVOUAC_DATA/images/train/dark/00.png", "stage-in SRC", "stage-in more",
 	"FROM:TO", "ckpt:results", "--first N", "--first 3", "--nodes N", "--nodes 2", "--dir D", "--dir second", "shards.txt", "order.txt",
 	"/run/bivouac/<jobid>/d/ctl.sock", `"$(cat $BIVOUAC/.bivouac/control)"`, "--files 1281167", "--files 3000", "config check|show", "config show",
 )
 
-// inJob is the shell of a job: commands need no --dir there. The targets of make are looked up, and not made.
+// inJob is the shell of a job: commands need no --dir there. Make targets are looked up, but not made.
 const inJob = `bivouac() {
 	case $1 in
 	simulate|locate|config|up|down|help|version) "$BIN" "$@" ;;
@@ -88,7 +88,7 @@ const inJob = `bivouac() {
 make() { MAKEFLAGS= command make -C "$REPO" --dry-run "$@" >/dev/null; }
 `
 
-// TestPages runs the commands of all pages in one job, in the order of the pages. A new command is run without a change here.
+// TestPages runs the commands of all pages in one job, in page order. It runs new commands without a change here.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	w := newWalk(t)
@@ -132,7 +132,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// isRun reports whether a command is none of the exceptions.
+// isRun reports whether a command is not an exception.
 func (w *walk) isRun(command string) bool {
 	return !slices.ContainsFunc(notRun, func(p string) bool { return strings.HasPrefix(command, p) }) &&
 		!slices.ContainsFunc(elsewhereRun, func(x [2]string) bool { return strings.HasPrefix(command, x[0]) })
@@ -166,13 +166,13 @@ func hasTest(t *testing.T, pkg, name string) bool {
 	return false
 }
 
-// stageImages stages the dataset that the commands name, and waits until it can be read on all nodes.
+// stageImages stages the dataset that the commands name, and waits until all nodes can read it.
 func (w *walk) stageImages() {
 	w.t.Helper()
 	w.run(0, "stage-in", "images.tar,order=list:order.txt", "--dir", w.camp)
 }
 
-// shown runs a command of a page.
+// shown runs a command from a page.
 func (w *walk) shown(page, command string) {
 	w.t.Helper()
 	line := placeholders.Replace(command)

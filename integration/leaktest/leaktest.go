@@ -1,6 +1,6 @@
-// Package leaktest is the TestMain of packages that start goroutines: once their tests have passed, no goroutine that
-// they started may be left. Its one idea is that whatever ends a test (Close, Stop, Down) waits for what it has
-// started; a goroutine that ends later on its own has no owner. It has no list of exceptions.
+// Package leaktest is the TestMain of packages that start goroutines: after their tests have passed, no goroutine may
+// be left. Its one idea is that every function that ends a test (Close, Stop, Down) waits for the goroutines it
+// started; a goroutine that ends later by itself has no owner. It has no list of exceptions.
 package leaktest
 
 import (
@@ -15,7 +15,7 @@ import (
 // patience bounds how long goroutines may take to end after the last test; it is no measure of speed.
 const patience = 30 * time.Second
 
-// Main runs the tests, checks that they have left no goroutine, and exits.
+// Main runs the tests, checks that they have leaked no goroutine, and exits.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -27,7 +27,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Left returns an error that shows the goroutines that have not ended within the given time, beside the caller's own.
+// Left returns an error that shows the goroutines, except the caller's, that do not end within the given time.
 func Left(within time.Duration) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -7,7 +7,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// TestLeft: a goroutine that waits is found, and one that has ended is not.
+// TestLeft: a waiting goroutine is found, and one that has ended is not.
 func TestLeft(t *testing.T) {
 	block := make(chan struct{})
 	ended := make(chan struct{})

@@ -25,7 +25,7 @@ import (
 	"github.com/bivouacfs/bivouac/integration/netcluster"
 )
 
-// keptJob is a job of one node with a keeper, as Slurm's prolog starts it.
+// keptJob is a job of one node with a keeper, started as by Slurm's prolog.
 type keptJob struct {
 	t        *testing.T
 	bin, dir string
@@ -37,7 +37,7 @@ func newKeptJob(t *testing.T, spec keeper.Spec) *keptJob {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount and to change users")
 	}
-	dir, err := os.MkdirTemp("", "kept") // short: a socket's path is
+	dir, err := os.MkdirTemp("", "kept") // short, as socket paths are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,15 +61,15 @@ func newKeptJob(t *testing.T, spec keeper.Spec) *keptJob {
 	return k
 }
 
-// keptJobs counts the jobs of this process: each has ports of its own.
+// keptJobs counts the jobs of this process: each has its own ports.
 var keptJobs atomic.Int64
 
-// keptID is the id of the job.
+// keptID is the job id.
 const keptID = "4712"
 
 func (k *keptJob) path(name string) string { return filepath.Join(k.dir, name) }
 
-// scratch is a path in scratch/.
+// scratch returns a path in scratch/.
 func (k *keptJob) scratch(name string) string {
 	return filepath.Join(k.dir, "mnt", keptID, "scratch", name)
 }
@@ -89,14 +89,14 @@ func (k *keptJob) script(name string) error {
 	return nil
 }
 
-// daemon is the process id of the daemon; 0 if there is none.
+// daemon returns the process id of the daemon; 0 if none runs.
 func (k *keptJob) daemon() (pid int) {
 	b, _ := os.ReadFile(filepath.Join(k.dir, "run", keptID, "daemon.pid")) // absent between two daemons
 	_, _ = fmt.Sscan(string(b), &pid)
 	return pid
 }
 
-// kill kills the daemon and waits for the next one.
+// kill kills the daemon and waits for its successor.
 func (k *keptJob) kill() {
 	k.t.Helper()
 	was := k.daemon()
@@ -132,7 +132,7 @@ func (k *keptJob) must(err error) {
 	}
 }
 
-// wantContent compares a file with want.
+// wantContent checks the content of a file.
 func (k *keptJob) wantContent(name, want string) {
 	k.t.Helper()
 	got, err := os.ReadFile(k.scratch(name))
@@ -141,9 +141,8 @@ func (k *keptJob) wantContent(name, want string) {
 	}
 }
 
-// TestOpenFilesSurvive: the daemon of a node is killed twice while processes have files open,
-// mapped and locked, work in directories, and have calls in flight. All go on but the one with
-// the lock.
+// TestOpenFilesSurvive: a node's daemon is killed twice while processes have files open, mapped and locked, work in
+// directories, and have calls in flight. All continue except the process with the lock.
 func TestOpenFilesSurvive(t *testing.T) {
 	t.Parallel()
 	if !resends() {
@@ -246,9 +245,9 @@ func TestOpenFilesSurvive(t *testing.T) {
 	k.wantContent("mapped", string(want))
 }
 
-// TestKilledInLargeWrites: a daemon is killed during two large write(2). The kernel sends the part in
-// flight again, returns the length of the parts before and drops the error of that part: each write is
-// whole, or a later call has an error.
+// TestKilledInLargeWrites: a daemon is killed during two large write(2). The kernel resends the part in flight,
+// returns the length of the parts before it and drops the error of that part: each write is complete, or a later call
+// returns an error.
 func TestKilledInLargeWrites(t *testing.T) {
 	t.Parallel()
 	if !resends() {
@@ -264,7 +263,7 @@ func TestKilledInLargeWrites(t *testing.T) {
 		f, err := os.OpenFile(k.scratch(name), os.O_CREATE|os.O_WRONLY|flags, 0o666)
 		k.must(err)
 		wg.Go(func() {
-			n, err := f.Write(p) // it goes on after a short write, as all writers do
+			n, err := f.Write(p) // it continues after a short write, as all writers do
 			if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 				t.Logf("%s: %d bytes written, %v", name, n, err)
 				return
@@ -279,7 +278,7 @@ func TestKilledInLargeWrites(t *testing.T) {
 	wg.Wait()
 }
 
-// written waits until the daemon has had n writes.
+// written waits until the daemon has served n writes.
 func (k *keptJob) written(n int) {
 	k.t.Helper()
 	for late := time.Now().Add(patience); ; {
@@ -297,8 +296,8 @@ func (k *keptJob) written(n int) {
 	}
 }
 
-// TestOpenDatasetSurvives: so do open files of a dataset, also those that the kernel reads by
-// itself, which can still be opened then.
+// TestOpenDatasetSurvives: open files of a dataset survive, too, also those that the kernel reads without the daemon;
+// they can still be opened meanwhile.
 func TestOpenDatasetSurvives(t *testing.T) {
 	t.Parallel()
 	if !resends() {
@@ -323,7 +322,7 @@ func TestOpenDatasetSurvives(t *testing.T) {
 		t.Cleanup(func() { _ = f.Close() })
 		return f
 	}
-	for late := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // until it is whole here
+	for late := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // until it is complete on this node
 		if _, err := os.ReadFile(filepath.Join(mnt, "data/set/b")); err == nil {
 			k.must(open("a").Close())
 		}
@@ -363,8 +362,7 @@ func TestOpenDatasetSurvives(t *testing.T) {
 	}
 }
 
-// calls makes calls on the mount until the returned function is called, which fails if one of
-// them has failed.
+// calls makes calls on the mount until the returned function is called, which fails if one of them failed.
 func (k *keptJob) calls() (stop func()) {
 	var wg sync.WaitGroup
 	end, failed := make(chan struct{}), make(chan error, 8)
@@ -384,7 +382,7 @@ func (k *keptJob) calls() (stop func()) {
 						err = fmt.Errorf("%s has %q", name, got)
 					}
 				}
-				if err == nil || errors.Is(err, syscall.EIO) { // in flight, and not repeatable, or lost
+				if err == nil || errors.Is(err, syscall.EIO) { // in flight and not repeatable, or lost
 					_ = os.Remove(name)
 					continue
 				}
@@ -404,7 +402,7 @@ func (k *keptJob) calls() (stop func()) {
 	}
 }
 
-// resends reports whether the kernel can send the requests of a dead daemon again.
+// resends reports whether the kernel can resend the requests of a dead daemon.
 func resends() bool {
 	var u unix.Utsname
 	var major, minor int

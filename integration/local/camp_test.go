@@ -1,9 +1,8 @@
-// Package local holds the acceptance tests of bivouac without Slurm: each runs
-// the program as a user types it, and looks at what it prints, at its exit
-// status, at the mounts, and at what is left afterwards: no mount, no process,
-// no directory. Its one idea is that whatever goes wrong ends in one clear line.
+// Package local holds the acceptance tests of bivouac without Slurm: each runs the program as a user types it, and
+// checks its output, its exit status, the mounts, and the leftovers: no mount, no process, no directory. Its one idea
+// is that every failure ends in one clear line.
 //
-// It needs /dev/fuse; what needs root or a setuid fusermount3 skips without.
+// It needs /dev/fuse; tests that need root or a setuid fusermount3 skip without.
 package local
 
 import (
@@ -28,26 +27,26 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// patience bounds what has to end; it is no measure of speed.
+// patience bounds the wait for an end; it is no measure of speed.
 const patience = 2 * time.Minute
 
 // camp is a place for a job, and how its user runs the program.
 type camp struct {
 	t      *testing.T
 	bin    string
-	home   string   // a directory of the test's own
-	dir    string   // of the job, below home; not made
-	prefix []string // stands before every command
-	mounts string   // the mountinfo of those commands
+	home   string   // the test's own directory
+	dir    string   // the job's directory, below home; not made
+	prefix []string // precedes every command
+	mounts string   // the mountinfo file of those commands
 }
 
-// newCamp makes a camp that is struck with the test, and looks for leftovers.
+// newCamp makes a camp that is struck at the end of the test, and checks for leftovers.
 func newCamp(t *testing.T) *camp {
 	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs /dev/fuse")
 	}
-	home, err := os.MkdirTemp("", "camp") // short: a socket's path is
+	home, err := os.MkdirTemp("", "camp") // short, as socket paths are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +60,7 @@ func newCamp(t *testing.T) *camp {
 	return c
 }
 
-// pitch makes a camp with a job of n nodes that is up.
+// pitch makes a camp with a running job of n nodes.
 func pitch(t *testing.T, n string, args ...string) *camp {
 	t.Helper()
 	c := newCamp(t)
@@ -69,17 +68,17 @@ func pitch(t *testing.T, n string, args ...string) *camp {
 	return c
 }
 
-// path is a path in the home of the camp.
+// path returns a path in the home of the camp.
 func (c *camp) path(elem ...string) string {
 	return filepath.Join(append([]string{c.home}, elem...)...)
 }
 
-// node is a path in the mount of node i, such as node("2", "scratch", "f").
+// node returns a path in the mount of node i, such as node("2", "scratch", "f").
 func (c *camp) node(i string, elem ...string) string {
 	return filepath.Join(append([]string{c.dir, "node" + i}, elem...)...)
 }
 
-// result is what a command did.
+// result is the outcome of a command.
 type result struct {
 	out, err string
 	status   int
@@ -99,7 +98,7 @@ func (c *camp) run(args ...string) result {
 	return c.finish(c.start(args...))
 }
 
-// running is a command that was started.
+// running is a started command.
 type running struct {
 	*exec.Cmd
 	out, err bytes.Buffer
@@ -129,7 +128,7 @@ func (c *camp) finish(r *running) result {
 	return result{r.out.String(), r.err.String(), r.ProcessState.ExitCode()}
 }
 
-// ok runs what has to succeed, and returns what it prints.
+// ok runs a command that must succeed, and returns its output.
 func (c *camp) ok(args ...string) string {
 	c.t.Helper()
 	r := c.run(args...)
@@ -139,8 +138,8 @@ func (c *camp) ok(args ...string) string {
 	return r.out
 }
 
-// fails runs what has to end with status 1 and one line that has all of want;
-// lines of progress may come before it.
+// fails runs a command that must end with status 1 and one line that contains all of want; progress lines may precede
+// it.
 func (c *camp) fails(want []string, args ...string) {
 	c.t.Helper()
 	c.failed(c.run(args...), want...)
@@ -165,10 +164,10 @@ func (c *camp) failed(r result, want ...string) {
 	}
 }
 
-// progressLine matches the lines that a wait may write before it ends.
+// progressLine matches the lines that a wait may print before it ends.
 var progressLine = regexp.MustCompile(`^bivouac: [^:]+: (scanning |.*(ETA |finishing|distributing the manifest|; fetching the files|ready in ))`)
 
-// down ends the job if one is left, after which nothing is.
+// down ends the job, if one runs, and checks that nothing is left.
 func (c *camp) down() {
 	c.t.Helper()
 	if r := c.run("down", "--dir", c.dir); r.status != 0 && !strings.Contains(r.err, "nothing is up in "+c.dir) {
@@ -177,7 +176,7 @@ func (c *camp) down() {
 	c.gone(c.dir)
 }
 
-// gone checks that nothing of a job in dir is left.
+// gone checks that nothing is left of a job in dir.
 func (c *camp) gone(dir string) {
 	c.t.Helper()
 	if left := c.mounted(dir); len(left) > 0 {
@@ -191,7 +190,7 @@ func (c *camp) gone(dir string) {
 	}
 }
 
-// mounted is the mountpoints below dir.
+// mounted returns the mountpoints below dir.
 func (c *camp) mounted(dir string) []string {
 	c.t.Helper()
 	b, err := os.ReadFile(c.mounts)
@@ -207,7 +206,7 @@ func (c *camp) mounted(dir string) []string {
 	return left
 }
 
-// processes is the command lines that name dir.
+// processes returns the command lines that contain dir.
 func processes(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -236,7 +235,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// state is what up wrote down.
+// state returns the state that up saved.
 func (c *camp) state() *deploy.State {
 	c.t.Helper()
 	s, err := deploy.Load(c.dir)
@@ -246,7 +245,7 @@ func (c *camp) state() *deploy.State {
 	return s
 }
 
-// killAll kills all daemons with SIGKILL and waits until they are gone.
+// killAll kills all daemons with SIGKILL and waits until they have ended.
 func (c *camp) killAll() {
 	c.t.Helper()
 	for _, n := range c.state().Nodes {
@@ -257,7 +256,7 @@ func (c *camp) killAll() {
 	eventually(c.t, "the daemons are dead", func() bool { return len(processes(c.t, c.dir)) == 0 })
 }
 
-// status is what node i says, as JSON.
+// status returns the status of node i, from its JSON.
 func (c *camp) status(i string) daemon.Status {
 	c.t.Helper()
 	var s daemon.Status
@@ -267,15 +266,15 @@ func (c *camp) status(i string) daemon.Status {
 	return s
 }
 
-// stageIn stages in what has to succeed. A node that was not asked may learn of
-// it a moment after the program has ended.
+// stageIn runs a stage-in that must succeed. Other nodes may learn of the dataset a moment after the program has
+// ended.
 func (c *camp) stageIn(spec string) {
 	c.t.Helper()
 	c.ok("stage-in", spec, "--dir", c.dir)
 	c.settled()
 }
 
-// settled waits until every node knows what node 0 knows, and nothing is on its way.
+// settled waits until all nodes know the state of node 0, and nothing is in progress.
 func (c *camp) settled() {
 	c.t.Helper()
 	want := len(c.status("0").Datasets)
@@ -289,7 +288,7 @@ func (c *camp) settled() {
 	}
 }
 
-// dataset is the newest dataset of the name.
+// dataset returns the newest dataset with this name.
 func (c *camp) dataset(name string) daemon.DatasetStatus {
 	c.t.Helper()
 	ds := c.status("0").Datasets
@@ -309,7 +308,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// tmpfs mounts a filesystem with these options at path, which it makes.
+// tmpfs makes a directory at path and mounts a filesystem with these options on it.
 func tmpfs(t *testing.T, path, options string) {
 	t.Helper()
 	needRoot(t)
@@ -326,7 +325,7 @@ func tmpfs(t *testing.T, path, options string) {
 	})
 }
 
-// readOnly makes the filesystem that tmpfs has mounted at path read-only.
+// readOnly makes the filesystem that tmpfs mounted at path read-only.
 func readOnly(t *testing.T, path string) {
 	t.Helper()
 	if err := syscall.Mount("", path, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
@@ -377,7 +376,7 @@ func wantFile(t *testing.T, path, want string) {
 	}
 }
 
-// names is what is in a directory.
+// names returns the names in a directory.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -391,7 +390,7 @@ func names(t *testing.T, dir string) []string {
 	return s
 }
 
-// sh runs a script that has to succeed.
+// sh runs a script that must succeed.
 func sh(t *testing.T, script string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("bash", append([]string{"-euc", script, "sh"}, args...)...).CombinedOutput()

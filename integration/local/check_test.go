@@ -13,8 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestCheck: scratch is whole, also while it is used, until a node has data of a
-// file that is not there.
+// TestCheck: scratch is consistent, also while it is in use, until a node has data of a file that does not exist.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")
@@ -55,7 +54,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// check checks scratch, which has to be whole.
+// check checks scratch, which must be consistent.
 func (c *camp) check() home.CheckResult {
 	c.t.Helper()
 	var r home.CheckResult

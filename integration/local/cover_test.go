@@ -19,8 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// stageSmall stages a dataset of small files, and waits until both nodes have
-// its cover.
+// stageSmall stages a dataset of small files, and waits until both nodes have mounted its cover.
 func stageSmall(t *testing.T, c *camp) {
 	t.Helper()
 	src := mkdir(t, filepath.Join(c.home, "small"))
@@ -31,8 +30,8 @@ func stageSmall(t *testing.T, c *camp) {
 	c.covered("small")
 }
 
-// TestCover: a dataset of small files has a connection of its own, a large one
-// has none, and both are read, also through mappings.
+// TestCover: a dataset of small files has its own FUSE connection, a large one does not, and both are readable, also
+// through mappings.
 func TestCover(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -57,7 +56,7 @@ func TestCover(t *testing.T) {
 	c.gone(c.dir)
 }
 
-// mapped reads a file through a mapping.
+// mapped checks a file read through a mapping.
 func mapped(t *testing.T, path, want string) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -75,7 +74,7 @@ func mapped(t *testing.T, path, want string) {
 	}
 }
 
-// stageSlowly begins to stage a dataset of n files in some directories, and waits until both nodes have its cover.
+// stageSlowly starts to stage a dataset of n files in several directories, and waits until both nodes have its cover.
 func stageSlowly(t *testing.T, c *camp, dirs, n int) {
 	t.Helper()
 	src := mkdir(t, c.path("slow"))
@@ -90,13 +89,12 @@ func stageSlowly(t *testing.T, c *camp, dirs, n int) {
 	c.covered("slow")
 }
 
-const slowRate = "100K" // bytes a second of each node, so that the files of stageSlowly take some seconds
+const slowRate = "100K" // bytes a second of each node: the files of stageSlowly take some seconds
 
-// slowly is what file i of stageSlowly has.
+// slowly returns the content of file i of stageSlowly.
 func slowly(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 4000) }
 
-// TestCoverPrefetch: the kernel or the daemon has most of what a reader reads before it does, if it reads in the
-// order of the fill.
+// TestCoverPrefetch: the kernel or the daemon has most of a reader's data before its reads if it reads in fill order.
 func TestCoverPrefetch(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -113,7 +111,7 @@ func TestCoverPrefetch(t *testing.T) {
 	c.covered("slow")
 	pace := time.NewTicker(60 * time.Millisecond)
 	defer pace.Stop()
-	for turn, staged := 0, 0; turn < files; turn += nodes { // behind the fill, however slow the machine is
+	for turn, staged := 0, 0; turn < files; turn += nodes { // behind the fill, on any machine
 		<-pace.C
 		eventually(t, "the next files are staged", func() bool {
 			if want := min(turn+10, files); staged < want {
@@ -127,7 +125,7 @@ func TestCoverPrefetch(t *testing.T) {
 		}
 		wantFile(t, c.node("1", "data", "slow", order[turn]), string(slowly(i)))
 	}
-	const remote = files / nodes / nodes // files that node 1 reads and node 0 has, on average
+	const remote = files / nodes / nodes // average number of files that node 1 reads and node 0 has
 	ahead, calls := c.metric("1", "bivouac_prefetched_files_total"), c.metric("0", `bivouac_rpc_requests_total{op="read"}`)
 	if ahead < files/nodes/3 || calls > remote*2/3 {
 		t.Errorf("of %d files that a node reads %v were prefetched; it has read %v of the %d of the other node one by one", files/nodes, ahead, calls, remote)
@@ -141,13 +139,13 @@ func TestCoverPrefetch(t *testing.T) {
 func (c *camp) staged(name string, all int) int {
 	c.t.Helper()
 	p := c.dataset(name).Progress
-	if p == nil { // it is ready
+	if p == nil { // the dataset is ready
 		return all
 	}
 	return int(p.Bytes) / len(slowly(0))
 }
 
-// metric is what a node says of one.
+// metric returns the value of a node's metric.
 func (c *camp) metric(node, name string) (n float64) {
 	c.t.Helper()
 	name += " "
@@ -169,7 +167,7 @@ func (c *camp) metric(node, name string) (n float64) {
 	return n
 }
 
-// TestCoverInUse: who uses a cover does not keep the job from going.
+// TestCoverInUse: a process that uses a cover does not block the end of the job.
 func TestCoverInUse(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -199,7 +197,7 @@ func TestCoverInUse(t *testing.T) {
 	}
 }
 
-// TestCoverKilled: everything was killed; down finds the covers, too.
+// TestCoverKilled: after all processes were killed, down removes the covers, too.
 func TestCoverKilled(t *testing.T) {
 	t.Parallel()
 	needRoot(t)

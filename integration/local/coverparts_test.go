@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// covered waits until both nodes have mounted the cover of a dataset, or a view upon it.
+// covered waits until both nodes have mounted the cover of a dataset, or a view on it.
 func (c *camp) covered(name string) {
 	c.t.Helper()
 	for _, n := range []string{"0", "1"} {
@@ -26,8 +26,7 @@ func (c *camp) covered(name string) {
 	}
 }
 
-// wantTree reads all files of a dataset on both nodes, whose content is their name,
-// again and again.
+// wantTree repeatedly reads all files of a dataset on both nodes; each file's content is its name.
 func (c *camp) wantTree(name string, files, size int) {
 	c.t.Helper()
 	for _, n := range []string{"1", "0", "1"} {
@@ -49,8 +48,7 @@ func (c *camp) smallTree(name string, files, size int) string {
 	return src
 }
 
-// TestCoverOverflow: of a covered dataset what the nodes have no room for is read
-// from the source.
+// TestCoverOverflow: overflow files of a covered dataset are read from the source.
 func TestCoverOverflow(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -68,7 +66,7 @@ func TestCoverOverflow(t *testing.T) {
 	c.wantTree("overflowed", files, size)
 }
 
-// TestCoverFilled: the files of a covered dataset are read before they are there.
+// TestCoverFilled: the files of a covered dataset can be read before they are staged.
 func TestCoverFilled(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -84,8 +82,7 @@ func TestCoverFilled(t *testing.T) {
 	c.wantTree("filled", files, size)
 }
 
-// TestCoverSkipped: what was left out of a covered dataset is not there, and what
-// is there is read.
+// TestCoverSkipped: skipped files of a covered dataset do not exist, and the others can be read.
 func TestCoverSkipped(t *testing.T) {
 	t.Parallel()
 	needRoot(t)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// dashboard is the part of Grafana's published schema of dashboards (the types of @grafana/schema 13.2: Dashboard, Panel,
-// VariableModel, DataQuery, and the options of the panels stat and timeseries) that ours uses. Unknown fields are refused.
+// dashboard is the part of Grafana's schema of dashboards (the types of @grafana/schema 13.2: Dashboard, Panel,
+// VariableModel, DataQuery, and the options of stat and timeseries) that ours uses. Unknown fields are rejected.
 type dashboard struct {
 	Title, UID             string
 	Tags                   []string
@@ -60,14 +60,14 @@ type query struct {
 	Datasource                dataSource
 }
 
-// parseDashboard is strict.
+// parseDashboard rejects unknown fields.
 func parseDashboard(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	return d.Decode(to)
 }
 
-// TestDashboard checks the dashboard against Grafana's schema; that its metrics exist is checked with those of a node.
+// TestDashboard checks the dashboard against Grafana's schema; another test checks its metrics.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	var d dashboard

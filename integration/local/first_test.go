@@ -8,8 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestFirstIsKilled: when the first node's daemon is dead, every command asks
-// the next one that answers.
+// TestFirstIsKilled: when the first node's daemon is dead, every command asks the next node that answers.
 func TestFirstIsKilled(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "4")
@@ -31,7 +30,7 @@ func TestFirstIsKilled(t *testing.T) {
 	} {
 		c.ok(append(args, "--dir", c.dir)...)
 	}
-	// What these find depends on what the dead node had.
+	// The result of these depends on the dead node's data.
 	for _, args := range [][]string{{"check"}, {"stage-out", "none:" + c.path("out")}} {
 		if r := c.run(append(args, "--dir", c.dir)...); strings.Contains(r.err, "no daemon answers") {
 			t.Errorf("bivouac %q asks the dead node:\n%s", args, r.err)
@@ -45,7 +44,7 @@ func TestFirstIsKilled(t *testing.T) {
 		if err := syscall.Kill(hung, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = syscall.Kill(hung, syscall.SIGCONT) }) // it is to end with the job
+		t.Cleanup(func() { _ = syscall.Kill(hung, syscall.SIGCONT) }) // it must end with the job
 	}
 	next := "2"
 	if leads == 2 {

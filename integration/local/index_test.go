@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// said is how often the logs of all nodes have a text.
+// said returns how often the logs of all nodes contain a text.
 func (c *camp) said(text string) (n int) {
 	c.t.Helper()
 	for _, node := range c.state().Nodes {
@@ -22,8 +22,8 @@ func (c *camp) said(text string) (n int) {
 	return n
 }
 
-// TestIndex: what the first stage-in of a tar finds is kept where the user says,
-// the next one needs no scan, and an index that is wrong is only a line in the log.
+// TestIndex: the first stage-in of a tar saves its index where the user asks, the next one needs no scan, and an
+// invalid index only costs a line in the log.
 func TestIndex(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")
@@ -45,7 +45,7 @@ func TestIndex(t *testing.T) {
 			wantSame(t, name+" on node"+node, describe(t, c.node(node, "data", name), true), want)
 		}
 		eventually(t, "the index of "+name, func() bool {
-			found, _ := filepath.Glob(index) // the pattern is right
+			found, _ := filepath.Glob(index) // the pattern is valid
 			return len(found) == 1
 		})
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// slurmNode is a node whose prolog and epilog the test runs, as Slurm does.
+// slurmNode is a node whose prolog and epilog are run by the test, as by Slurm.
 type slurmNode struct {
 	t           *testing.T
 	home, store string
@@ -30,7 +30,7 @@ const keptFiles = 30
 func newSlurmNode(t *testing.T) *slurmNode {
 	t.Helper()
 	needRoot(t)
-	home, err := os.MkdirTemp("", "kept") // short: a socket's path is
+	home, err := os.MkdirTemp("", "kept") // short, as socket paths are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func (n *slurmNode) script(name, id string, uid int, keep string) {
 	}
 }
 
-// job runs a job, compares the dataset with the source, and returns what the job says of it.
+// job runs a job, compares the dataset with the source, and returns its status.
 func (n *slurmNode) job(id string, uid int, keep string) (ds daemon.DatasetStatus) {
 	n.t.Helper()
 	n.script("prolog", id, uid, keep)
@@ -90,7 +90,7 @@ func (n *slurmNode) job(id string, uid int, keep string) (ds daemon.DatasetStatu
 	return ds
 }
 
-// dataset waits until the job's dataset is as it should be.
+// dataset waits until the job's dataset satisfies the condition.
 func (n *slurmNode) dataset(id, what string, is func(daemon.DatasetStatus) bool) (ds daemon.DatasetStatus) {
 	n.t.Helper()
 	j := job.File{Dirs: job.Dirs{Run: filepath.Join(n.home, "run", id, "d")}}
@@ -106,13 +106,13 @@ func (n *slurmNode) dataset(id, what string, is func(daemon.DatasetStatus) bool)
 	return ds
 }
 
-// kill kills the process of a job that has this pid file.
+// kill kills the job's process with this pid file.
 func (n *slurmNode) kill(id, file string) {
 	n.t.Helper()
 	sh(n.t, `read pid rest <"$1"; kill -9 "$pid"`, filepath.Join(n.home, "run", id, file))
 }
 
-// kept is what lies in the store when no job runs.
+// kept returns the entries of the store when no job runs.
 func (n *slurmNode) kept() []string {
 	n.t.Helper()
 	entries, err := os.ReadDir(n.store)
@@ -126,13 +126,13 @@ func (n *slurmNode) kept() []string {
 	return names
 }
 
-// TestKept: with keep, the next job of a user finds the files on the node that its source still has
-// as they were, and that are still as they were staged; it reads only the others. Scratch is gone. A job of another user gets nothing and
-// leaves nothing of the first; after the time, and without keep, nothing is left.
+// TestKept: with keep, a user's next job adopts the files on the node that have changed neither in the source nor on
+// the node, and reads only the others. Scratch is removed. Another user's job gets no files and removes the first
+// user's; after the time, and without keep, nothing is left.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	n := newSlurmNode(t)
-	const a, b = 65534, 1 // users that every machine has
+	const a, b = 65534, 1 // users that exist on every machine
 	if ds := n.job("4711", a, "30m"); ds.Adopted != 0 || ds.SourceBytes == 0 {
 		t.Errorf("the first job: adopted %d files, %d bytes read from the source", ds.Adopted, ds.SourceBytes)
 	}
@@ -175,8 +175,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestKeptIsWhole: of a job that ends while it stages in, each file that is kept is whole, and the next
-// job adopts it; of one whose keeper was killed, nothing is kept.
+// TestKeptIsWhole: if a job ends during its stage-in, each kept file is complete, and the next job adopts it; if its
+// keeper was killed, nothing is kept.
 func TestKeptIsWhole(t *testing.T) {
 	t.Parallel()
 	n := newSlurmNode(t)

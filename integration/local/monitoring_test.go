@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// monitored is the labels of each metric that a site's Prometheus has. The keeper's own are tested in deploy/pitch.
+// monitored maps each metric in a site's Prometheus to its labels. The keeper's own are tested in deploy/pitch.
 type monitored map[string][]string
 
 var series = regexp.MustCompile(`(?m)^([a-z_]+)(?:\{(.*)\})? \S+$`)
@@ -39,7 +39,7 @@ func (c *camp) metricsOf(node int) monitored {
 	return all
 }
 
-// check looks whether all that an expression names is there.
+// check checks that every metric and label of an expression exists.
 func (all monitored) check(t *testing.T, where, expr string) {
 	t.Helper()
 	names := regexp.MustCompile(`\b(?:bivouac|node)_[a-z_]+`).FindAllString(expr, -1)

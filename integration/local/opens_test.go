@@ -14,8 +14,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// TestOneNodeEpochs: in a job of one node the kernel serves all reads of a dataset with a kernel view. Status, report and
-// metrics have the epochs, the position of the rank and the samples nevertheless, also after the daemon was killed.
+// TestOneNodeEpochs: in a one-node job the kernel serves all reads of a dataset with a kernel view. Status, report
+// and metrics still show epochs, the position of the rank and the samples, also after the daemon was killed.
 func TestOneNodeEpochs(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -69,7 +69,7 @@ func TestOneNodeEpochs(t *testing.T) {
 		}
 		return s
 	}
-	for i := range files { // before there is a plan, so that nothing depends on the caches
+	for i := range files { // before a plan exists, so that caches do not matter
 		_, err := os.ReadFile(files[i])
 		k.must(err)
 	}

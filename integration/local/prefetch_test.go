@@ -22,8 +22,8 @@ const planned = 1600 // files
 func plannedName(i int) string { return fmt.Sprintf("%04d", i) }
 func plannedText(i int) string { return strings.Repeat(plannedName(i), 500+i%1000) }
 
-// TestPlanPrefetch: with an access plan, a rank on each node finds the samples of the other node in
-// the page cache or in the daemon's memory in every epoch, through covers and kernel views.
+// TestPlanPrefetch: with an access plan, a rank on each node finds the other node's samples in the page cache or in
+// the daemon's memory in every epoch, through covers and kernel views.
 func TestPlanPrefetch(t *testing.T) {
 	for _, view := range []string{"off", "auto"} {
 		t.Run(view, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestPlanPrefetch(t *testing.T) {
 			const reads = `bivouac_rpc_requests_total{op="read"}`
 			var before, ahead float64
 			for e := range 3 {
-				if e > 0 { // the first ones show where the ranks are
+				if e > 0 { // the first reads show the positions of the ranks
 					before, ahead = count(reads), count("bivouac_prefetched_files_total")
 				}
 				c.epoch(e, false)
@@ -56,8 +56,8 @@ func TestPlanPrefetch(t *testing.T) {
 	}
 }
 
-// TestCachedEpochs: ranks whose reads the kernel serves from its cache are followed through all epochs, without Python, and
-// what the kernel has cached is not fetched again.
+// TestCachedEpochs: ranks whose reads the kernel serves from its cache are tracked through all epochs, without
+// Python, and pages in the kernel's cache are not fetched again.
 func TestCachedEpochs(t *testing.T) {
 	for _, view := range []string{"off", "auto"} {
 		t.Run(view, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestCachedEpochs(t *testing.T) {
 			needRoot(t)
 			c := pitch(t, "2", "--kernel-view", view)
 			c.stagePlanned(view)
-			c.epoch(9, true) // before there is a plan
+			c.epoch(9, true) // before a plan exists
 			c.ok("plan", "set", "set", "seed:7,ranks=2", "--dir", c.dir)
 			eventually(t, "both nodes have the plan", func() bool {
 				return c.training("0").Plan != nil && c.training("1").Plan != nil
@@ -105,7 +105,7 @@ func (c *camp) stagePlanned(view string) {
 	c.awaitViews("set", "2")
 }
 
-// training is what a node knows of the reads of the only dataset.
+// training returns a node's knowledge of the reads of the only dataset.
 func (c *camp) training(node string) daemon.TrainingStatus {
 	if s := c.status(node).Datasets[0].Training; s != nil {
 		return *s
@@ -113,7 +113,7 @@ func (c *camp) training(node string) daemon.TrainingStatus {
 	return daemon.TrainingStatus{}
 }
 
-// epoch has a rank on each node read an epoch of DistributedSampler(seed=7). It drops the pages, unless they are to be kept.
+// epoch has a rank on each node read an epoch of DistributedSampler(seed=7). It drops the pages unless keep is set.
 func (c *camp) epoch(number int, keep bool) {
 	c.t.Helper()
 	plan := accessplan.Plan{Kind: accessplan.Torch, Seed: 7, Shuffle: true, Ranks: 2}

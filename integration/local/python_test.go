@@ -18,10 +18,10 @@ import (
 // python is Debian's, which has torch if "make python-test" has installed it.
 const python = "/usr/bin/python3"
 
-// programs is the programs of the Python package's test in a job.
+// programs is the directory of the Python package's test programs for a job.
 const programs = "../../fsclient/python/tests/job/"
 
-// needTorch skips without PyTorch.
+// needTorch skips the test without PyTorch.
 func needTorch(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command(python, "-B", "-c", "import torch, torchvision, h5py").CombinedOutput(); err != nil {
@@ -29,7 +29,7 @@ func needTorch(t *testing.T) {
 	}
 }
 
-// rank is a Python program on node i.
+// rank returns the command for a Python program on node i.
 func (c *camp) rank(i int, args ...string) *exec.Cmd {
 	cmd := exec.Command(python, slices.Concat([]string{"-B"}, args)...)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "SLURM_") }),
@@ -38,7 +38,7 @@ func (c *camp) rank(i int, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// freePort is a port of loopback that was free a moment ago.
+// freePort returns a loopback port that was free a moment ago.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,8 +52,8 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// torchrun runs one agent with one rank on each node. Debian's torchrun fails with Python 3.11
-// unless both standard streams of the ranks go somewhere: to files, and standard error is shown too.
+// torchrun runs one agent with one rank on each node. Debian's torchrun fails with Python 3.11 unless both standard
+// streams of the ranks are redirected: to files, and standard error is also shown.
 func (c *camp) torchrun(nodes int, args ...string) {
 	c.t.Helper()
 	port := freePort(c.t)
@@ -86,7 +86,7 @@ func (c *camp) torchrun(nodes int, args ...string) {
 	}
 }
 
-// trained is what training.py writes.
+// trained is the output of training.py.
 type trained struct {
 	Copy, Unmodified, Bivouac, Locality []float64
 	Local, Samples, Shards              int
@@ -96,8 +96,8 @@ type trained struct {
 	TableDiffers                        bool `json:"table differs"`
 }
 
-// TestPython trains under torchrun on four nodes with the samplers of the Python package: the
-// losses are those of torch's sampler over a local copy. Then a daemon is killed under a sampler.
+// TestPython trains under torchrun on four nodes with the samplers of the Python package: the losses equal those of
+// torch's sampler over a local copy. Then a daemon is killed under a sampler.
 func TestPython(t *testing.T) {
 	needTorch(t)
 	c := pitch(t, "4")
@@ -145,7 +145,7 @@ func TestPython(t *testing.T) {
 	c.samplerSurvives()
 }
 
-// samplerSurvives kills the daemon of node 3 under samplers.
+// samplerSurvives kills the daemon of node 3 while samplers run.
 func (c *camp) samplerSurvives() {
 	c.t.Helper()
 	cmd := c.rank(3, programs+"survivor.py")

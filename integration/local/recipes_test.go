@@ -16,15 +16,15 @@ import (
 	"testing"
 )
 
-// recipes is the code of a page.
+// recipes holds the code of a page.
 type recipes struct {
 	files    map[string]string // the blocks whose first line is a comment with a name
-	programs []string          // those of Python, in the order of the page
+	programs []string          // the Python programs, in the order of the page
 	stageIn  []string          // the values of --bivouac-stage-in
 	stageOut []string
 }
 
-// readRecipes reads the blocks of code of recipes.md.
+// readRecipes reads the code blocks of recipes.md.
 func readRecipes(t *testing.T) recipes {
 	t.Helper()
 	b, err := os.ReadFile("../../deploy/docs/recipes.md")
@@ -56,8 +56,8 @@ func readRecipes(t *testing.T) recipes {
 	return r
 }
 
-// TestRecipes runs what the page of recipes shows, on one job of two nodes: it stages the sources as the
-// page says, runs the programs under torchrun, and stages out.
+// TestRecipes runs the recipes page on one job of two nodes: it stages the sources as the page says, runs the
+// programs under torchrun, and stages out.
 func TestRecipes(t *testing.T) {
 	needTorch(t)
 	t.Parallel()
@@ -152,7 +152,7 @@ func (c *camp) recipeSources(r recipes) string {
 	return lustre
 }
 
-// runEnvironment starts the packed Python many times at once on each node, where all of its files are local.
+// runEnvironment starts many processes of the packed Python concurrently on each node, where all its files are local.
 func (c *camp) runEnvironment() {
 	c.t.Helper()
 	for i := range 2 {
@@ -174,7 +174,7 @@ func (c *camp) runEnvironment() {
 	wg.Wait()
 }
 
-// wantEvents checks that the event file of a rank, as the other node sees it, has whole records.
+// wantEvents checks that the event file of a rank, as seen by the other node, has whole records.
 func (c *camp) wantEvents(rank int) {
 	c.t.Helper()
 	b, err := os.ReadFile(c.node(fmt.Sprint(1-rank), "scratch", "logs", fmt.Sprintf("rank%d", rank), "events.out.tfevents.0"))

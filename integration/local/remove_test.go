@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestRemove: a dataset that is removed is gone from every node, with its space and the mounts
-// over it; its name can be used again, also by --replace.
+// TestRemove: a removed dataset disappears from every node, with its space and its mounts; its name can be reused,
+// also by --replace.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
@@ -52,8 +52,8 @@ func TestRemove(t *testing.T) {
 	c.ok("wait", "--dir", c.dir)
 }
 
-// TestCancel: a stage-in that is cancelled ends, its objects are removed, and a command that waits
-// for it says why; a dataset can be removed while it is staged, too.
+// TestCancel: a cancelled stage-in ends, its objects are removed, and a command that waits for it prints why; a
+// dataset can be removed during its stage-in, too.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2", "--rate", "100K")

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestReplicas: with replicas=all the kernel of every node reads every file by itself, through
-// its view; locate and status show the replicas; and after the loss of a
-// node every file can be read, although the source is gone.
+// TestReplicas: with replicas=all the kernel of every node reads every file through its view without the daemon;
+// locate and status show the replicas; after the loss of a node every file can be read, although the source was
+// removed.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	needRoot(t)

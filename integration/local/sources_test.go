@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// shard is a tar of files that hold their own names.
+// shard returns a tar of files whose content is their own name.
 func shard(t *testing.T, files ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -31,7 +31,7 @@ func shard(t *testing.T, files ...string) []byte {
 	return b.Bytes()
 }
 
-// below is the regular files below a directory.
+// below returns the regular files below a directory.
 func below(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	for l := range strings.Lines(describe(t, dir, false)) {
@@ -43,8 +43,8 @@ func below(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// TestSources: shards by a pattern become one dataset, unpacked, kept or apart;
-// lists and patterns choose; all of it as a user types it.
+// TestSources: shards selected by a pattern become one dataset, unpacked, kept as tars or in separate directories;
+// lists and patterns select files; every option is used as a user types it.
 func TestSources(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")
@@ -116,7 +116,7 @@ func TestSkipStatus(t *testing.T) {
 	}
 }
 
-// TestSparseTar: files with holes have theirs also on the nodes, and read as they are.
+// TestSparseTar: sparse files keep their holes on the nodes, and read the same.
 func TestSparseTar(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")

@@ -18,10 +18,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// odd is names that a source may have.
+// odd lists unusual names that a source may have.
 var odd = []string{"a b", "line\nfeed", "tab\t", "\xff\xfe not UTF-8", "é", `back\slash`, "*?[", "-rf", ".hidden", ":colon", strings.Repeat("x", 255)}
 
-// makeTree makes a source that has one of everything, and returns its bytes.
+// makeTree makes a source with one entry of every kind, and returns its bytes.
 func makeTree(t *testing.T, dir string) (size int64) {
 	t.Helper()
 	mkdir(t, filepath.Join(dir, "empty"))
@@ -54,7 +54,7 @@ func makeTree(t *testing.T, dir string) (size int64) {
 	return size
 }
 
-// setTimes gives all below dir, but dir, a time with nanoseconds in the past.
+// setTimes sets past times with nanoseconds on everything below dir, except dir.
 func setTimes(t *testing.T, dir string) {
 	t.Helper()
 	when := time.Unix(1_234_567_890, 123_456_789)
@@ -70,7 +70,7 @@ func setTimes(t *testing.T, dir string) {
 	}
 }
 
-// describe is a line on everything below dir, with its bytes.
+// describe returns a line for each entry below dir, with its content.
 func describe(t *testing.T, dir string, times bool) string {
 	t.Helper()
 	var b strings.Builder
@@ -82,7 +82,7 @@ func describe(t *testing.T, dir string, times bool) string {
 		if err != nil {
 			return err
 		}
-		rel, _ := filepath.Rel(dir, p) // below it
+		rel, _ := filepath.Rel(dir, p) // p is below dir
 		fmt.Fprintf(&b, "%q %v", rel, info.Mode())
 		switch {
 		case info.Mode().Type() == fs.ModeSymlink:
@@ -105,7 +105,7 @@ func describe(t *testing.T, dir string, times bool) string {
 	return b.String()
 }
 
-// wantSame compares what describe says of two trees.
+// wantSame compares two trees by their describe text.
 func wantSame(t *testing.T, where, got, want string) {
 	t.Helper()
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
@@ -120,15 +120,14 @@ func wantSame(t *testing.T, where, got, want string) {
 	}
 }
 
-// TestStageIn: a directory and its tars arrive as they were, on all nodes, and
-// each byte of them was read once.
+// TestStageIn: a directory and its tars are staged unchanged on all nodes, and each of their bytes is read once.
 func TestStageIn(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")
 	src := c.path("src")
 	size := makeTree(t, src)
 	want := describe(t, src, true)
-	c.stageIn("src:dir") // a relative path is as good
+	c.stageIn("src:dir") // a relative path also works
 	sizes := map[string]int64{"dir": size}
 	for _, format := range []string{"pax", "gnu"} {
 		file := c.path(format + ".tar")
@@ -160,7 +159,7 @@ func TestStageIn(t *testing.T) {
 	c.readOnly()
 }
 
-// readOnly tries every change of the dataset "dir".
+// readOnly tries every kind of change on the dataset "dir".
 func (c *camp) readOnly() {
 	c.t.Helper()
 	data := c.node("1", "data")
@@ -184,19 +183,19 @@ func (c *camp) readOnly() {
 			c.t.Errorf("%s in data: %v, want EROFS", what, err)
 		}
 	}
-	// That is the kernel's answer where the dataset has a cover.
+	// The kernel returns EBUSY if the dataset has a cover.
 	if err := os.Remove(filepath.Join(data, "dir")); !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.EBUSY) {
 		c.t.Errorf("the dataset itself: %v, want EROFS or EBUSY", err)
 	}
 	wantFile(c.t, file, "run")
 }
 
-// member is a tar's member that has no data.
+// member returns the header of a tar member without data.
 func member(name string, typ byte) *tar.Header {
 	return &tar.Header{Name: name, Typeflag: typ, Mode: 0o644, Linkname: map[bool]string{true: "x"}[typ == tar.TypeLink || typ == tar.TypeSymlink]}
 }
 
-// archive is a tar of these members, each file with some data, and a good one.
+// archive returns a tar of these members, each file with some data, and a valid one.
 func archive(t *testing.T, members ...*tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -218,8 +217,7 @@ func archive(t *testing.T, members ...*tar.Header) []byte {
 	return b.Bytes()
 }
 
-// TestStageInRefuses: of a bad source nothing appears, nothing is kept, and one
-// line names what is bad.
+// TestStageInRefuses: nothing of a bad source appears or is kept, and one line names the cause.
 func TestStageInRefuses(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
@@ -251,7 +249,7 @@ func TestStageInRefuses(t *testing.T) {
 		file := c.path(name + ".tar")
 		write(t, file, x.bytes)
 		c.fails(append(x.want, file), "stage-in", file, "--dir", c.dir)
-		if ds := c.dataset(name); ds.Phase != cluster.Removed || ds.Error == "" { // its user has read why
+		if ds := c.dataset(name); ds.Phase != cluster.Removed || ds.Error == "" { // the user has read the reason
 			t.Errorf("%s is %v: %q", name, ds.Phase, ds.Error)
 		}
 	}
@@ -264,14 +262,14 @@ func TestStageInRefuses(t *testing.T) {
 			t.Errorf("node%s keeps %+v of what failed", node, s)
 		}
 	}
-	write(t, c.path("corrupt.tar"), plain) // mended: the name is free
+	write(t, c.path("corrupt.tar"), plain) // repaired: the name is free
 	c.stageIn(c.path("corrupt.tar"))
 	if got := names(t, c.node("1", "data", "corrupt", "good")); !slices.Equal(got, []string{"file"}) {
 		t.Errorf("the mended dataset has %q", got)
 	}
 }
 
-// badSources are refused before they are read.
+// badSources tests sources that are rejected before they are read.
 func (c *camp) badSources() {
 	c.t.Helper()
 	pipes := mkdir(c.t, c.path("pipes"))
@@ -296,11 +294,11 @@ func (c *camp) badSources() {
 	}
 }
 
-// TestBackground: a stage-in that is not waited for, and wait, which waits.
+// TestBackground: a stage-in in the background, and the command wait.
 func TestBackground(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
-	c.ok("wait", "--dir", c.dir) // for nothing
+	c.ok("wait", "--dir", c.dir) // with nothing to wait for
 	write(t, c.path("good.tar"), archive(t))
 	c.ok("stage-in", c.path("good.tar"), "--background", "--dir", c.dir)
 	c.ok("wait", "--dir", c.dir, "--node", "1", "--for", "all")
@@ -315,5 +313,5 @@ func TestBackground(t *testing.T) {
 		c.failed(c.run("wait", "--dir", c.dir, "--node", node), "missing: ", c.path("missing.tar"), "no such file")
 	}
 	c.ok("wait", "--for", "none", "--dir", c.dir)
-	c.stageIn(c.path("good.tar") + ":more") // what failed before is not its business
+	c.stageIn(c.path("good.tar") + ":more") // it ignores the earlier failure
 }

@@ -12,7 +12,7 @@ import (
 
 func sum(b []byte) []byte { s := sha256.Sum256(b); return s[:] }
 
-// TestStageOut: what was written by all nodes arrives as it is in scratch.
+// TestStageOut: files written by all nodes are staged out unchanged.
 func TestStageOut(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")
@@ -44,8 +44,7 @@ func TestStageOut(t *testing.T) {
 	wantFile(t, c.path("all/ckpt/by2"), "again")
 }
 
-// strip takes the numbers of links out of what describe says: names of one file
-// become files.
+// strip removes the link counts from the text of describe: hard links become separate files.
 func strip(s string) string {
 	for _, n := range []string{" 1 links", " 2 links"} {
 		s = strings.ReplaceAll(s, n, "")
@@ -53,7 +52,7 @@ func strip(s string) string {
 	return s
 }
 
-// TestStageOutRefuses: one line, and nothing is made.
+// TestStageOutRefuses: bad input costs one line, and nothing is made.
 func TestStageOutRefuses(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
@@ -83,8 +82,7 @@ func TestStageOutRefuses(t *testing.T) {
 	wantFile(t, file, "mine")
 }
 
-// TestStageOutToBadDisk: what does not fit is listed, what does is there, and
-// nothing is there by half.
+// TestStageOutToBadDisk: files that do not fit are listed, files that fit are there, and no file is partial.
 func TestStageOutToBadDisk(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -105,7 +103,7 @@ func TestStageOutToBadDisk(t *testing.T) {
 	if !strings.Contains(r.err, " of 4 files not copied: fix the errors listed above and run it again") || r.status != 1 {
 		t.Errorf("status %d, errors:\n%s", r.status, r.err)
 	}
-	for _, name := range names(t, to) { // small, if it came before the others had filled the disk
+	for _, name := range names(t, to) { // small, if it was copied before the others filled the disk
 		if name != "small" {
 			t.Errorf("on the full disk there is %q, which is not whole", name)
 			continue
@@ -120,8 +118,7 @@ func TestStageOutToBadDisk(t *testing.T) {
 	c.fails([]string{to, "read-only file system"}, "stage-out", "ckpt:"+to+"/new", "--dir", c.dir)
 }
 
-// TestStageOutInterrupted: who is tired of waiting is told what that means, and the same
-// command goes on.
+// TestStageOutInterrupted: Ctrl-C prints what it interrupts, and the same command resumes.
 func TestStageOutInterrupted(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
@@ -130,10 +127,10 @@ func TestStageOutInterrupted(t *testing.T) {
 		write(t, filepath.Join(from, name), []byte(name))
 	}
 	hung := c.state().Nodes[1].PID
-	if err := syscall.Kill(hung, syscall.SIGSTOP); err != nil { // the other's share is not copied
+	if err := syscall.Kill(hung, syscall.SIGSTOP); err != nil { // the other node's share is not copied
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(hung, syscall.SIGCONT) }) // it is to end with the job
+	t.Cleanup(func() { _ = syscall.Kill(hung, syscall.SIGCONT) }) // it must end with the job
 	out := c.start("stage-out", "ckpt:"+to, "--dir", c.dir, "--node", "0")
 	eventually(t, "the first node has begun", func() bool {
 		_, err := os.Stat(to)
@@ -152,7 +149,7 @@ func TestStageOutInterrupted(t *testing.T) {
 	wantFile(t, filepath.Join(to, odd[0]), odd[0])
 }
 
-// TestFullStore: what does not fit is ENOSPC in time, and space comes back.
+// TestFullStore: data that does not fit is ENOSPC without delay, and space is freed.
 func TestFullStore(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2", "--capacity", "1M")
@@ -178,7 +175,7 @@ func TestFullStore(t *testing.T) {
 	if got := names(t, c.node("1", "data")); !slices.Equal(got, []string{"src"}) {
 		t.Errorf("data has %q", got)
 	}
-	write(t, c.node("0", "scratch", "after"), make([]byte, 256<<10)) // what failed has given its space back
+	write(t, c.node("0", "scratch", "after"), make([]byte, 256<<10)) // the failed write has released its space
 	wantFile(t, c.node("1", "data", "src", "small"), "small")
 	c.stageIn(src + ":through")
 	for _, node := range []string{"0", "1"} {

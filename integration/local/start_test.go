@@ -10,8 +10,7 @@ import (
 	deploy "github.com/bivouacfs/bivouac/deploy/local"
 )
 
-// started waits until an up in progress has started its nth daemon, and
-// returns that daemon.
+// started waits until a running up has started its nth daemon, and returns that daemon.
 func (c *camp) started(n int) deploy.Node {
 	c.t.Helper()
 	var node deploy.Node
@@ -26,7 +25,7 @@ func (c *camp) started(n int) deploy.Node {
 	return node
 }
 
-// TestInterruptedUp: an up that is interrupted while it starts leaves nothing.
+// TestInterruptedUp: an up that is interrupted during its start leaves nothing.
 func TestInterruptedUp(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)
@@ -49,7 +48,7 @@ func TestInterruptedUp(t *testing.T) {
 	}
 }
 
-// TestKilledUp: an up that is killed leaves what a down finds.
+// TestKilledUp: down removes everything that a killed up leaves.
 func TestKilledUp(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)
@@ -65,7 +64,7 @@ func TestKilledUp(t *testing.T) {
 	}
 }
 
-// TestKilledWhileUp: a daemon that is killed while it starts ends the up.
+// TestKilledWhileUp: if a daemon is killed during its start, up fails.
 func TestKilledWhileUp(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)
@@ -80,7 +79,7 @@ func TestKilledWhileUp(t *testing.T) {
 	}
 }
 
-// TestSilentHost: a host that does not answer is named when the time is over.
+// TestSilentHost: up names a host that does not answer before the timeout.
 func TestSilentHost(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)
@@ -102,7 +101,7 @@ func TestNoFuse(t *testing.T) {
 	c.gone(c.dir)
 }
 
-// TestNoRights: a device that this user may not open, and what it leads to.
+// TestNoRights: a /dev/fuse that this user may not open, and the consequences.
 func TestNoRights(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// bigTar is a tar of small files that does not fit on two nodes of a megabyte.
+// bigTar returns a tar of small files that does not fit on two nodes with a megabyte each.
 func bigTar(t *testing.T) []byte {
 	t.Helper()
 	var members []*tar.Header
@@ -21,8 +21,7 @@ func bigTar(t *testing.T) []byte {
 	return archive(t, members...)
 }
 
-// TestStatus: people and programs learn the same, from every node and from the
-// mount.
+// TestStatus: text and JSON show the same status, from every node and from the mount.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")

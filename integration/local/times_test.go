@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// old and far away times, by the names of what has them.
+// times lists very old and very late times, by the names of their entries.
 var times = map[string]time.Time{
 	"1811":   time.Unix(-5_000_000_000, 250_000_000),
 	"1905":   time.Unix(-2_050_000_000, 1),
@@ -23,10 +23,10 @@ var times = map[string]time.Time{
 	"2255":   time.Unix(9_000_000_000, 0),
 }
 
-// latest is what a time after all that 64 bits of nanoseconds hold becomes.
+// latest is the result for times later than 64 bits of nanoseconds can hold.
 var latest = time.Unix(1<<63/1_000_000_000-1, 0)
 
-// timesTar is a tar with a file, a link and a directory of each time, and one that is later than can be told.
+// timesTar returns a tar with a file, a link and a directory of each time, and one time too late to represent.
 func timesTar(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -48,7 +48,7 @@ func timesTar(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// wantTimes looks at those of all that kinds has, of times between first and last.
+// wantTimes checks the entries of these kinds whose times are between first and last.
 func wantTimes(t *testing.T, where, dir string, kinds []string, first time.Time) {
 	t.Helper()
 	for _, kind := range kinds {
@@ -71,8 +71,8 @@ func modTime(info fs.FileInfo) string {
 	return fmt.Sprint(info.ModTime())
 }
 
-// TestTimes: times long ago and far away are those of the source on all nodes, through whichever
-// mount, in scratch, and in what is staged out.
+// TestTimes: very old and very late times equal the source's on all nodes, through every mount, in scratch, and in
+// staged-out files.
 func TestTimes(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
@@ -95,7 +95,7 @@ func TestTimes(t *testing.T) {
 	}
 	wantTimes(t, "scratch", c.node("1", "scratch", "copy"), all, time.Time{})
 	c.ok("stage-out", "copy:"+c.path("out"), "--dir", c.dir)
-	wantTimes(t, "stage-out", c.path("out"), []string{"f", "l"}, time.Unix(-1<<31, 0)) // before which ext4 has none
+	wantTimes(t, "stage-out", c.path("out"), []string{"f", "l"}, time.Unix(-1<<31, 0)) // ext4 has no earlier times
 	t.Run("view", func(t *testing.T) {
 		needRoot(t)
 		needViews(t)

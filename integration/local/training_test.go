@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/training"
 )
 
-// post sends a request to the control socket of a node, whose path a file of the mount has.
+// post sends a request to a node's control socket, whose path is in a file of the mount.
 func (c *camp) post(node, route, body string) (int, string) {
 	c.t.Helper()
 	path, err := os.ReadFile(c.node(node, ".bivouac", "control"))
@@ -39,8 +39,8 @@ func (c *camp) post(node, route, body string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// TestTraining: the order of a stage-in is the plan of the dataset, and the
-// report of a node has the reads of another one and the measurements of a rank on a third.
+// TestTraining: the order of a stage-in becomes the plan of the dataset, and a node's report has the reads of another
+// node and the measurements of a rank on a third.
 func TestTraining(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")
@@ -78,7 +78,7 @@ func TestTraining(t *testing.T) {
 		}
 		return m
 	}
-	// Of the other nodes' files no kernel reads without its daemon.
+	// No kernel reads files of other nodes without its daemon.
 	remote := int64(0)
 	for i, n := range c.status("0").Datasets[0].PerNode {
 		if i > 0 {

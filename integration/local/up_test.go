@@ -15,7 +15,7 @@ import (
 	deploy "github.com/bivouacfs/bivouac/deploy/local"
 )
 
-// TestUpDown: four nodes by default, one namespace, and all of it goes.
+// TestUpDown: four nodes by default, one namespace, and down removes everything.
 func TestUpDown(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)
@@ -34,7 +34,7 @@ func TestUpDown(t *testing.T) {
 		t.Errorf("the root of a mount has %q", got)
 	}
 	c.fails([]string{"already up", "end it with bivouac down --dir " + c.dir}, "up", "--dir", c.dir)
-	wantFile(t, c.node("2", "scratch", "f"), "hello") // the first is unharmed
+	wantFile(t, c.node("2", "scratch", "f"), "hello") // the first job is unharmed
 	if r := c.run("down", "--dir", c.dir); r.status != 0 || r.out != "" || r.err != "" {
 		t.Errorf("down: %+v, want no output", r)
 	}
@@ -46,7 +46,7 @@ func TestUpDown(t *testing.T) {
 	}
 }
 
-// TestUpJSON: what --json prints is what programs need.
+// TestUpJSON: --json prints the fields that programs need.
 func TestUpJSON(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)
@@ -74,13 +74,13 @@ func TestUpJSON(t *testing.T) {
 	}
 }
 
-// TestKeepsWhatIsNotIts: a directory that was there stays, with what is in it.
+// TestKeepsWhatIsNotIts: an existing directory stays, with its content.
 func TestKeepsWhatIsNotIts(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)
 	dir := mkdir(t, c.path("mine, with a space"))
 	write(t, filepath.Join(dir, "notes"), []byte("mine"))
-	if err := os.Symlink(dir, c.dir); err != nil { // a link to the directory is as good
+	if err := os.Symlink(dir, c.dir); err != nil { // a link to the directory also works
 		t.Fatal(err)
 	}
 	c.ok("up", "--nodes", "1", "--dir", c.dir)
@@ -97,7 +97,7 @@ func TestKeepsWhatIsNotIts(t *testing.T) {
 	}
 }
 
-// TestKilled: a daemon was killed, and status says so; then everything was killed, and down still finds all of it.
+// TestKilled: status reports a killed daemon; after everything was killed, down still removes all of it.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
@@ -110,7 +110,7 @@ func TestKilled(t *testing.T) {
 			strings.Count(r.err, "\n") == 1
 	})
 	c.killAll()
-	eventually(t, "a dead mount is ENOTCONN", func() bool { // ECONNABORTED while it dies
+	eventually(t, "a dead mount is ENOTCONN", func() bool { // ECONNABORTED while the daemon ends
 		_, err := os.ReadDir(c.node("0"))
 		return errors.Is(err, syscall.ENOTCONN)
 	})
@@ -121,7 +121,7 @@ func TestKilled(t *testing.T) {
 	c.fails([]string{"nothing is up in " + c.dir, "bivouac up --dir"}, "status", "--dir", c.dir)
 }
 
-// TestStaleMount: the mounts of an earlier job of which nothing else is left.
+// TestStaleMount: only the mounts of an earlier job are left.
 func TestStaleMount(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
@@ -139,12 +139,12 @@ func TestStaleMount(t *testing.T) {
 	}
 	c.ok("up", "--nodes", "1", "--dir", c.dir)
 	c.ok("down", "--dir", c.dir)
-	if err := os.Remove(c.dir); err != nil { // it was there before, so it stays
+	if err := os.Remove(c.dir); err != nil { // it existed before, so it stays
 		t.Error(err)
 	}
 }
 
-// TestBusyDown: open files and a daemon that is stopped do not keep a job.
+// TestBusyDown: open files and a stopped daemon do not keep a job from ending.
 func TestBusyDown(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")
@@ -152,7 +152,7 @@ func TestBusyDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() // its daemon is gone
+	defer f.Close() // its daemon has ended
 	if err := syscall.Kill(c.state().Nodes[1].PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestUpOnBadDisk(t *testing.T) {
 	c.gone(dir)
 }
 
-// TestTwoJobs: jobs of one user at one time do not meet, and each ends alone.
+// TestTwoJobs: concurrent jobs of one user are independent, and each ends alone.
 func TestTwoJobs(t *testing.T) {
 	t.Parallel()
 	a, b := newCamp(t), newCamp(t)
@@ -246,7 +246,7 @@ func TestTwoJobs(t *testing.T) {
 	}
 }
 
-// TestTwoUps: of several ups on one directory at once, one makes the job.
+// TestTwoUps: of several concurrent ups on one directory, one makes the job.
 func TestTwoUps(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)

@@ -12,12 +12,11 @@ import (
 	"testing"
 )
 
-// ownFuse gives a namespace a /dev/fuse of its own that everybody may open, as
-// udev makes it.
+// ownFuse gives a namespace its own /dev/fuse that every user may open, as udev makes it.
 const ownFuse = "mount -t tmpfs -o mode=755 none /mnt && mknod /mnt/fuse c 10 229 && chmod 666 /mnt/fuse && mount --bind /mnt/fuse /dev/fuse"
 
-// enter has all commands of the camp run in a mount namespace of their own, in
-// which script has been run. It ends with the test.
+// enter makes all commands of the camp run in a new mount namespace in which script has been run. The namespace ends
+// with the test.
 func (c *camp) enter(script string) {
 	c.t.Helper()
 	needRoot(c.t)
@@ -39,7 +38,7 @@ func (c *camp) enter(script string) {
 		c.down()
 		c.prefix, c.mounts = prefix, mounts
 		_ = in.Close() // cat ends
-		_ = cmd.Wait() // it was there to be ended
+		_ = cmd.Wait() // it was meant to end
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil && err != io.EOF || line != "ready\n" {
 		c.t.Fatalf("no namespace: %q, %v", line, err)
@@ -60,7 +59,7 @@ func (c *camp) nobody() {
 	if err := os.Chown(c.home, 65534, 65534); err != nil {
 		c.t.Fatal(err)
 	}
-	c.bin = c.copyBinary() // it may be where only root can go
+	c.bin = c.copyBinary() // the original may be readable only by root
 	c.prefix = slices.Concat(c.prefix, []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--",
 		"env", "HOME=" + c.home})
 }
@@ -78,7 +77,7 @@ func (c *camp) copyBinary() string {
 	return bin
 }
 
-// sh runs a shell line as the user of the camp, and returns all that it prints.
+// sh runs a shell line as the user of the camp, and returns all its output.
 func (c *camp) sh(line string) string {
 	c.t.Helper()
 	args := slices.Concat(c.prefix, []string{"sh", "-c", line})
@@ -89,7 +88,7 @@ func (c *camp) sh(line string) string {
 	return string(out)
 }
 
-// TestNormalUser: a user without privileges has a job from up to down.
+// TestNormalUser: an unprivileged user runs a job from up to down.
 func TestNormalUser(t *testing.T) {
 	t.Parallel()
 	c := newCamp(t)
@@ -112,14 +111,14 @@ func TestNormalUser(t *testing.T) {
 	c.noRights()
 	c.ok("stage-out", ".:"+c.path("out"), "--dir", c.dir)
 	wantFile(t, c.path("out", "f"), "hi\n")
-	for _, n := range c.state().Nodes[:1] { // a dead mount is taken away without root, too
+	for _, n := range c.state().Nodes[:1] { // a dead mount is removed without root, too
 		c.sh("kill -9 " + strconv.Itoa(n.PID))
 	}
 	c.ok("down", "--dir", c.dir)
 	c.gone(c.dir)
 }
 
-// noRights tries what the user has no right to.
+// noRights tries operations that the user may not do.
 func (c *camp) noRights() {
 	c.t.Helper()
 	secret := mkdir(c.t, c.path("secret"))
@@ -139,7 +138,7 @@ func (c *camp) noRights() {
 	if err := os.Chmod(c.path("set", "hidden"), 0); err != nil {
 		c.t.Fatal(err)
 	}
-	// One file that cannot be read costs itself only.
+	// A file that cannot be read does not affect the others.
 	if r := c.run("stage-in", c.path("set")+":again", "--dir", c.dir); r.status != 3 ||
 		!strings.Contains(r.err, c.path("set", "hidden")) || !strings.Contains(r.err, "permission denied") {
 		c.t.Errorf("status %d, errors:\n%s\nwant status 3, and the file named with its cause", r.status, r.err)
@@ -154,7 +153,7 @@ func (c *camp) noRights() {
 	c.fails([]string{"permission denied"}, "up", "--dir", secret+"/job")
 }
 
-// TestOthersJob: commands of another user say whose the filesystem is not, and leave it alone.
+// TestOthersJob: commands of another user report the filesystem's owner, and do not change it.
 func TestOthersJob(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "1")

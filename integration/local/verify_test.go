@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 )
 
-// TestVerify: what is staged is what it was, until a bit of it flips; then it is fetched again.
+// TestVerify: staged data verifies until a bit flips; then it is refetched.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")

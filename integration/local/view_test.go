@@ -15,8 +15,8 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// viewed pitches a job and stages small files in, and waits until all nodes have
-// the kernel view of them. It returns the source.
+// viewed pitches a job, stages small files in, and waits until all nodes have their kernel view. It returns the
+// source.
 func viewed(t *testing.T, n string) (c *camp, src string) {
 	t.Helper()
 	needRoot(t)
@@ -33,7 +33,7 @@ func viewed(t *testing.T, n string) (c *camp, src string) {
 
 func smallFile(i int) []byte { return []byte(strings.Repeat(fmt.Sprint(i), 3000)) }
 
-// needViews skips where the kernel has none.
+// needViews skips the test if the kernel does not support views.
 func needViews(t *testing.T) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/filesystems")
@@ -59,7 +59,7 @@ func (c *camp) awaitViews(name, nodes string) {
 	eventually(c.t, "the dataset has its views", func() bool { return fmt.Sprint(c.views(name)) == nodes })
 }
 
-// views is how many nodes show a kernel view of a dataset.
+// views returns how many nodes have a kernel view of a dataset.
 func (c *camp) views(name string) (n int) {
 	c.t.Helper()
 	for i := range c.state().Nodes {
@@ -74,7 +74,7 @@ func (c *camp) views(name string) (n int) {
 	return n
 }
 
-// loops is the loop devices whose file is below the camp.
+// loops returns the loop devices whose file is below the camp.
 func (c *camp) loops() (left []string) {
 	c.t.Helper()
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -89,16 +89,15 @@ func (c *camp) loops() (left []string) {
 	return left
 }
 
-// struck ends the job, after which nothing is left, no loop device either.
+// struck ends the job and checks that nothing is left, including loop devices.
 func (c *camp) struck() {
 	c.t.Helper()
 	c.down()
 	eventually(c.t, "the loop devices are gone", func() bool { return len(c.loops()) == 0 })
 }
 
-// TestView: a dataset of small files gets a kernel view on every node, in which
-// everything is as it was in the source, wherever its bytes are; without, if so
-// wanted, it has a cover.
+// TestView: a dataset of small files gets a kernel view on every node, which equals the source in all respects,
+// wherever the bytes are; with views disabled, it has a cover.
 func TestView(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -106,7 +105,7 @@ func TestView(t *testing.T) {
 	c := pitch(t, "3")
 	src := c.path("src")
 	makeTree(t, src)
-	if err := os.Remove(filepath.Join(src, "big")); err != nil { // the mean is of a dataset that has views
+	if err := os.Remove(filepath.Join(src, "big")); err != nil { // small mean file size, so that the dataset gets views
 		t.Fatal(err)
 	}
 	many := mkdir(t, filepath.Join(src, "many"))
@@ -156,7 +155,7 @@ func TestViewOfOption(t *testing.T) {
 	c.struck()
 }
 
-// TestViewOff: who wants no views has covers.
+// TestViewOff: with views switched off, datasets have covers.
 func TestViewOff(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -170,8 +169,8 @@ func TestViewOff(t *testing.T) {
 	}
 }
 
-// TestViewInUse: who uses a view does not keep the job from going, and what he has
-// open of this node he can read on.
+// TestViewInUse: a process that uses a view does not block the end of the job, and can still read this node's files
+// that it has open.
 func TestViewInUse(t *testing.T) {
 	t.Parallel()
 	for _, kill := range []bool{false, true} {
@@ -198,7 +197,7 @@ func TestViewInUse(t *testing.T) {
 	}
 }
 
-// TestViewKilled: everything was killed; down finds the views, too.
+// TestViewKilled: after all processes were killed, down removes the views, too.
 func TestViewKilled(t *testing.T) {
 	t.Parallel()
 	c, _ := viewed(t, "2")
@@ -206,8 +205,7 @@ func TestViewKilled(t *testing.T) {
 	c.struck()
 }
 
-// TestViewNodeLost: what a lost node had comes from the source, through the views
-// that were made before.
+// TestViewNodeLost: a lost node's files are read from the source, through the views that existed before.
 func TestViewNodeLost(t *testing.T) {
 	t.Parallel()
 	c, _ := viewed(t, "3")
@@ -226,9 +224,8 @@ func TestViewNodeLost(t *testing.T) {
 	c.struck()
 }
 
-// TestViewMended: a bit that flips on the disk is mended below the view, also for
-// who has read the file before. If it cannot be mended the view goes, since the
-// kernel would read what is bad.
+// TestViewMended: a bit that flips on the disk is repaired below the view, also for processes that have read the file
+// before. If it cannot be repaired the view is removed, since the kernel would read the bad bytes.
 func TestViewMended(t *testing.T) {
 	t.Parallel()
 	c, src := viewed(t, "2")
@@ -250,7 +247,7 @@ func TestViewMended(t *testing.T) {
 	}
 	c.flip("small/05", 17)
 	if read(5) == nil {
-		t.Error("a bit that flipped in an object is seen by nobody") // then the rest shows nothing
+		t.Error("a bit that flipped in an object is seen by nobody") // then the rest proves nothing
 	}
 	if r := c.run("verify", "--dir", c.dir); r.status != 0 || !strings.Contains(r.err, "1 repaired") {
 		t.Errorf("verify: status %d:\n%s", r.status, r.err)
@@ -266,7 +263,7 @@ func TestViewMended(t *testing.T) {
 	if r := c.run("verify", "--dir", c.dir); r.status != 1 {
 		t.Errorf("verify of what cannot be mended: status %d:\n%s", r.status, r.err)
 	}
-	c.awaitViews("small", "2") // made again, without that file
+	c.awaitViews("small", "2") // rebuilt without that file
 	if at := slices.IndexFunc(c.state().Nodes, func(n deploy.Node) bool { return n.Host == node }); at >= 0 {
 		if b, err := os.ReadFile(c.node(fmt.Sprint(at), "data", "small", "06")); err == nil && string(b) != string(smallFile(6)) {
 			t.Error("what is known to be bad is read")

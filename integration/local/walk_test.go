@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deepTree makes a source of small files in directories that are deeper than the
-// descriptors that find and du keep of those above, so that they go back up by "..".
+// deepTree makes a source of small files in directories deeper than the descriptors that find and du keep open, so
+// that they go back up by "..".
 func (c *camp) deepTree(name string) string {
 	c.t.Helper()
 	src := c.path(name)
@@ -31,7 +31,7 @@ func (c *camp) deepTree(name string) string {
 	return src
 }
 
-// walkers walk trees again and again.
+// walkers repeatedly walk trees.
 type walkers struct {
 	t    *testing.T
 	once sync.Once // closes stop
@@ -86,7 +86,7 @@ func (w *walkers) end() {
 	w.wg.Wait()
 }
 
-// more waits until each has walked n times more.
+// more waits until each walker has walked n more times.
 func (w *walkers) more(n int64) {
 	w.t.Helper()
 	for _, x := range w.all {
@@ -95,7 +95,7 @@ func (w *walkers) more(n int64) {
 	}
 }
 
-// program runs one that has nothing to complain of.
+// program runs a program that must print no error.
 func program(args ...string) error {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stderr = new(strings.Builder)
@@ -105,19 +105,19 @@ func program(args ...string) error {
 	return nil
 }
 
-// climb walks a tree, and goes up by "..", which has to lead where it came from.
+// climb walks a tree, and goes up by "..", which must lead to the parent.
 func climb(dir string) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(2 * time.Millisecond) // it is slow
+	tick := time.NewTicker(2 * time.Millisecond) // slows the walk down
 	defer tick.Stop()
 	fd, err = climbIn(fd, tick)
 	return errors.Join(err, unix.Close(fd))
 }
 
-// climbIn walks what is below fd, which it closes, and returns another for it.
+// climbIn walks the directories below fd, which it closes, and returns a new descriptor for it.
 func climbIn(fd int, tick *time.Ticker) (int, error) {
 	names, err := directories(fd)
 	if err != nil {
@@ -152,7 +152,7 @@ func climbIn(fd int, tick *time.Ticker) (int, error) {
 	return fd, nil
 }
 
-// directories is the names of directories in one.
+// directories returns the names of the subdirectories of a directory.
 func directories(fd int) ([]string, error) {
 	own, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -170,8 +170,8 @@ func directories(fd int) ([]string, error) {
 	return names, err
 }
 
-// TestViewWalked: programs walk the trees all the time, also from above a dataset before it is there,
-// and none of them meets another directory than it left: each dataset has its view before it is seen.
+// TestViewWalked: programs walk the trees all the time, also from above a dataset before it exists, and always return
+// to the directory they left: each dataset has its view before it is visible.
 func TestViewWalked(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -194,8 +194,7 @@ func TestViewWalked(t *testing.T) {
 	c.struck()
 }
 
-// TestNeverUncovered: programs that wait for a dataset by its name find, at the first moment, the mount in which
-// it stays.
+// TestNeverUncovered: programs that poll for a dataset by name find, from the first moment, its final mount.
 func TestNeverUncovered(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -203,7 +202,7 @@ func TestNeverUncovered(t *testing.T) {
 	for _, view := range []string{"auto", "off"} {
 		c := pitch(t, "2", "--kernel-view", view)
 		below, found := deviceOf(t, c.node("0", "data")), make(chan uint64)
-		for i := range 8 { // lookups of the name are in flight at any time, some of both nodes
+		for i := range 8 { // lookups of the name are always in flight, on both nodes
 			go func() {
 				at, end := c.node(fmt.Sprint(i%2), "data", "set", "."), time.Now().Add(patience)
 				var st unix.Stat_t
@@ -248,8 +247,8 @@ func filling(t *testing.T) *camp {
 	return c
 }
 
-// TestViewFills: through one view a file is fetched when it is read, and read by the kernel alone once
-// it is here: no file is open twice, and none is short.
+// TestViewFills: through a view, a file is fetched when it is read, and the kernel alone reads it once it is local:
+// no file is opened twice, and none is short.
 func TestViewFills(t *testing.T) {
 	t.Parallel()
 	c := filling(t)
@@ -259,7 +258,7 @@ func TestViewFills(t *testing.T) {
 	reads := func(n string) float64 { return c.metric(n, `bivouac_fuse_request_seconds_count{op="read"}`) }
 	was := reads("0") + reads("1")
 	c.wantSome("filled", 20, 60)
-	if n := reads("0") + reads("1") - was; n < 40 || n > 40*1.5 { // each file is remote on one of both nodes
+	if n := reads("0") + reads("1") - was; n < 40 || n > 40*1.5 { // each file is remote on one of the two nodes
 		t.Errorf("40 files that are read on both nodes cost %v reads, want 40", n)
 	}
 	c.wantTree("filled", 60, 99_999)
@@ -268,7 +267,7 @@ func TestViewFills(t *testing.T) {
 	c.struck()
 }
 
-// linked is the number of objects, on all nodes, that kernel views can find.
+// linked returns the number of objects, on all nodes, that kernel views can find.
 func (c *camp) linked() int {
 	c.t.Helper()
 	links, err := filepath.Glob(filepath.Join(c.dir, ".bivouac/*/store/whole/*/*"))
@@ -289,8 +288,8 @@ func (c *camp) wantSome(name string, from, to int) {
 	}
 }
 
-// TestViewWorkedIn: programs that work in a dataset while it is staged, or have a directory or a file of it open,
-// go on in it, and do not keep the job from ending.
+// TestViewWorkedIn: programs that work in a dataset during its stage-in, or have a directory or file of it open, can
+// continue there, and do not block the end of the job.
 func TestViewWorkedIn(t *testing.T) {
 	t.Parallel()
 	for _, kill := range []bool{false, true} {
@@ -331,7 +330,7 @@ func TestViewWorkedIn(t *testing.T) {
 		c.ok("down", "--dir", c.dir)
 		_ = f.Close()   // read only
 		_ = in.Close()  // ends the script
-		_ = user.Wait() // its working directory is gone
+		_ = user.Wait() // its working directory was removed
 		c.struck()
 	}
 }

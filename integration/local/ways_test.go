@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ways is the ways of reading a file that programs have beside read.
+// ways lists the ways to read a file besides read(2).
 var ways = map[string]func(f *os.File, size int) ([]byte, error){
 	"mmap":     readMapped,
 	"splice":   readSpliced,
@@ -20,8 +20,8 @@ var ways = map[string]func(f *os.File, size int) ([]byte, error){
 	"O_DIRECT": readDirect,
 }
 
-// TestWays: the files of a dataset with a cover and of one without are read in
-// every way, here and on the node that does not have them.
+// TestWays: files of datasets with and without a cover are read in every way, on the node that has them and on the
+// other.
 func TestWays(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -65,8 +65,7 @@ func readBy(read func(*os.File, int) ([]byte, error), path string, size int) ([]
 	return read(f, size)
 }
 
-// uninterrupted makes a system call again that a signal has ended, as Go's
-// scheduler sends them.
+// uninterrupted repeats a system call that a signal interrupted, as Go's scheduler sends them.
 func uninterrupted[N int | int64](call func() (N, error)) (N, error) {
 	for {
 		if n, err := call(); err != unix.EINTR {
@@ -116,7 +115,7 @@ func readSent(f *os.File, size int) ([]byte, error) {
 		return nil, err
 	}
 	defer unix.Close(fds[1])
-	sent := make(chan error, 1) // one for the end
+	sent := make(chan error, 1) // one, for the reader's end
 	go func() {
 		var err error
 		k := 1
@@ -124,7 +123,7 @@ func readSent(f *os.File, size int) ([]byte, error) {
 			k, err = uninterrupted(func() (int, error) { return unix.Sendfile(fds[0], int(f.Fd()), &off, size) })
 		}
 		sent <- err
-		_ = unix.Close(fds[0]) // the end of what is read
+		_ = unix.Close(fds[0]) // the end that is read
 	}()
 	var got []byte
 	p := make([]byte, 64<<10)
@@ -140,7 +139,7 @@ func readSent(f *os.File, size int) ([]byte, error) {
 	}
 }
 
-// readDirect reads past the page cache, into memory that begins at a page.
+// readDirect reads past the page cache, into page-aligned memory.
 func readDirect(f *os.File, size int) ([]byte, error) {
 	d, err := os.OpenFile(f.Name(), os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {

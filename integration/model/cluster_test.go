@@ -15,7 +15,7 @@ const (
 	patience  = 2 * time.Minute // for one step
 )
 
-// camp is a job whose first nodes are mounted.
+// camp is a job of which the first nodes are mounted.
 type camp struct {
 	mounts []*testcluster.Mounted
 	tests  int
@@ -28,7 +28,7 @@ func newCamp(t *testing.T, cfg testcluster.Config) *camp {
 	return &camp{mounts: c.Mount(t, 0, 1, 2)}
 }
 
-// fresh is an empty directory through all mounts.
+// fresh returns an empty directory as seen through all mounts.
 func (c *camp) fresh(t *testing.T) *Mounts {
 	t.Helper()
 	c.tests++
@@ -51,8 +51,7 @@ func (c *camp) clear(t *testing.T) {
 	}
 }
 
-// watched calls test, and aborts all mounts if it hangs, so that it ends with
-// an error.
+// watched calls test, and aborts all mounts if it hangs, so that it ends with an error.
 func (c *camp) watched(t *testing.T, test func()) {
 	t.Helper()
 	timer := time.AfterFunc(patience, func() {
@@ -73,12 +72,10 @@ func (c *camp) run(t *testing.T, script []Op, cfg Config) (f *Failure) {
 	return f
 }
 
-// TestModel: random scripts do on three mounts of four nodes what the model
-// says.
+// TestModel: random scripts on three mounts of four nodes behave as the model predicts.
 func TestModel(t *testing.T) { modelTest(t, testcluster.Config{}, lag) }
 
-// TestModelWide: they do so where directories are spread over the nodes when
-// they have a few entries.
+// TestModelWide: the same holds if directories are spread over the nodes at a few entries.
 func TestModelWide(t *testing.T) { modelTest(t, testcluster.Config{SplitAt: 4}, 5*time.Second) }
 
 func modelTest(t *testing.T, cluster testcluster.Config, lag time.Duration) {
@@ -92,7 +89,7 @@ func modelTest(t *testing.T, cluster testcluster.Config, lag time.Duration) {
 		sys := c.fresh(t)
 		var f *Failure
 		c.watched(t, func() { f = explore(sys, seed+n, scriptLen, cfg, met) })
-		_ = sys.Close() // what a failing script has left open
+		_ = sys.Close() // files that a failing script left open
 		if f != nil {
 			t.Logf("seed %d fails:\n%v", seed+n, f)
 			short := Shrink(f, func(script []Op) *Failure { return c.run(t, script, cfg) })
@@ -103,7 +100,7 @@ func modelTest(t *testing.T, cluster testcluster.Config, lag time.Duration) {
 	t.Logf("%d scripts of %d steps; known deviations met: %v", n, scriptLen, met)
 }
 
-// TestScripts runs what failed once, on the mounts and on the kernel's own.
+// TestScripts runs scripts that failed in the past, on the mounts and on a kernel file system.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.script")
 	if err != nil || len(files) == 0 {
@@ -121,7 +118,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 5 { // directories are homed by chance
+			for range 5 { // directories get random homes
 				if f := c.run(t, script, Config{Mounts: len(c.mounts), Lag: lag, LooseAppend: true, Known: known}); f != nil {
 					t.Fatalf("mounts:\n%v", f)
 				}

@@ -15,8 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/integration/testcluster"
 )
 
-// TestConcurrentApart: workers in directories of their own do not disturb each
-// other, on whichever mounts they work.
+// TestConcurrentApart: workers in separate directories do not disturb each other, on any mounts.
 func TestConcurrentApart(t *testing.T) {
 	seed := firstSeed(t)
 	c := newCamp(t, testcluster.Config{})
@@ -29,7 +28,7 @@ func TestConcurrentApart(t *testing.T) {
 				sys, s := c.fresh(t), seed+4*round+w
 				wg.Go(func() {
 					f := explore(sys, s, scriptLen, cfg, make(map[string]int))
-					_ = sys.Close() // what a failing script has left open
+					_ = sys.Close() // files that a failing script left open
 					if f != nil {
 						t.Errorf("seed %d; alone it may be right:\n%v", s, f)
 					}
@@ -45,8 +44,7 @@ const (
 	perWorker = 3 // steps of one worker in a round
 )
 
-// TestConcurrentShared: what several mounts do to the same names at once could
-// have been done one after the other.
+// TestConcurrentShared: concurrent operations of several mounts on the same names are linearizable.
 func TestConcurrentShared(t *testing.T) {
 	c := newCamp(t, testcluster.Config{})
 	races(t, lookFor(10*time.Second), func() *Mounts {
@@ -57,13 +55,13 @@ func TestConcurrentShared(t *testing.T) {
 	}, func(test func()) { c.watched(t, test) }, Config{Mounts: len(c.mounts), Lag: lag, LooseAppend: true, Known: knownTogether})
 }
 
-// TestConcurrentKernel: the kernel's own file system is explained, too.
+// TestConcurrentKernel: histories of a kernel file system are explained, too.
 func TestConcurrentKernel(t *testing.T) {
 	fresh := native(t)
 	races(t, lookFor(3*time.Second), func() *Mounts { return fresh().(*Mounts) }, func(test func()) { test() }, nativeConfig)
 }
 
-// races runs rounds for some time.
+// races runs rounds for a while.
 func races(t *testing.T, some time.Duration, fresh func() *Mounts, watched func(test func()), cfg Config) {
 	t.Helper()
 	seed := firstSeed(t)
@@ -75,7 +73,7 @@ func races(t *testing.T, some time.Duration, fresh func() *Mounts, watched func(
 	t.Logf("%d rounds of %d steps by %d workers", n, perWorker, workers)
 }
 
-// round lets workers loose on a few names in two directories.
+// round runs concurrent workers on a few names in two directories.
 func round(t *testing.T, r *rand.Rand, sys *Mounts, cfg Config) {
 	t.Helper()
 	defer sys.Close()
@@ -95,7 +93,7 @@ func round(t *testing.T, r *rand.Rand, sys *Mounts, cfg Config) {
 		var tree Tree
 		var err error
 		explained := false
-		start.within(func() bool { // the attributes of directories may be late
+		start.within(func() bool { // the attributes of directories may lag
 			tree, err = sys.Tree(m)
 			explained = err == nil && Explain(start.FS(), events, plain(tree))
 			return explained
@@ -107,8 +105,7 @@ func round(t *testing.T, r *rand.Rand, sys *Mounts, cfg Config) {
 	}
 }
 
-// race runs the steps of all workers at once. What is known to be refused is
-// left out.
+// race runs the steps of all workers concurrently. It omits steps that are known to be refused.
 func race(r *rand.Rand, sys *Mounts, cfg Config) []Event {
 	var mu sync.Mutex
 	var events []Event // guarded by mu
@@ -140,7 +137,7 @@ func race(r *rand.Rand, sys *Mounts, cfg Config) []Event {
 	return events
 }
 
-// sharedStep is a step on one of the shared names.
+// sharedStep generates a step on one of the shared names.
 func sharedStep(r *rand.Rand, mount int) Op {
 	name := func() string { return string("xy"[r.IntN(2)]) + "/" + string("ab"[r.IntN(2)]) }
 	o := Op{Mount: mount, Path: name(), Mode: 0o755}
@@ -157,7 +154,7 @@ func sharedStep(r *rand.Rand, mount int) Op {
 	return o
 }
 
-// plain is a tree without what the time of an event decides.
+// plain returns the tree without the attributes that depend on the time of an event.
 func plain(t Tree) Tree {
 	for p, n := range t {
 		n.Atime, n.Mtime = 0, 0
@@ -177,7 +174,7 @@ func history(events []Event, tree Tree) string {
 	return b.String()
 }
 
-// TestExplain: what cannot have happened is not explained.
+// TestExplain: impossible histories are not explained.
 func TestExplain(t *testing.T) {
 	const enoent, eexist = syscall.ENOENT, syscall.EEXIST
 	create := func(p string) Op { return Op{Kind: "open", Path: p, Flags: unix.O_CREAT | unix.O_EXCL, Mode: 0o644} }
@@ -222,7 +219,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// treeOf makes a tree of files; a=b are two names of one.
+// treeOf makes a tree of files; a=b are two names of one file.
 func treeOf(end string) Tree {
 	f := NewFS()
 	f.Do(Op{Kind: "mkdir", Path: "x", Mode: 0o755})

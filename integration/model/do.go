@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apply is how each kind of step changes the model.
+// apply maps each kind of step to its effect on the model.
 var apply = map[string]func(f *FS, o Op) Result{
 	"open": (*FS).open, "close": (*FS).close, "read": (*FS).read, "pread": (*FS).pread, "write": (*FS).write, "pwrite": (*FS).pwrite,
 	"lseek": (*FS).lseek, "ftruncate": (*FS).ftruncate, "fallocate": (*FS).fallocate, "fsync": (*FS).fsync, "fstat": (*FS).fstat,
@@ -77,8 +77,7 @@ func (i *inode) names() []string {
 	return names
 }
 
-// typeMark is what stands behind a name in a listing, so that types are
-// compared, too.
+// typeMark returns the suffix of a name in a listing, so that types are compared, too.
 func typeMark(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -115,7 +114,7 @@ func (f *FS) readlink(o Op) Result {
 	return Result{N: int64(len(i.target)), Data: []byte(i.target)}
 }
 
-// fresh is where something new can be made.
+// fresh returns the place for a new entry.
 func (f *FS) fresh(path string) (place, syscall.Errno) {
 	p, no := f.walk(path, false)
 	if no == 0 && p.inode != nil {
@@ -124,7 +123,7 @@ func (f *FS) fresh(path string) (place, syscall.Errno) {
 	return p, no
 }
 
-// make makes something new.
+// make creates a new inode.
 func (f *FS) make(path string, mode uint32) (*inode, syscall.Errno) {
 	p, no := f.fresh(path)
 	if no != 0 {
@@ -243,9 +242,8 @@ func (f *FS) rename(o Op) Result {
 	return failed(replace(from, to))
 }
 
-// ends walks to both ends of a rename. That a directory on the way is missing
-// counts before a name that is too long, as the kernel looks the last
-// components up when it has both directories.
+// ends walks to both ends of a rename. A missing directory on the way takes precedence over a name that is too long,
+// as the kernel looks up the last components after both directories.
 func (f *FS) ends(path, path2 string) (from, to place, no syscall.Errno) {
 	from, no = f.walk(path, false)
 	if no != 0 && (no != syscall.ENAMETOOLONG || !tooLong(path)) {
@@ -262,7 +260,7 @@ func (f *FS) ends(path, path2 string) (from, to place, no syscall.Errno) {
 	return from, to, no
 }
 
-// tooLong reports whether the last component is.
+// tooLong reports whether the last component is too long.
 func tooLong(path string) bool { return len(path[strings.LastIndexByte(path, '/')+1:]) > maxName }
 
 func swap(from, to place) {
@@ -291,7 +289,7 @@ func replace(from, to place) syscall.Errno {
 	return 0
 }
 
-// userXattr finds what has the attribute.
+// userXattr finds the inode whose attribute a step uses.
 func (f *FS) userXattr(o Op, refusal syscall.Errno) (*inode, syscall.Errno) {
 	if len(o.Name) > maxName {
 		return nil, syscall.ERANGE
@@ -354,8 +352,7 @@ func (f *FS) delxattr(o Op) Result {
 	return Result{}
 }
 
-// content is n bytes that are a function of seed, of which no two pages are
-// alike, and none is zero.
+// content returns n bytes that are a function of seed; all pages differ, and no byte is zero.
 func content(seed, n int64) []byte {
 	b := make([]byte, n)
 	x := uint64(seed)*0x9e3779b97f4a7c15 + 1

@@ -18,21 +18,21 @@ const (
 type FS struct {
 	Umask   uint32
 	root    *inode
-	last    uint64 // inode number that was given last
+	last    uint64 // last assigned inode number
 	handles map[int]*handle
 }
 
-// inode is anything that has attributes.
+// inode is any object with attributes.
 type inode struct {
 	id           uint64
-	mode         uint32 // with the type
+	mode         uint32 // including the type
 	nlink        int
 	data         []byte            // of a file
 	target       string            // of a symbolic link
 	entries      map[string]*inode // of a directory
 	parent       *inode            // of a directory; nil for the root
 	xattrs       map[string][]byte
-	atime, mtime int64 // seconds, as set by utimens; 0 is not known
+	atime, mtime int64 // seconds, as set by utimens; 0 is unknown
 }
 
 // handle is an open file.
@@ -40,11 +40,11 @@ type handle struct {
 	*inode
 	flags int
 	pos   int64
-	mount int  // through which it was opened
-	wrote bool // since it was published by fsync
+	mount int  // the mount that opened it
+	wrote bool // since the last publishing fsync
 }
 
-// NewFS is an empty directory.
+// NewFS returns an empty directory.
 func NewFS() *FS {
 	f := &FS{handles: make(map[int]*handle)}
 	f.root = f.newInode(unix.S_IFDIR | 0o755)
@@ -65,7 +65,7 @@ func (i *inode) dir() bool    { return i.kind() == unix.S_IFDIR }
 func (i *inode) file() bool   { return i.kind() == unix.S_IFREG }
 func (i *inode) link() bool   { return i.kind() == unix.S_IFLNK }
 
-// size is -1 for what has none that means anything.
+// size returns -1 for types without a meaningful size.
 func (i *inode) size() int64 {
 	switch i.kind() {
 	case unix.S_IFREG:
@@ -82,15 +82,15 @@ func (i *inode) attr() *Attr {
 	return &Attr{Ino: i.id, Mode: i.mode, Nlink: uint64(i.nlink), Size: i.size(), Atime: i.atime, Mtime: i.mtime}
 }
 
-// place is where a name is, or would be.
+// place is the location of a name, existing or not.
 type place struct {
 	in     *inode // the directory
 	name   string
-	*inode // nil if there is nothing
+	*inode // nil if there is no such name
 }
 
-// walk finds the place of a path. The last component is followed if it is a
-// symbolic link and follow is set; then the place is where the link leads.
+// walk finds the place of a path. If follow is set and the last component is a symbolic link, it returns the place of
+// the link's target.
 func (f *FS) walk(path string, follow bool) (place, syscall.Errno) {
 	links := 0
 	return f.walkFrom(f.root, path, follow, &links)
@@ -129,7 +129,7 @@ func (f *FS) walkFrom(dir *inode, path string, follow bool, links *int) (place, 
 	return p, 0
 }
 
-// find walks to something that is there.
+// find walks to an existing inode.
 func (f *FS) find(path string, follow bool) (*inode, syscall.Errno) {
 	p, no := f.walk(path, follow)
 	if no == 0 && p.inode == nil {
@@ -138,7 +138,7 @@ func (f *FS) find(path string, follow bool) (*inode, syscall.Errno) {
 	return p.inode, no
 }
 
-// enter gives i a name.
+// enter adds the name for i.
 func (p place) enter(i *inode) {
 	p.in.entries[p.name] = i
 	p.in.changed()
@@ -148,7 +148,7 @@ func (p place) enter(i *inode) {
 	}
 }
 
-// leave takes the name away, and nothing else.
+// leave removes the name, and nothing else.
 func (p place) leave() {
 	delete(p.in.entries, p.name)
 	p.in.changed()
@@ -157,7 +157,7 @@ func (p place) leave() {
 	}
 }
 
-// drop is what becomes of an inode that lost a name.
+// drop updates an inode that lost a name.
 func (i *inode) drop() {
 	i.nlink--
 	if i.dir() {
@@ -165,7 +165,7 @@ func (i *inode) drop() {
 	}
 }
 
-// changed forgets the time of the last change: it is now, whenever that is.
+// changed forgets the modification time, which is now some unknown time.
 func (i *inode) changed() { i.mtime = 0 }
 
 // below reports whether i is dir or in it.
@@ -178,7 +178,7 @@ func (i *inode) below(dir *inode) bool {
 	return false
 }
 
-// Clone is the same file system again, without the open files.
+// Clone returns a copy of the file system without the open files.
 func (f *FS) Clone() *FS {
 	c := &FS{Umask: f.Umask, last: f.last, handles: make(map[int]*handle)}
 	c.root = f.root.clone(nil, make(map[*inode]*inode))
@@ -199,7 +199,7 @@ func (i *inode) clone(parent *inode, done map[*inode]*inode) *inode {
 	return &c
 }
 
-// paths are the paths of everything, sorted.
+// paths returns all paths, sorted.
 func (f *FS) paths() []string {
 	var all []string
 	var visit func(dir *inode, prefix string)

@@ -12,7 +12,7 @@ import (
 const (
 	slots   = 6       // handles
 	most    = 4 << 20 // bytes of a file
-	chunk   = 1 << 20 // where data goes on on another node
+	chunk   = 1 << 20 // distance after which data is on another node
 	deepest = 4       // components of a path
 )
 
@@ -22,14 +22,14 @@ var (
 	targets = []string{"a", "b", "c/a", "d/b/c", "e", ".", "a/a"}
 )
 
-// Generator makes steps that are likely to do something.
+// Generator makes steps that are likely to have an effect.
 type Generator struct {
 	*rand.Rand
 	Mounts int
-	Kinds  []string // what it makes; by weight
+	Kinds  []string // kinds of steps to make; repeated by weight
 }
 
-// NewGenerator starts from a seed.
+// NewGenerator returns a generator with this seed.
 func NewGenerator(seed uint64, mounts int) *Generator {
 	g := &Generator{Rand: rand.New(rand.NewPCG(seed, 0)), Mounts: mounts}
 	for _, k := range kindNames {
@@ -38,7 +38,7 @@ func NewGenerator(seed uint64, mounts int) *Generator {
 	return g
 }
 
-// Next is a step for this state.
+// Next returns a step for this state.
 func (g *Generator) Next(f *FS) Op {
 	o := Op{Mount: g.IntN(g.Mounts), Kind: pick(g, g.Kinds)}
 	k := kinds[o.Kind]
@@ -91,7 +91,7 @@ func (g *Generator) slot(f *FS, open bool) int {
 	return g.IntN(slots)
 }
 
-// path is mostly one that is there, or one beside it.
+// path returns mostly an existing path, or one beside it.
 func (g *Generator) path(f *FS, there bool) string {
 	all := f.paths()
 	n := g.IntN(10)
@@ -137,7 +137,7 @@ func (g *Generator) flags(kind string) int {
 			}
 		}
 		if v&unix.O_CREAT == 0 {
-			v &^= unix.O_EXCL // undefined alone
+			v &^= unix.O_EXCL // undefined without O_CREAT
 			v |= pick(g, []int{0, 0, 0, unix.O_NOFOLLOW, unix.O_DIRECTORY, unix.O_DIRECTORY})
 		}
 		return v
@@ -152,7 +152,7 @@ func (g *Generator) flags(kind string) int {
 	return pick(g, bits)
 }
 
-// offset is near something that matters: the start, a page, a chunk.
+// offset returns an offset near a boundary: the start, a page, a chunk.
 func (g *Generator) offset(kind string) int64 {
 	off := pick(g, []int64{0, 0, 1, 100, 4095, 4096, 10_000, 65_536, chunk - 1, chunk, chunk + 4096, 2*chunk - 100})
 	if g.IntN(2) == 0 {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// open opens, or makes, what is at a path.
+// open opens or creates the file at a path.
 func (f *FS) open(o Op) Result {
 	delete(f.handles, o.H)
 	i, no := f.openInode(o)
@@ -56,7 +56,7 @@ func (f *FS) close(o Op) Result {
 	return Result{}
 }
 
-// readable is an open file for reading.
+// readable returns a handle that is open for reading.
 func (f *FS) readable(slot int) (*handle, syscall.Errno) {
 	h := f.handles[slot]
 	switch {
@@ -89,8 +89,7 @@ func (f *FS) read(o Op) Result {
 	return Result{N: int64(len(b)), Data: b}
 }
 
-// unreadable is what a directory is. Its position may be one at which nothing
-// can be read.
+// unreadable checks a read of a directory: EISDIR, or EINVAL at a position where nothing can be read.
 func unreadable(got Result) string {
 	if got.Err != syscall.EISDIR && got.Err != syscall.EINVAL {
 		return fmt.Sprintf("%v of a directory", got)
@@ -110,7 +109,7 @@ func (f *FS) pread(o Op) Result {
 	return Result{N: int64(len(b)), Data: b}
 }
 
-// at is what a read returns.
+// at returns the result of a read.
 func (i *inode) at(off, n int64) []byte {
 	i.atime = 0
 	size := int64(len(i.data))
@@ -131,8 +130,7 @@ func (f *FS) write(o Op) Result {
 	return Result{N: o.Len}
 }
 
-// pwrite appends, wherever it is told to write, if the file was opened so: that
-// is Linux.
+// pwrite appends, ignoring its offset, if the file was opened with O_APPEND, as Linux does.
 func (f *FS) pwrite(o Op) Result {
 	if o.Off < 0 && f.handles[o.H] != nil {
 		return failed(syscall.EINVAL)
@@ -161,7 +159,7 @@ func (h *handle) put(off int64, b []byte) {
 	copy(h.data[off:], b)
 }
 
-// resize cuts, or appends zeros.
+// resize truncates or appends zeros.
 func (i *inode) resize(n int64) {
 	i.changed()
 	if n <= int64(len(i.data)) {
@@ -220,7 +218,7 @@ func (f *FS) lseek(o Op) Result {
 	if h == nil {
 		return failed(syscall.EBADF)
 	}
-	if h.dir() { // where its entries are is the system's business
+	if h.dir() { // positions in a directory are up to the system
 		return Result{Check: func(Result) string { return "" }}
 	}
 	pos := o.Off
@@ -239,9 +237,8 @@ func (f *FS) lseek(o Op) Result {
 	return Result{N: pos}
 }
 
-// seekExtent leaves the system free in what it takes for a hole: zeros may be
-// one, anything else is not, and the end of the file is. The position is then
-// where the system says; the runner sets it.
+// seekExtent leaves holes to the system: zeros may be a hole, other bytes are not, and the end of the file is one.
+// The new position is the system's; the runner sets it.
 func (h *handle) seekExtent(o Op) Result {
 	size := int64(len(h.data))
 	if o.Off < 0 || o.Off >= size {
@@ -305,8 +302,7 @@ func (f *FS) futimens(o Op) Result {
 	return Result{}
 }
 
-// list is readdir from the start through an open directory. One that was
-// removed lists nothing, or is ENOENT.
+// list runs readdir from the start through an open directory. A removed directory lists nothing, or is ENOENT.
 func (f *FS) list(o Op) Result {
 	h := f.handles[o.H]
 	if h == nil {
@@ -328,9 +324,8 @@ func (f *FS) list(o Op) Result {
 	}}
 }
 
-// copyrange copies from handle H at Off to the handle in slot To at Seed. The
-// runner knows no way from one mount to another: that is EXDEV. The system may
-// copy less than it is asked for.
+// copyrange copies from handle H at Off to the handle in slot To at Seed. Between two mounts the runner expects
+// EXDEV. The system may copy less than requested.
 func (f *FS) copyrange(o Op) Result {
 	src, dst := f.handles[o.H], f.handles[o.slot()]
 	switch {

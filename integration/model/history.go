@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Event is a step that ran while others did: what it returned, and when it began
-// and ended, on one clock.
+// Event is a step that ran concurrently with others: its result, and its begin and end on one clock.
 type Event struct {
 	Worker     int
 	Op         Op
@@ -18,7 +17,7 @@ type Event struct {
 	Start, End int64
 }
 
-// String is the event on one line.
+// String returns the event on one line.
 func (e Event) String() string {
 	got := "ok"
 	if e.Got != 0 {
@@ -27,19 +26,16 @@ func (e Event) String() string {
 	return fmt.Sprintf("%8d-%8d worker %d: %v: %s", e.Start, e.End, e.Worker, e.Op, got)
 }
 
-// Explain searches an order of the events in which each returns what it
-// returned and at whose end the tree is want. An event that ended before another
-// one began comes before it.
+// Explain searches for an order of the events in which each returns its recorded result and the final tree is want.
+// An event that ended before another began precedes it.
 //
-// A system call on names is not one event for a file system: the kernel looks
-// the names up, one after the other, and then asks for the change, by names for
-// most, by the inode for the source of a link. Each of these is an event of its
-// own here. What the kernel decides by the look-ups alone it may decide wrongly
-// if others change the names meanwhile: that is so in every file system that
-// others can change. The change itself has to be atomic.
+// A system call on names is not one event for a file system: the kernel looks the names up, one after the other, and
+// then requests the change, mostly by names, but by inode for the source of a link. Here, each of these is a separate
+// event. The kernel's decisions from look-ups alone may be wrong if others change the names meanwhile, in every file
+// system with remote changes. The change itself must be atomic.
 //
-// The events may be open with O_EXCL, mkdir, rmdir, unlink, symlink, link,
-// rename and lstat of names in directories that stay.
+// The events may be open with O_EXCL, mkdir, rmdir, unlink, symlink, link, rename and lstat of names in directories
+// that stay.
 func Explain(start *FS, events []Event, want Tree) bool {
 	s := search{want: want, seen: make(map[string]bool)}
 	for _, e := range events {
@@ -52,15 +48,15 @@ func Explain(start *FS, events []Event, want Tree) bool {
 	return s.from(start)
 }
 
-// search is a state of the search. Workers do one thing after the other.
+// search is a state of the search. Each worker runs its events in sequence.
 type search struct {
 	left   [][]Event // of each worker, in their order
-	looked [][]found // what the look-ups of each worker's event found
+	looked [][]found // results of the look-ups of each worker's event
 	want   Tree
-	seen   map[string]bool // states from which there is no way
+	seen   map[string]bool // states that cannot reach the end
 }
 
-// from reports whether there is a way from this state to the end.
+// from reports whether the end can be reached from this state.
 func (s *search) from(f *FS) bool {
 	done := true
 	for w := range s.left {
@@ -82,7 +78,7 @@ func (s *search) from(f *FS) bool {
 	return false
 }
 
-// next reports whether the first event of w may be the next one to go on.
+// next reports whether the first event of w may run next.
 func (s *search) next(w int) bool {
 	if len(s.left[w]) == 0 {
 		return false
@@ -95,7 +91,7 @@ func (s *search) next(w int) bool {
 	return true
 }
 
-// try lets w go on in each way it can.
+// try runs w's next step in each possible way.
 func (s *search) try(f *FS, w int) bool {
 	e, looked := s.left[w][0], s.looked[w]
 	path := lookups(e.Op)
@@ -115,8 +111,7 @@ func (s *search) try(f *FS, w int) bool {
 	return false
 }
 
-// lookups are the paths that are looked up before the change, where that
-// matters.
+// lookups returns the paths that are looked up before the change, if that matters.
 func lookups(o Op) []string {
 	switch o.Kind {
 	case "rename":
@@ -127,7 +122,7 @@ func lookups(o Op) []string {
 	return nil
 }
 
-// found is what a look-up told; the zero value is that there is no such name.
+// found is the result of a look-up; the zero value means no such name.
 type found struct {
 	id  uint64
 	dir bool
@@ -141,7 +136,7 @@ func (f *FS) lookup(path string) found {
 	return found{i.id, i.dir()}
 }
 
-// inode finds what has a name by its number, or nil.
+// inode finds an inode that has a name by its number, or returns nil.
 func (f *FS) inode(id uint64) *inode {
 	for _, p := range f.paths() {
 		if i, _ := f.find(p, false); i.id == id {
@@ -151,8 +146,7 @@ func (f *FS) inode(id uint64) *inode {
 	return nil
 }
 
-// outcomes are the states after an event that returned what it did; none if it
-// cannot have.
+// outcomes returns the possible states after an event with its recorded result; none if the result is impossible.
 func (f *FS) outcomes(e Event, looked []found) (all []*FS) {
 	switch {
 	case e.Op.Kind == "link":
@@ -160,7 +154,7 @@ func (f *FS) outcomes(e Event, looked []found) (all []*FS) {
 	case e.Op.Kind == "rename" && e.Got != 0 && refusedByLooks(e, looked):
 		return []*FS{f}
 	case e.Op.Kind == "rename" && e.Got == 0 && looked[0] == looked[1] && looked[0].id != 0:
-		all = append(all, f) // two names of one file, as the kernel sees it
+		all = append(all, f) // the kernel sees two names of one file
 	}
 	c := f.Clone()
 	got := c.Do(e.Op).Err
@@ -171,7 +165,7 @@ func (f *FS) outcomes(e Event, looked []found) (all []*FS) {
 	return all
 }
 
-// linked is outcomes of a link to what was found.
+// linked is outcomes for a link to the looked-up source.
 func (f *FS) linked(e Event, source found) []*FS {
 	there := f.lookup(e.Op.To) != found{}
 	c := f.Clone()
@@ -198,8 +192,7 @@ func (f *FS) linked(e Event, source found) []*FS {
 	return []*FS{c}
 }
 
-// refusedByLooks reports whether the kernel can have refused a rename by what it
-// found.
+// refusedByLooks reports whether the kernel can have refused a rename because of its look-ups.
 func refusedByLooks(e Event, looked []found) bool {
 	switch {
 	case looked[0].id == 0:
@@ -216,7 +209,7 @@ func refusedByLooks(e Event, looked []found) bool {
 	return false
 }
 
-// key tells states apart from which not the same can follow.
+// key identifies states with the same possible continuations.
 func (s *search) key(f *FS) string {
 	var b strings.Builder
 	for w := range s.left {
@@ -224,7 +217,7 @@ func (s *search) key(f *FS) string {
 	}
 	for _, p := range f.paths() {
 		i, _ := f.find(p, false)
-		fmt.Fprintf(&b, "%q%d/%o ", p, i.id, i.mode) // which of two was made first, its number does not tell
+		fmt.Fprintf(&b, "%q%d/%o ", p, i.id, i.mode) // the number alone does not tell which of two was made first
 	}
 	return b.String()
 }

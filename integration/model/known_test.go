@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// lag is how long the kernel may keep the attributes of a directory; it counts
-// in clock ticks.
+// lag bounds how long the kernel may cache the attributes of a directory; it counts in clock ticks.
 const lag = 50 * time.Millisecond
 
-// known is how the live realm deviates from the model, and why.
+// known lists the deviations of scratch from the model, with reasons.
 var known = []Deviation{
 	{
 		Name: "removed directory", Reason: "one that was removed cannot be changed by who has it open, and is as it was seen there last",
@@ -26,7 +25,7 @@ var known = []Deviation{
 	},
 }
 
-// knownTogether is what deviates where others work on the same mounts.
+// knownTogether adds the deviations under concurrent use of the same mounts.
 var knownTogether = append(slices.Clone(known), Deviation{
 	Name: "moved there, and a rename here", Reason: "a directory that was moved there is ESTALE here if another rename runs just when it is looked up",
 	Refused: func(_ Op, got Result) bool { return got.Err == syscall.ESTALE },

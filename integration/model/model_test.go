@@ -26,8 +26,7 @@ func firstSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// explore runs a generated script of n steps in a new system, and counts in met
-// the deviations that it meets.
+// explore runs a generated script of n steps in a new system, and counts the deviations in met.
 func explore(sys System, seed uint64, n int, cfg Config, met map[string]int) *Failure {
 	g := NewGenerator(seed, cfg.Mounts)
 	r := NewRunner(sys, cfg)
@@ -44,14 +43,13 @@ func explore(sys System, seed uint64, n int, cfg Config, met map[string]int) *Fa
 	return r.Finish()
 }
 
-// nativeConfig is for a file system of the machine.
+// nativeConfig is for a local file system.
 var nativeConfig = Config{Mounts: 3, Every: 50, NoAtime: true, Known: []Deviation{{
 	Name: "xattrs", Reason: "on ext4 they share one block",
 	Refused: func(o Op, got Result) bool { return o.Kind == "setxattr" && got.Err == syscall.ENOSPC },
 }}}
 
-// native is a directory of the file system of the machine, through three
-// mounts that are one.
+// native makes a directory of the local file system, presented as three mounts.
 func native(t *testing.T) func() System {
 	root, n := t.TempDir(), 0
 	return func() System {
@@ -64,14 +62,14 @@ func native(t *testing.T) func() System {
 	}
 }
 
-// TestModelIsTheKernel: the model says what a file system of the kernel does.
+// TestModelIsTheKernel: the model agrees with a kernel file system.
 func TestModelIsTheKernel(t *testing.T) {
 	seed := firstSeed(t)
 	fresh := native(t)
 	for i := range uint64(150) {
 		sys := fresh()
 		f := explore(sys, seed+i, 200, nativeConfig, make(map[string]int))
-		_ = sys.Close() // what a failing script has left open
+		_ = sys.Close() // files that a failing script left open
 		if f == nil {
 			continue
 		}

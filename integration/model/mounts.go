@@ -11,22 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mounts is a directory as several mounts show it. It is not safe for
-// concurrent use.
+// Mounts is one directory as shown by several mounts. It is not safe for concurrent use.
 type Mounts struct {
-	dirs    []string // of each mount
+	dirs    []string // one per mount
 	handles map[int]real
 }
 
-// real is an open file of the system.
+// real is an open file of the system under test.
 type real struct{ fd, mount int }
 
-// NewMounts takes the paths of one directory through each mount.
+// NewMounts takes the path of one directory through each mount.
 func NewMounts(dirs ...string) *Mounts {
 	return &Mounts{dirs: dirs, handles: make(map[int]real)}
 }
 
-// Close closes what the script left open.
+// Close closes the files that the script left open.
 func (m *Mounts) Close() error {
 	var errs []error
 	for slot, h := range m.handles {
@@ -51,7 +50,7 @@ func (m *Mounts) Do(o Op) Result {
 	return onPath[o.Kind](m, m.path(o), o)
 }
 
-// of is the result of a call.
+// of converts the result of a call.
 func of(n int, err error) Result {
 	if err != nil {
 		return failed(errno(err))
@@ -67,7 +66,7 @@ func errno(err error) syscall.Errno {
 	return no
 }
 
-// onHandle is the steps on what is open.
+// onHandle implements the steps on open files.
 var onHandle = map[string]func(m *Mounts, h real, o Op) Result{
 	"close": func(m *Mounts, h real, o Op) Result {
 		delete(m.handles, o.H)
@@ -126,8 +125,8 @@ func (m *Mounts) copyrange(src real, o Op) Result {
 	if src.mount != dst.mount {
 		return failed(syscall.EXDEV)
 	}
-	// The kernel copies up to the size that it knows, from the pages that it has. Programs stat the file
-	// before they copy; the read makes the pages current.
+	// The kernel copies up to the size it knows, from its cached pages. Programs stat the file before they copy; the
+	// read refreshes the pages.
 	var st unix.Stat_t
 	if err := unix.Fstat(src.fd, &st); err != nil {
 		return of(0, err)
@@ -180,7 +179,7 @@ func parseDirents(b []byte) (names []string) {
 	return names
 }
 
-// onPath is the steps on names.
+// onPath implements the steps on names.
 var onPath = map[string]func(m *Mounts, path string, o Op) Result{
 	"open":     (*Mounts).open,
 	"truncate": func(_ *Mounts, path string, o Op) Result { return of(0, unix.Truncate(path, o.Len)) },
@@ -221,7 +220,7 @@ var onPath = map[string]func(m *Mounts, path string, o Op) Result{
 	"delxattr":  func(_ *Mounts, path string, o Op) Result { return of(0, unix.Lremovexattr(path, xattrName(o.Name))) },
 }
 
-// open never waits for the other end of a pipe: the runner opens none.
+// open never waits for a pipe's other end: the runner opens no pipes.
 func (m *Mounts) open(path string, o Op) Result {
 	if h, ok := m.handles[o.H]; ok {
 		delete(m.handles, o.H)
@@ -242,13 +241,13 @@ func readdir(path string) Result {
 	if err != nil {
 		return of(0, err)
 	}
-	defer func() { _ = unix.Close(fd) }() // of a directory
+	defer func() { _ = unix.Close(fd) }() // a directory
 	return entries(fd)
 }
 
 const userPrefix = "user."
 
-// xattrName is in the user's name space. Names that are too long stay so.
+// xattrName prefixes the user name space. Names that are too long stay too long.
 func xattrName(name string) string {
 	if len(name) > maxName-len(userPrefix) {
 		return userPrefix + name
@@ -256,7 +255,7 @@ func xattrName(name string) string {
 	return userPrefix + "t." + name
 }
 
-// listXattrs lists those of the tests.
+// listXattrs lists the tests' xattrs.
 func listXattrs(path string) Result {
 	b := make([]byte, 1<<16)
 	n, err := unix.Llistxattr(path, b)
@@ -273,8 +272,7 @@ func listXattrs(path string) Result {
 	return Result{Names: names}
 }
 
-// Umask is the mask of this process. It is asked for once: who asks changes it
-// for a moment, for all.
+// Umask returns the mask of this process. It is read once, because reading it briefly changes it for all threads.
 var Umask = sync.OnceValue(func() uint32 {
 	m := unix.Umask(0)
 	unix.Umask(m)

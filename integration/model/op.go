@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Op is one step of a script. Which fields count is said by its kind.
+// Op is one step of a script. Its kind determines which fields are used.
 type Op struct {
 	Mount int
 	Kind  string
@@ -22,10 +22,10 @@ type Op struct {
 	Mode  uint32
 	Off   int64
 	Len   int64
-	Seed  int64 // of the bytes that are written, or a time in seconds
+	Seed  int64 // of the written bytes, or a time in seconds
 }
 
-// kind is what a step can do: its fields, in the order they are written.
+// kind describes a kind of step: its fields, in the order they are written.
 type kind struct {
 	fields string
 	flags  []bit
@@ -77,12 +77,12 @@ var kinds = map[string]kind{
 	"getxattr":  {"path name", nil, 3},
 	"listxattr": {"path", nil, 2},
 	"delxattr":  {"path name", nil, 2},
-	"copyrange": {"h to off len seed", nil, 3}, // to is the slot of the target, seed the offset there
+	"copyrange": {"h to off len seed", nil, 3}, // to is the target's slot, seed the offset there
 }
 
 var kindNames = slices.Sorted(maps.Keys(kinds))
 
-// String is the step as a line of a script.
+// String returns the step as a line of a script.
 func (o Op) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "m%d %s", o.Mount, o.Kind)
@@ -114,8 +114,7 @@ func (o Op) field(name string) string {
 	return strconv.FormatInt(o.Seed, 10)
 }
 
-// flagString names the bits of v; the whole value first, as SEEK_HOLE is no set
-// of bits.
+// flagString names the bits of v. It tries the whole value first, because SEEK_HOLE is not a set of bits.
 func flagString(fs []bit, v int) string {
 	var names []string
 	for _, f := range fs {
@@ -152,7 +151,7 @@ func parseFlags(fs []bit, s string) (int, error) {
 	return v, nil
 }
 
-// Format is a script as text.
+// Format returns a script as text.
 func Format(script []Op) string {
 	var b strings.Builder
 	for _, o := range script {
@@ -162,7 +161,7 @@ func Format(script []Op) string {
 	return b.String()
 }
 
-// Parse reads a script; mounts is how many there are.
+// Parse reads a script for this number of mounts.
 func Parse(text string, mounts int) ([]Op, error) {
 	var script []Op
 	n := 0
@@ -212,7 +211,7 @@ func parseOp(line string) (Op, error) {
 	return o, nil
 }
 
-// setField takes the field's value from the front of s and returns the rest.
+// setField parses the field's value from the front of s and returns the rest.
 func (o *Op) setField(name, s string) (rest string, err error) {
 	text := map[string]*string{"path": &o.Path, "to": &o.To, "name": &o.Name}
 	if p, ok := text[name]; ok {
@@ -241,7 +240,7 @@ func (o *Op) setField(name, s string) (rest string, err error) {
 	return rest, err
 }
 
-// slot is the handle that copyrange writes to.
+// slot returns the handle that copyrange writes to.
 func (o Op) slot() int {
 	n, err := strconv.Atoi(o.To)
 	if err != nil {

@@ -37,8 +37,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestGeneratedScripts: what the generator makes is a script, and the same seed
-// makes the same.
+// TestGeneratedScripts: generated scripts are valid, and the same seed generates the same script.
 func TestGeneratedScripts(t *testing.T) {
 	var texts [2]string
 	for i := range texts {

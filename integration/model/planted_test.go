@@ -10,7 +10,7 @@ import (
 // twin is a second model that plays the system, with a bug.
 type twin struct {
 	*FS
-	bug func(f *FS, o Op) (Result, bool) // true is: instead of what is right
+	bug func(f *FS, o Op) (Result, bool) // true: the result replaces the right one
 }
 
 func (s *twin) Do(o Op) Result {
@@ -18,7 +18,7 @@ func (s *twin) Do(o Op) Result {
 		return r
 	}
 	r := s.FS.Do(o)
-	if r.Check != nil { // a choice of the system: the simplest
+	if r.Check != nil { // a choice of the system: take the simplest
 		return s.choose(o)
 	}
 	return r
@@ -58,7 +58,7 @@ func newTwin(bug func(f *FS, o Op) (Result, bool)) *twin {
 
 func noBug(*FS, Op) (Result, bool) { return Result{}, false }
 
-// TestPlanted: a bug is found, and its script is as short as it can be.
+// TestPlanted: a bug is found, and its script is minimal.
 func TestPlanted(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -126,7 +126,7 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// grows shows a byte that is not zero where a file that is not empty grows.
+// grows exposes a non-zero byte when a file that is not empty grows.
 func grows(f *FS, o Op) (Result, bool) {
 	if o.Kind != "truncate" && o.Kind != "ftruncate" {
 		return Result{}, false
@@ -142,7 +142,7 @@ func grows(f *FS, o Op) (Result, bool) {
 	return r, true
 }
 
-// TestTwin: a model without a bug is found to be right.
+// TestTwin: a model without a bug passes.
 func TestTwin(t *testing.T) {
 	seed := firstSeed(t)
 	for i := range uint64(50) {
@@ -152,8 +152,7 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// TestRefusedOpen: an open that was refused has closed what was open in its slot,
-// and nothing else.
+// TestRefusedOpen: a refused open has closed the file that was open in its slot, and nothing else.
 func TestRefusedOpen(t *testing.T) {
 	const script = `
 m0 open h=0 path="a" flags=O_RDWR|O_CREAT mode=0644
@@ -178,7 +177,7 @@ m0 fstat h=0
 	}
 	tests := []struct {
 		name   string
-		effect func(f *FS, o Op) // of an open that is refused
+		effect func(f *FS, o Op) // of a refused open
 		right  bool
 	}{
 		{"closed", func(f *FS, o Op) { delete(f.handles, o.H) }, true},

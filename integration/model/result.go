@@ -10,28 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result is what a step returned.
+// Result is the result of a step.
 type Result struct {
 	Err   syscall.Errno
-	N     int64    // bytes moved, or the new position
-	Data  []byte   // what was read; the target of a symbolic link; an attribute's value
+	N     int64    // bytes transferred, or the new position
+	Data  []byte   // the bytes read, a symbolic link's target, or an attribute's value
 	Names []string // of a directory, or of extended attributes; sorted
 	Attr  *Attr
-	// Check is the model's, where the system has a choice: it says what is wrong
-	// with what the system returned.
+	// Check is set by the model where the system has a choice: it returns what is wrong with the system's result.
 	Check func(got Result) string
 }
 
-// Attr is what stat tells. Zero times are not known.
+// Attr holds the attributes from stat. Zero times are unknown.
 type Attr struct {
 	Ino          uint64 // the model's own number, or the system's
-	Mode         uint32 // with the type
+	Mode         uint32 // including the type
 	Nlink        uint64
-	Size         int64 // -1 for a directory, whose size means nothing
+	Size         int64 // -1 for a directory, whose size is meaningless
 	Atime, Mtime int64 // seconds
 }
 
-// String is short; bytes are told by their number and their first ones.
+// String is short; it gives the number of bytes and the first ones.
 func (r Result) String() string {
 	var b strings.Builder
 	if r.Err != 0 {
@@ -50,7 +49,7 @@ func (r Result) String() string {
 	return b.String()
 }
 
-// differ says how got is not what want asks for; "" is not at all.
+// differ describes how got differs from want; "" if it does not.
 func differ(want, got Result) string {
 	if want.Check != nil {
 		return want.Check(got)

@@ -10,72 +10,69 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System is what is compared with the model.
+// System is a system under test, which is compared with the model.
 type System interface {
 	Do(o Op) Result
-	// Tree is everything, through one mount.
+	// Tree returns the whole tree, as seen through one mount.
 	Tree(mount int) (Tree, error)
-	// Close closes what is open.
+	// Close closes all open files.
 	Close() error
 }
 
-// Config says how to compare.
+// Config configures the comparison.
 type Config struct {
 	Mounts  int
-	Every   int // steps between two comparisons of the whole tree; 0 is at the end only
+	Every   int // steps between comparisons of the whole tree; 0 is only at the end
 	NoAtime bool
-	// Lag is how old the attributes of a directory may be that was changed
-	// through another mount.
+	// Lag bounds the age of the attributes of a directory that was changed through another mount.
 	Lag time.Duration
-	// LooseAppend says that the position of a handle after an append may be
-	// wrong; it is set right by lseek.
+	// LooseAppend allows a wrong position of a handle after an append; the runner corrects it with lseek.
 	LooseAppend bool
-	// Together says that others use the mounts meanwhile.
+	// Together is set if others use the mounts concurrently.
 	Together bool
 	Known    []Deviation
 }
 
-// Deviation is what the system is known to do otherwise.
+// Deviation is a known difference of the system from the model.
 type Deviation struct {
 	Name, Reason string
-	// Avoid reports that the step must not be run in this state; nil is never.
+	// Avoid reports that the step must not run in this state; nil is never.
 	Avoid func(f *FS, o Op) bool
-	// Refused reports that this result is a refusal that changes nothing, but for
-	// what was open in the slot of an open, which is closed; nil is never.
+	// Refused reports that this result is a refusal without any change, except that a refused open closes the file in
+	// its slot; nil is never.
 	Refused func(o Op, got Result) bool
 }
 
-// Failure is a script whose last step, or the tree after it, is not as it
-// should be.
+// Failure is a script whose last step, or the tree after it, is wrong.
 type Failure struct {
 	Script []Op
 	What   string
 }
 
-// String is the script, to be run again.
+// String returns the script in a form that can be run again.
 func (f *Failure) String() string {
 	return fmt.Sprintf("# %s\n%s", strings.ReplaceAll(f.What, "\n", "\n# "), Format(f.Script))
 }
 
-// Runner runs steps in the model and in the system at once.
+// Runner runs steps in the model and in the system in parallel.
 type Runner struct {
 	cfg  Config
 	fs   *FS
 	sys  System
 	done []Op
-	inos map[uint64]uint64 // the system's number of each of the model's inodes
-	// Met counts, by name, how often each deviation was met.
+	inos map[uint64]uint64 // model inode to system inode number
+	// Met counts the deviations met, by name.
 	Met map[string]int
 }
 
-// NewRunner starts with an empty directory in sys.
+// NewRunner starts with sys as an empty directory.
 func NewRunner(sys System, cfg Config) *Runner {
 	fs := NewFS()
 	fs.Umask = Umask()
 	return &Runner{cfg: cfg, fs: fs, sys: sys, inos: make(map[uint64]uint64), Met: make(map[string]int)}
 }
 
-// FS is the model as it stands.
+// FS returns the current model.
 func (r *Runner) FS() *FS { return r.fs }
 
 // Run runs a script in sys and compares the tree at its end.
@@ -89,7 +86,7 @@ func Run(sys System, script []Op, cfg Config) *Failure {
 	return r.Finish()
 }
 
-// Step runs one step, and compares the tree if it is time.
+// Step runs one step, and compares the tree if it is due.
 func (r *Runner) Step(o Op) *Failure {
 	if r.avoided(o) {
 		return nil
@@ -104,7 +101,7 @@ func (r *Runner) Step(o Op) *Failure {
 	return nil
 }
 
-// Finish compares the tree and closes all.
+// Finish compares the tree and closes all files.
 func (r *Runner) Finish() *Failure {
 	if f := r.Compare(); f != nil {
 		return f
@@ -118,7 +115,7 @@ func (r *Runner) Finish() *Failure {
 func (r *Runner) avoided(o Op) bool {
 	if o.Kind == "open" {
 		if i, no := r.fs.find(o.Path, true); no == 0 && i.kind() == unix.S_IFIFO {
-			return true // it would wait
+			return true // it would block
 		}
 	}
 	for _, d := range r.cfg.Known {
@@ -172,7 +169,7 @@ func (r *Runner) do(o Op) string {
 	return ""
 }
 
-// dirAttr is what stat is going to say of a directory, or nil.
+// dirAttr returns the directory attributes that the step will return, or nil.
 func (f *FS) dirAttr(o Op) *Attr {
 	if o.Kind != "stat" && o.Kind != "lstat" && o.Kind != "fstat" {
 		return nil
@@ -184,7 +181,7 @@ func (f *FS) dirAttr(o Op) *Attr {
 	return a
 }
 
-// within asks until the answer is good, or old enough to count.
+// within polls until good returns true, or the lag has passed.
 func (r *Runner) within(good func() bool) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -192,7 +189,7 @@ func (r *Runner) within(good func() bool) {
 	}
 }
 
-// through is the mount that a step goes through.
+// through returns the mount that a step uses.
 func (o Op) through(f *FS) int {
 	if h := f.handles[o.H]; h != nil && onHandle[o.Kind] != nil {
 		return h.mount
@@ -200,7 +197,7 @@ func (o Op) through(f *FS) int {
 	return o.Mount
 }
 
-// looksAt is the inode whose bytes, size or times a step looks at, or nil.
+// looksAt returns the inode whose bytes, size or times a step reads, or nil.
 func (f *FS) looksAt(o Op) *inode {
 	switch o.Kind {
 	case "read", "pread", "write", "pwrite", "lseek", "ftruncate", "fallocate", "fstat", "futimens", "copyrange":
@@ -217,7 +214,7 @@ func (f *FS) looksAt(o Op) *inode {
 	return nil
 }
 
-// publish calls fsync on what was written of i through other mounts than this.
+// publish calls fsync on the data of i that other mounts have written.
 func (r *Runner) publish(i *inode, mount int) string {
 	for slot, h := range r.fs.handles {
 		if !h.wrote || i != nil && h.inode != i || h.mount == mount || i == nil && mount >= 0 {
@@ -231,8 +228,8 @@ func (r *Runner) publish(i *inode, mount int) string {
 	return ""
 }
 
-// settled is the tree through a mount. What was moved there is ESTALE while
-// another worker's rename runs here: it is looked at again.
+// settled returns the tree as seen through a mount. An entry that was moved there is ESTALE while another worker's
+// rename runs here, so it is read again.
 func (r *Runner) settled(mount int) (t Tree, err error) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -7,10 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shrink makes the script of a failure as short as it can: it leaves out steps,
-// more and more few at once, and then makes what the remaining ones say
-// simpler. try runs a script from the beginning and returns how it fails, or
-// nil; what is tried is never longer than what is known to fail.
+// Shrink minimizes the script of a failure: it leaves out steps, in ever smaller groups, and then simplifies the
+// remaining ones. try runs a script from the beginning and returns its failure, or nil; a tried script is never
+// longer than the shortest known to fail.
 func Shrink(first *Failure, try func(script []Op) *Failure) *Failure {
 	best := first
 	for {
@@ -24,7 +23,7 @@ func Shrink(first *Failure, try func(script []Op) *Failure) *Failure {
 	}
 }
 
-// fewer leaves out pieces of the script, halving their length.
+// fewer leaves out pieces of the script of ever smaller length.
 func fewer(best *Failure, try func([]Op) *Failure) *Failure {
 	for n := (len(best.Script) + 1) / 2; n > 0; n /= 2 {
 		for at := 0; at < len(best.Script); {
@@ -39,8 +38,7 @@ func fewer(best *Failure, try func([]Op) *Failure) *Failure {
 	return best
 }
 
-// flatter gives a plainer name to a path, or another slot to a handle, in all
-// steps at once.
+// flatter replaces a path by a plainer one, or a handle by another slot, in all steps at once.
 func flatter(best *Failure, try func([]Op) *Failure) *Failure {
 	for again := true; again; {
 		again = false
@@ -84,7 +82,7 @@ func flattened(script []Op) (all [][]Op) {
 	return all
 }
 
-// moved is path if what is at from is at to.
+// moved returns the path after a move of from to to.
 func moved(path, from, to string) string {
 	if rest, ok := strings.CutPrefix(path, from); ok && (rest == "" || rest[0] == '/') {
 		return to + rest
@@ -112,7 +110,7 @@ func simpler(best *Failure, try func([]Op) *Failure) *Failure {
 	return best
 }
 
-// simpler is the ways in which one thing of the step can be made simpler.
+// simpler returns the ways to simplify one field of the step.
 func (o Op) simpler() []func(o *Op) {
 	all := []func(o *Op){
 		func(o *Op) { o.Mount = 0 },
@@ -138,12 +136,12 @@ func (o Op) simpler() []func(o *Op) {
 	for _, n := range []int64{0, 1, 4096} {
 		all = append(all, func(o *Op) { o.Off = min(o.Off, n) }, func(o *Op) { o.Len = min(o.Len, n) }, func(o *Op) { o.Seed = min(o.Seed, n) })
 	}
-	return append(all, func(o *Op) { // so that a step that made the file can go
+	return append(all, func(o *Op) { // so that the step that made the file can be left out
 		if o.Kind == "open" {
 			o.Flags = unix.O_RDWR | unix.O_CREAT
 		}
 	})
 }
 
-// plainer orders paths, so that no two replace each other for ever.
+// plainer orders paths, so that no two replace each other forever.
 func plainer(a, b string) bool { return len(a) < len(b) || len(a) == len(b) && a < b }

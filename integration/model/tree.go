@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node is all there is to know of one path.
+// Node holds all observable properties of one path.
 type Node struct {
 	Attr
 	Data   []byte // of a file; the target of a symbolic link
 	Xattrs map[string]string
 }
 
-// Tree is what is below a directory, by path; the directory itself is "".
+// Tree maps paths below a directory to nodes; the directory itself is "".
 type Tree map[string]Node
 
-// Tree is the model's own.
+// Tree returns the model's tree.
 func (f *FS) Tree() Tree {
 	t := Tree{"": node(f.root)}
 	for _, p := range f.paths() {
@@ -36,7 +36,7 @@ func (f *FS) Tree() Tree {
 
 func node(i *inode) Node {
 	n := Node{Attr: *i.attr(), Data: i.data, Xattrs: make(map[string]string)}
-	n.Atime = 0 // looking at a tree changes it, on other systems
+	n.Atime = 0 // reading a tree changes it, on other systems
 	if i.link() {
 		n.Data = []byte(i.target)
 	}
@@ -46,7 +46,7 @@ func node(i *inode) Node {
 	return n
 }
 
-// Tree reads everything through one mount.
+// Tree reads the whole tree through one mount.
 func (m *Mounts) Tree(mount int) (Tree, error) {
 	t := make(Tree)
 	return t, readTree(t, m.dirs[mount], "")
@@ -117,8 +117,8 @@ func readXattrs(path string) (map[string]string, error) {
 	return x, nil
 }
 
-// differences are those of got from the tree t, one line for each path, at most
-// ten. Two paths with one inode number have to be so in both.
+// differences returns the differences of got from t, one line per path, at most ten. Hard links must be the same in
+// both.
 func (t Tree) differences(got Tree) []string {
 	var lines []string
 	inos := make(map[uint64]uint64)

@@ -24,16 +24,15 @@ import (
 
 const (
 	connsReaders                 = 16
-	connsSample                  = 110 << 10 // an image of the usual datasets
+	connsSample                  = 110 << 10 // an image of a typical dataset
 	connsJob                     = "conns"
 	connsNode    metadata.NodeID = 1
 )
 
-var connsKey = rpc.Key{1} // of a job of two processes on one machine
+var connsKey = rpc.Key{1} // for a job of two processes on one machine
 
-// BenchmarkConns is what a read of a small file on another node costs both ends in
-// processor time, for 16 readers and some connections for bulk data. It gave the
-// table in the comment of package rpc.
+// BenchmarkConns measures the processor time, at both ends, of reading a small remote file, for 16 readers and
+// several bulk connections. It produced the table in the comment of package rpc.
 func BenchmarkConns(b *testing.B) {
 	b.Run("loopback", func(b *testing.B) {
 		none := func(int) []string { return nil }
@@ -62,7 +61,7 @@ func benchmarkConns(b *testing.B, wrap func(int) []string, host string) {
 		b.Fatal(err)
 	}
 	defer func() {
-		_ = in.Close() // which ends it
+		_ = in.Close() // this ends it
 		if err := server.Wait(); err != nil {
 			b.Errorf("server: %v", err)
 		}
@@ -85,7 +84,7 @@ func benchmarkConns(b *testing.B, wrap func(int) []string, host string) {
 	}
 }
 
-// connsEnd is this program as one of the two.
+// connsEnd returns the command for one of the two programs.
 func connsEnd(wrap []string, args ...string) *exec.Cmd {
 	all := append(append([]string(nil), wrap...), os.Args[0], "-test.run=^TestConnsEnd$", "--")
 	all = append(all, args...)
@@ -95,7 +94,7 @@ func connsEnd(wrap []string, args ...string) *exec.Cmd {
 	return c
 }
 
-// awaitFile is what is in a file when there is something.
+// awaitFile returns the content of a file once it is not empty.
 func awaitFile(b *testing.B, path string) string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -110,7 +109,7 @@ func awaitFile(b *testing.B, path string) string {
 	}
 }
 
-// TestConnsEnd is no test but the two programs of BenchmarkConns.
+// TestConnsEnd is not a test but the two programs of BenchmarkConns.
 func TestConnsEnd(t *testing.T) {
 	args := flag.Args()
 	var err error
@@ -130,12 +129,12 @@ func TestConnsEnd(t *testing.T) {
 func processorTime() time.Duration {
 	var ru syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
-		panic(err) // of this process it is always known
+		panic(err) // it is always known for this process
 	}
 	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }
 
-// connsServer sends one file until its input ends, and says what it has taken.
+// connsServer sends one file until its input ends, and prints its processor time.
 func connsServer(host, addr string) error {
 	f, err := os.Create(addr + ".file")
 	if err != nil {
@@ -167,7 +166,7 @@ func connsServer(host, addr string) error {
 	if err != nil {
 		return err
 	}
-	served := make(chan error, 1) // one for its end
+	served := make(chan error, 1) // for its end
 	go func() { served <- s.Serve(l) }()
 	if err := os.WriteFile(addr+".new", []byte(l.Addr().String()), 0o600); err != nil {
 		return err
@@ -182,7 +181,7 @@ func connsServer(host, addr string) error {
 	return <-served
 }
 
-// connsClient prints what reads have taken, of both ends.
+// connsClient prints the cost of reads at both ends.
 func connsClient(to, conns, reads string) error {
 	most, err := strconv.Atoi(conns)
 	if err != nil {
@@ -201,7 +200,7 @@ func connsClient(to, conns, reads string) error {
 	}
 	defer p.Close()
 	caller := p.To(connsNode)
-	if err := connsRead(caller, 50*connsReaders); err != nil { // all connections are there
+	if err := connsRead(caller, 50*connsReaders); err != nil { // to open all connections
 		return err
 	}
 	before, err := bothEnds(caller)
@@ -228,7 +227,7 @@ func bothEnds(caller rpc.Caller) (time.Duration, error) {
 	return far + processorTime(), err
 }
 
-// connsRead makes n reads, by all readers together.
+// connsRead makes n reads, spread over all readers.
 func connsRead(caller rpc.Caller, n int64) error {
 	var left atomic.Int64
 	left.Store(n)

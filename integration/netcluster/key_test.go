@@ -23,9 +23,8 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/local"
 )
 
-// TestPeek is no test but a program that stands before a daemon's command: it
-// looks at the key on the heartbeat, without taking it off, writes it to the file
-// that is its first argument, and becomes the daemon.
+// TestPeek is not a test but a wrapper of a daemon's command: it peeks at the key on the heartbeat, without consuming
+// it, writes it to the file that is its first argument, and becomes the daemon.
 func TestPeek(t *testing.T) {
 	args := flag.Args()
 	if len(args) < 2 {
@@ -54,13 +53,13 @@ func TestPeek(t *testing.T) {
 	t.Fatal(syscall.Exec(args[1], args[1:], os.Environ()))
 }
 
-// TestKeyIsNowhere: the job key is in no file of the job, no log, no command
-// line, no environment, and in nothing that a daemon tells.
+// TestKeyIsNowhere: the job key is in no file of the job, no log, no command line, no environment, and no output of a
+// daemon.
 func TestKeyIsNowhere(t *testing.T) {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs /dev/fuse")
 	}
-	dir, err := os.MkdirTemp("", "key") // short: a socket's path is
+	dir, err := os.MkdirTemp("", "key") // short, as socket paths are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +130,7 @@ func TestKeyIsNowhere(t *testing.T) {
 	}
 }
 
-// useAll makes the daemons write and say what they can.
+// useAll makes the daemons produce all kinds of files and output.
 func useAll(ctx context.Context, t *testing.T, s *local.State, look func(string, []byte)) {
 	t.Helper()
 	dir, _ := makeTree(t)

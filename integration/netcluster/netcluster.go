@@ -1,11 +1,9 @@
-// Package netcluster runs a job of several nodes as processes on this machine,
-// each in its own network namespace, joined by a bridge that lives in a
-// namespace too, so that a link can be cut and nothing of the host's network
-// is touched. Its one idea is that only the network is made: the job itself is
-// started as bivouac up starts it.
+// Package netcluster runs a job of several nodes as processes on this machine, each in its own network namespace,
+// joined by a bridge in a further namespace, so that a link can be cut without touching the host's network. Its one
+// idea is that only the network is artificial: the job itself is started as by bivouac up.
 //
-// It needs root, iproute2 and /dev/fuse; Start skips the test where one is
-// missing. The benchmark takes the network alone (Network).
+// It needs root, iproute2 and /dev/fuse; Start skips the test if one is missing. The benchmark uses only the network
+// (Network).
 package netcluster
 
 import (
@@ -28,8 +26,7 @@ type Cluster struct {
 	net   *Network
 }
 
-// Binary is the bivouac program that the tests run: $BIVOUAC_BIN, or what make
-// build has built.
+// Binary returns the bivouac program that the tests run: $BIVOUAC_BIN, or the one that make build built.
 func Binary(t testing.TB) string {
 	t.Helper()
 	bin := os.Getenv("BIVOUAC_BIN")
@@ -91,7 +88,7 @@ func startOn(t testing.TB, nw *Network, cfg local.Config) *Cluster {
 	return &Cluster{Dir: s.Dir, Nodes: s.Nodes, net: nw}
 }
 
-// logs shows the end of every daemon's log.
+// logs shows the end of each daemon's log.
 func logs(t testing.TB, s *local.State) {
 	t.Helper()
 	for _, n := range s.Nodes {
@@ -104,17 +101,17 @@ func logs(t testing.TB, s *local.State) {
 	}
 }
 
-// Scratch is a path in scratch as node i sees it.
+// Scratch returns a path in scratch on node i.
 func (c *Cluster) Scratch(i int, elem ...string) string {
 	return filepath.Join(append([]string{c.Nodes[i].Mount, "scratch"}, elem...)...)
 }
 
-// Data is a path in data as node i sees it.
+// Data returns a path in data on node i.
 func (c *Cluster) Data(i int, elem ...string) string {
 	return filepath.Join(append([]string{c.Nodes[i].Mount, "data"}, elem...)...)
 }
 
-// Ctl talks to the daemon of node i.
+// Ctl returns a client of node i's daemon.
 func (c *Cluster) Ctl(i int) *daemon.Ctl { return daemon.NewCtl(c.Nodes[i].Sock) }
 
 // Kill kills the daemon of node i with SIGKILL.

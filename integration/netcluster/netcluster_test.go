@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// patience bounds what has to end; it is no measure of speed.
+// patience bounds the wait for an end; it is no measure of speed.
 const patience = time.Minute
 
 // within fails the test if f does not return in time.
@@ -69,7 +69,7 @@ func wantFile(t *testing.T, path string, want []byte) {
 	}
 }
 
-// TestScratch: what one node writes and closes, every other reads.
+// TestScratch: files written and closed on one node are read on all others.
 func TestScratch(t *testing.T) {
 	c := Start(t, 4)
 	big := randomBytes(9<<20 + 12345)
@@ -117,7 +117,7 @@ func makeTree(t *testing.T) (dir string, files map[string][]byte) {
 	return dir, files
 }
 
-// TestDataset: a dataset of the job file is there on all nodes, whole and read-only.
+// TestDataset: a dataset of the job file is complete and read-only on all nodes.
 func TestDataset(t *testing.T) {
 	dir, files := makeTree(t)
 	c := Start(t, 4, job.Dataset{Source: dir, Name: "set"})
@@ -144,8 +144,7 @@ func TestDataset(t *testing.T) {
 	})
 }
 
-// TestCutLink: a node that cannot be reached costs an error in bounded time,
-// never a hang, and the others go on.
+// TestCutLink: an unreachable node causes an error in bounded time, never a hang, and the others continue.
 func TestCutLink(t *testing.T) {
 	c := Start(t, 4)
 	b := randomBytes(8 << 20)
@@ -175,7 +174,7 @@ func TestCutLink(t *testing.T) {
 	within(t, "read after it came back", func() { wantFile(t, c.Scratch(1, "striped"), b) })
 }
 
-// TestKilledLeader: the control plane survives the node that leads it.
+// TestKilledLeader: the control plane survives the loss of its leader.
 func TestKilledLeader(t *testing.T) {
 	c := Start(t, 4)
 	s, err := c.Ctl(3).Status(context.Background())
@@ -191,15 +190,14 @@ func TestKilledLeader(t *testing.T) {
 	})
 	within(t, "write", func() {
 		dir := c.Scratch(other, "x")
-		// The root of scratch is homed on node 0: without it there is an
-		// error, not a hang.
+		// The home of the scratch root is node 0: without it there is an error, not a hang.
 		if err := os.Mkdir(dir, 0o755); err != nil && dead != 0 {
 			t.Error(err)
 		}
 	})
 }
 
-// TestNetworkOutlivesItsThread: a network stays when the thread that made it ends.
+// TestNetworkOutlivesItsThread: a network survives the end of the thread that made it.
 func TestNetworkOutlivesItsThread(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -10,14 +10,14 @@ import (
 	"syscall"
 )
 
-// Network is n namespaces on a bridge in one more.
+// Network is n namespaces joined by a bridge in one more.
 type Network struct {
-	holders []holder // one keeps each namespace alive; the last has the bridge
+	holders []holder // each keeps a namespace alive; the last has the bridge
 }
 
 const port = "7100"
 
-// NewNetwork makes one, which needs root. It ends with Close, or this process.
+// NewNetwork makes a network, which needs root. It ends with Close, or with this process.
 func NewNetwork(n int) (*Network, error) {
 	nw := &Network{}
 	err := nw.make(n)
@@ -49,7 +49,7 @@ func (nw *Network) make(n int) error {
 	return err
 }
 
-// SecondRail adds a bridge with a link to each namespace, on which they have addresses too.
+// SecondRail adds a bridge with a link to each namespace, with addresses on it.
 func (nw *Network) SecondRail() error {
 	n := len(nw.holders) - 1
 	err := errors.Join(nw.run(n, "ip", "link", "add", "br1", "type", "bridge"), nw.run(n, "ip", "link", "set", "br1", "up"))
@@ -64,7 +64,7 @@ func (nw *Network) SecondRail() error {
 	return err
 }
 
-// SecondHost is the address of a namespace on the second rail.
+// SecondHost returns a namespace's address on the second rail.
 func (nw *Network) SecondHost(i int) string { return "10.92.0." + strconv.Itoa(10+i) }
 
 // Close removes the namespaces without other processes.
@@ -75,10 +75,10 @@ func (nw *Network) Close() {
 	nw.holders = nil
 }
 
-// Host is the address of a namespace.
+// Host returns the address of a namespace.
 func (nw *Network) Host(i int) string { return "10.91.0." + strconv.Itoa(10+i) }
 
-// Addrs is where the daemons listen.
+// Addrs returns the addresses where the daemons listen.
 func (nw *Network) Addrs() (all [][]string) {
 	for i := range len(nw.holders) - 1 {
 		all = append(all, []string{nw.Host(i) + ":" + port})
@@ -86,7 +86,7 @@ func (nw *Network) Addrs() (all [][]string) {
 	return all
 }
 
-// Wrap stands before a command that is to run in a namespace.
+// Wrap returns the prefix of a command that must run in a namespace.
 func (nw *Network) Wrap(i int) []string {
 	return []string{"nsenter", "--net=/proc/" + nw.pid(i) + "/ns/net", "--"}
 }
@@ -103,7 +103,7 @@ func (nw *Network) Cut(i int) error { return nw.link(i, "down") }
 // Mend undoes Cut.
 func (nw *Network) Mend(i int) error { return nw.link(i, "up") }
 
-// CutTo drops what namespace i sends to namespace k, and nothing that comes from there; MendTo undoes it.
+// CutTo drops packets from namespace i to namespace k, but not the reverse; MendTo undoes it.
 func (nw *Network) CutTo(i, k int) error {
 	return nw.run(i, "ip", "route", "add", "blackhole", nw.Host(k)+"/32")
 }
@@ -113,8 +113,8 @@ func (nw *Network) MendTo(i, k int) error {
 	return nw.run(i, "ip", "route", "del", "blackhole", nw.Host(k)+"/32")
 }
 
-// Limit bounds each direction of a namespace's link to so many bytes per second,
-// until it is called again. The kernel needs its token bucket filter (sch_tbf).
+// Limit bounds each direction of a namespace's link to rate bytes per second, until the next call. The kernel needs
+// its token bucket filter (sch_tbf).
 func (nw *Network) Limit(i int, rate int64) error {
 	at := func(in int, dev string) error {
 		return nw.run(in, "tc", "qdisc", "replace", "dev", dev, "root", "tbf", "rate", strconv.FormatInt(8*rate, 10)+"bit", "burst", "128kb", "latency", "200ms")
@@ -122,7 +122,7 @@ func (nw *Network) Limit(i int, rate int64) error {
 	return errors.Join(at(i, "eth0"), at(len(nw.holders)-1, "v"+strconv.Itoa(i)))
 }
 
-// Sent is the bytes that a namespace's interface has sent, as the kernel counts them.
+// Sent returns the bytes that a namespace's interface has sent, as counted by the kernel.
 func (nw *Network) Sent(i int) (int64, error) {
 	out, err := nw.output(i, "ip", "-s", "-j", "link", "show", "dev", "eth0")
 	if err != nil {
@@ -153,8 +153,8 @@ func (nw *Network) output(i int, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// holder is a process in a network namespace of its own. It is cat, which ends when our end of its pipe does, also if we
-// are killed. Pdeathsig would end it with the thread that started it.
+// holder is a process that holds a network namespace. It is cat, which ends when our end of its pipe closes, also if
+// we are killed. Pdeathsig would end it with the thread that started it.
 type holder struct {
 	cmd *exec.Cmd
 	in  io.Closer
@@ -162,10 +162,10 @@ type holder struct {
 
 func (h holder) end() {
 	_ = h.in.Close()
-	_ = h.cmd.Wait() // it was there to be ended
+	_ = h.cmd.Wait() // it was meant to end
 }
 
-// hold starts one, and returns when it is there.
+// hold starts a holder, and returns when its namespace exists.
 func hold() (holder, error) {
 	c := exec.Command("unshare", "--net", "cat")
 	in, err := c.StdinPipe()

@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/local"
 )
 
-// sockets counts the TCP sockets in the namespace of a daemon: those that listen, and the connections, each by
-// its own address.
+// sockets counts the TCP sockets in a daemon's namespace, by local address: listening ones, and connections.
 func sockets(t *testing.T, pid int) (listening, connected map[string]int) {
 	t.Helper()
 	listening, connected = make(map[string]int), make(map[string]int)
@@ -36,8 +35,8 @@ func sockets(t *testing.T, pid int) (listening, connected map[string]int) {
 	return listening, connected
 }
 
-// TestRails: with two networks of three chosen (loopback is the third), daemons listen there alone, and both
-// carry connections; with one chosen, nothing is on the other.
+// TestRails: if two of three networks are chosen (loopback is the third), daemons listen only there, and both carry
+// connections; if one is chosen, the other is unused.
 func TestRails(t *testing.T) {
 	NeedRoot(t)
 	nw, err := NewNetwork(3)
@@ -48,14 +47,14 @@ func TestRails(t *testing.T) {
 	if err := nw.SecondRail(); err != nil {
 		t.Fatal(err)
 	}
-	// As /proc/net/tcp has it.
+	// The format of /proc/net/tcp.
 	hex := func(rail, i int) string { return fmt.Sprintf("%02X00%02X0A", 10+i, 91+rail) }
 	for _, c := range []struct {
 		networks []string
 		rails    []int
 	}{
 		{[]string{"eth0", "10.92.0.0/24"}, []int{0, 1}},
-		{[]string{"10.92.0.0/24"}, []int{1}}, // the names of the nodes are on the other
+		{[]string{"10.92.0.0/24"}, []int{1}}, // the nodes' names resolve to the other network
 	} {
 		t.Run(strings.Join(c.networks, "+"), func(t *testing.T) {
 			j := startOn(t, nw, local.Config{Nodes: 3, Network: c.networks})

@@ -1,8 +1,7 @@
-// Package posix shows what applications see through the mounts of a job's nodes:
-// the POSIX suite of go-fuse, every row of the table of semantics in the package
-// comment of fsclient/mount, the failings of other systems, and real programs on
-// two nodes at once. Its one idea is that a test is handed one directory as
-// several nodes show it, and uses it by system calls and processes only.
+// Package posix tests the behavior that applications see through the mounts of a job's nodes: the POSIX suite of
+// go-fuse, every row of the table of semantics in the package comment of fsclient/mount, known defects of other
+// systems, and real programs on two nodes at once. Its one idea is that a test gets one directory as several nodes
+// show it, and uses it by system calls and processes only.
 package posix
 
 import (
@@ -53,7 +52,7 @@ func (c *camp) dirs(t *testing.T) []string {
 	return dirs
 }
 
-// staged is a small tree that is staged in as the dataset "set".
+// staged makes a small tree to be staged in as the dataset "set".
 func staged(t *testing.T) job.Dataset {
 	t.Helper()
 	tree := filepath.Join(t.TempDir(), "tree")
@@ -106,7 +105,7 @@ func fstat(t testing.TB, f *os.File) (st syscall.Stat_t) {
 	return st
 }
 
-// pattern is n bytes of which no two pages are alike.
+// pattern returns n bytes in which all pages differ.
 func pattern(n int) []byte {
 	p := make([]byte, n)
 	for i := range p {
@@ -115,13 +114,12 @@ func pattern(n int) []byte {
 	return p
 }
 
-// chores is what a process of its own can do for a test: it gets its arguments,
-// and what it returns is its failure.
+// chores lists the tasks that a child process can do for a test: each gets its arguments, and fails by its error.
 var chores = map[string]func(args []string) error{}
 
 const choreEnv = "BIVOUAC_TEST_CHORE"
 
-// TestMain does a chore if it is told to.
+// TestMain runs the chore named in the environment, if any, instead of the tests.
 func TestMain(m *testing.M) {
 	if name := os.Getenv(choreEnv); name != "" {
 		if err := chores[name](os.Args[1:]); err != nil {
@@ -133,15 +131,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child is a process that does a chore.
+// child is a process that runs a chore.
 type child struct {
 	*exec.Cmd
 	in  io.WriteCloser
 	out bytes.Buffer
 }
 
-// start starts a chore. It waits for line on its standard input if it calls
-// held.
+// start starts a chore. A chore that calls held waits until its standard input is closed.
 func start(t testing.TB, chore string, args ...string) *child {
 	t.Helper()
 	exe, err := os.Executable()
@@ -152,21 +149,21 @@ func start(t testing.TB, chore string, args ...string) *child {
 	c.in, err = c.StdinPipe()
 	check(t, err)
 	check(t, c.Start())
-	t.Cleanup(func() { _ = c.Process.Kill() }) // it has ended, if all is well
+	t.Cleanup(func() { _ = c.Process.Kill() }) // it has normally ended
 	return c
 }
 
-// end lets a held chore go, waits for it, and returns what it said.
+// end releases a held chore, waits for it, and returns its output.
 func (c *child) end(t testing.TB) (string, error) {
 	t.Helper()
 	_ = c.in.Close()
-	hangs := time.AfterFunc(testcluster.Patience, func() { _ = c.Process.Signal(syscall.SIGQUIT) }) // it says where it is
+	hangs := time.AfterFunc(testcluster.Patience, func() { _ = c.Process.Signal(syscall.SIGQUIT) }) // prints its stacks
 	defer hangs.Stop()
 	err := c.Wait()
 	return strings.TrimSpace(c.out.String()), err
 }
 
-// done is end of a chore that must not fail.
+// done is like end, for a chore that must not fail.
 func (c *child) done(t testing.TB) string {
 	t.Helper()
 	out, err := c.end(t)
@@ -176,5 +173,5 @@ func (c *child) done(t testing.TB) string {
 	return out
 }
 
-// held waits in a chore until the test lets all go.
+// held blocks a chore until the test closes its standard input.
 func held() { _, _ = io.Copy(io.Discard, os.Stdin) }

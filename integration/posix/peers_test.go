@@ -18,10 +18,9 @@ import (
 	"github.com/bivouacfs/bivouac/integration/testcluster"
 )
 
-// TestPeers has a test for everything that other file systems for jobs are known
-// to get wrong. What else is known: a peer without the job's key, of another
-// version or with a mangled frame is tested in datapath/rpc; the number of calls
-// of a create in fsclient and integration/bench.
+// TestPeers tests everything that other filesystems for jobs are known to get wrong. Two such cases are tested
+// elsewhere: peers without the job's key, of another version or with mangled frames in datapath/rpc; the number of
+// calls of a create in fsclient and integration/bench.
 func TestPeers(t *testing.T) {
 	c := pitch(t, testcluster.Config{})
 	for _, tt := range []struct {
@@ -52,8 +51,7 @@ func init() {
 	chores["write"] = writeChore
 }
 
-// touchChore works in a directory, and forks: so do the workers of a data
-// loader.
+// touchChore works in a directory, and forks, as the workers of a data loader do.
 func touchChore(args []string) error {
 	dir := args[0]
 	if err := os.Chdir(dir); err != nil {
@@ -68,8 +66,7 @@ func touchChore(args []string) error {
 	return nil
 }
 
-// forked: shells fork without exec, on every node, with descriptors of the
-// mount that they inherit.
+// forked: shells on every node fork without exec, and inherit descriptors of the mount.
 func forked(t *testing.T, c *camp, dirs []string) {
 	var wg sync.WaitGroup
 	for _, dir := range dirs {
@@ -81,7 +78,7 @@ func forked(t *testing.T, c *camp, dirs []string) {
 		})
 		check(t, os.Mkdir(dir+"/own", 0o755))
 		check(t, os.RemoveAll(dir+"/own"))
-		wg.Wait() // one after the other: they use the same names
+		wg.Wait() // in sequence: they use the same names
 	}
 	var all []*child
 	for i := range 16 {
@@ -92,8 +89,7 @@ func forked(t *testing.T, c *camp, dirs []string) {
 	}
 }
 
-// exclusiveChore makes the same names as all others, and says which ones it has
-// made.
+// exclusiveChore tries to create the same names as all others, and prints the ones it created.
 func exclusiveChore(args []string) error {
 	held()
 	for i := range 20 {
@@ -113,15 +109,14 @@ func exclusiveChore(args []string) error {
 	return nil
 }
 
-// exclusiveProcesses: 64 processes on 4 nodes make the same names; each is made
-// by one.
+// exclusiveProcesses: 64 processes on 4 nodes create the same names; each name is created by one.
 func exclusiveProcesses(t *testing.T, _ *camp, dirs []string) {
 	var all []*child
 	for i := range 64 {
 		all = append(all, start(t, "exclusive", dirs[i%len(dirs)]))
 	}
 	for _, p := range all {
-		_ = p.in.Close() // now
+		_ = p.in.Close() // start now
 	}
 	var made []string
 	for _, p := range all {
@@ -132,7 +127,7 @@ func exclusiveProcesses(t *testing.T, _ *camp, dirs []string) {
 	}
 }
 
-// colliding: names that are one to who flattens paths.
+// colliding: names that a system with flattened paths would confuse.
 func colliding(t *testing.T, _ *camp, dirs []string) {
 	check(t, os.Mkdir(dirs[0]+"/a", 0o755))
 	names := []string{"a/b", "a:b", "a\\b", "a%2fb", "a b", "A", "a.", ".a", "a\n"}
@@ -146,7 +141,7 @@ func colliding(t *testing.T, _ *camp, dirs []string) {
 	}
 }
 
-// holes: behind a hole the file goes on.
+// holes: a file continues after a hole.
 func holes(t *testing.T, _ *camp, dirs []string) {
 	f, err := os.Create(dirs[0] + "/f")
 	check(t, err)
@@ -177,7 +172,7 @@ func times(t *testing.T, _ *camp, dirs []string) {
 func deep(t *testing.T, _ *camp, dirs []string) {
 	const levels = 300
 	name := strings.Repeat("d", 20)
-	fds := make([]int, 2) // of the innermost directory, here and there
+	fds := make([]int, 2) // descriptors of the innermost directory, here and there
 	for i := range fds {
 		fd, err := unix.Open(dirs[i], unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		check(t, err)
@@ -210,7 +205,7 @@ func deep(t *testing.T, _ *camp, dirs []string) {
 	check(t, os.RemoveAll(dirs[1]+"/"+name))
 }
 
-// big: a directory that four nodes fill at once is listed whole everywhere.
+// big: a directory that four nodes fill concurrently is listed completely on all nodes.
 func big(t *testing.T, _ *camp, dirs []string) {
 	const each = 3000
 	var wg sync.WaitGroup
@@ -238,7 +233,7 @@ func big(t *testing.T, _ *camp, dirs []string) {
 	check(t, os.RemoveAll(dirs[2]))
 }
 
-// mkdirsChore makes directories, those of all under one parent that all make.
+// mkdirsChore makes directories; all of these processes make and use the same parent.
 func mkdirsChore(args []string) error {
 	held()
 	for i := range 10 {
@@ -249,7 +244,7 @@ func mkdirsChore(args []string) error {
 	return nil
 }
 
-// storm: 64 processes on 4 nodes make directories at once.
+// storm: 64 processes on 4 nodes make directories concurrently.
 func storm(t *testing.T, _ *camp, dirs []string) {
 	var all []*child
 	for i := range 64 {
@@ -273,7 +268,7 @@ func storm(t *testing.T, _ *camp, dirs []string) {
 	check(t, os.RemoveAll(dirs[3]))
 }
 
-// long: one byte more than a name can have is ENAMETOOLONG, whatever is asked.
+// long: a name one byte above the limit is ENAMETOOLONG for every operation.
 func long(t *testing.T, _ *camp, dirs []string) {
 	fits, not := strings.Repeat("n", 255), strings.Repeat("n", 256)
 	check(t, os.WriteFile(dirs[0]+"/f", nil, 0o644))
@@ -348,8 +343,8 @@ func writeChore(args []string) error {
 	}
 }
 
-// killedClient: a process that is killed in mid-write leaves a file that others
-// can read and remove, and nothing hangs.
+// killedClient: a process that is killed during a write leaves a file that others can read and remove, and nothing
+// hangs.
 func killedClient(t *testing.T, _ *camp, dirs []string) {
 	p := start(t, "write", dirs[0]+"/f")
 	testcluster.Eventually(t, "it writes", func() bool {

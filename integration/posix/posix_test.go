@@ -13,19 +13,17 @@ import (
 	"github.com/bivouacfs/bivouac/integration/testcluster"
 )
 
-// refused is which tests of the suite the mount fails, and why.
+// refused maps each test of the suite that the mount fails to the reason.
 var refused = map[string]string{
 	"FcntlFlockLocksFile": "it wants a process to be in conflict with itself, which POSIX forbids",
 	"OpenSymlinkRace":     "two replacements in a row between lookup and open are ESTALE",
 	"Tmpfile":             "O_TMPFILE is EOPNOTSUPP",
 }
 
-// TestPosix runs the suite of go-fuse in the live realm of four nodes, where
-// most directories and files are homed on other nodes.
+// TestPosix runs the suite of go-fuse in scratch of four nodes, where most directories and files have remote homes.
 func TestPosix(t *testing.T) { suite(t) }
 
-// TestPosixOneProcessor does so where the mount's server and the test share one
-// thread of Go.
+// TestPosixOneProcessor does the same with one Go processor for the mount's server and the test.
 func TestPosixOneProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	suite(t)

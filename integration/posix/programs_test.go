@@ -9,12 +9,12 @@ import (
 	"github.com/bivouacfs/bivouac/integration/testcluster"
 )
 
-// program is real programs at work in one directory on two nodes.
+// program runs real programs in one directory on two nodes.
 type program struct {
 	name   string
 	needs  []string
 	script string // in a shell; $here and $there are the directory on two nodes
-	want   string // what it says
+	want   string // the expected output
 }
 
 var programs = []program{
@@ -27,7 +27,7 @@ var programs = []program{
 	{"make", []string{"make", "gcc", "ar"}, makeScript, "78\n178\n1"},
 }
 
-// gitScript has two nodes push to one repository at once.
+// gitScript has two nodes push to one repository concurrently.
 const gitScript = `
 export GIT_CONFIG_GLOBAL=$here/config GIT_CONFIG_NOSYSTEM=1
 printf '[user]\nname = a\nemail = a@b\n[init]\ndefaultBranch = main\n[safe]\ndirectory = *\n[pull]\nrebase = true\n' >$here/config
@@ -49,7 +49,7 @@ cd $here/two && git pull -q && git fsck --strict 2>/dev/null && git gc -q && cd 
 cat $there/one/of-two $there/one/of-one | sort | uniq -c | tr -s ' '
 git -C $there/repo.git log --oneline | wc -l`
 
-// tarScript packs there what was unpacked here.
+// tarScript packs on one node the tree that was unpacked on the other.
 const tarScript = `
 mkdir $here/in && cd $here/in
 for i in $(seq 150); do mkdir -p a/$((i % 9))/b; seq $((i * 20)) >a/$((i % 9))/b/$i; done
@@ -60,7 +60,7 @@ tar df $there/t.tar -C $here/out && echo same
 find $here/out -type f -links 2 | wc -l; stat -c '%a %n' $there/out/empty | cut -d' ' -f1; readlink $there/out/soft
 cd $there && rm -r in out && ls`
 
-// rsyncScript copies here, and finds nothing to do there.
+// rsyncScript copies on one node, and finds nothing to do on the other.
 const rsyncScript = `
 src=$(mktemp -d); trap 'rm -r $src' EXIT
 for i in $(seq 120); do mkdir -p $src/d$((i % 5)); seq $((i * 30)) >$src/d$((i % 5))/f$i; done
@@ -71,7 +71,7 @@ rsync -aHX --delete --inplace $src/ $there/copy/
 rsync -aHXnic --delete $src/ $here/copy/
 stat -c %h $here/copy/d3/f3`
 
-// sqliteScript has two nodes insert into one database at once.
+// sqliteScript has two nodes insert into one database concurrently.
 const sqliteScript = `
 sqlite3 $here/db 'CREATE TABLE t (who TEXT, n INTEGER, UNIQUE (who, n));'
 insert() { # database, who
@@ -82,9 +82,8 @@ insert $there/db b & b=$!
 wait $a && wait $b
 sqlite3 $there/db 'PRAGMA integrity_check; SELECT who, count(*), sum(n) FROM t GROUP BY who ORDER BY who;'`
 
-// walScript: SQLite's write-ahead log needs coherent shared mappings. Writers of one node have
-// them; a writer of another node gets an error, until the first have gone. A row whose insert
-// has succeeded is there.
+// walScript: SQLite's write-ahead log needs coherent shared mappings. Writers on one node have them; a writer on
+// another node gets an error until the first ones have ended. A row whose insert succeeded is present.
 const walScript = `
 /usr/bin/python3 - <<-END
 	import sqlite3, subprocess, sys
@@ -131,7 +130,7 @@ const walScript = `
 	print("handed over")
 	END`
 
-// venvScript makes an environment here that is used there.
+// venvScript makes an environment on one node and uses it on the other.
 const venvScript = `
 python=/usr/bin/python3
 $python -m venv $here/venv
@@ -156,8 +155,7 @@ $here/venv/bin/python - <<-END
 	END
 diff -r $here/again $there/venv/bin && echo equal; rm -r $there/again`
 
-// makeScript compiles on both nodes at once, and runs here what was linked
-// there.
+// makeScript compiles on both nodes concurrently, and runs on one node the program linked on the other.
 const makeScript = `
 mkdir $here/src && cd $here/src
 for i in $(seq 12); do echo "int f$i(void) { return $i; }" >f$i.c; done

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rootXattrs: those that root alone sets; what needs the kernel's help is refused.
+// rootXattrs: only root can set some xattrs; those that need kernel support are refused.
 func rootXattrs(t *testing.T, _ *camp, here, there string) {
 	check(t, os.WriteFile(here+"/f", nil, 0o755))
 	check(t, os.Symlink("f", here+"/l"))
@@ -37,7 +37,7 @@ func rootXattrs(t *testing.T, _ *camp, here, there string) {
 	wantErr(t, "a label", unix.Setxattr(here+"/f", "security.selinux", []byte("x"), 0), syscall.EOPNOTSUPP)
 }
 
-// acls: refused, to set and to get.
+// acls: setting and getting are refused.
 func acls(t *testing.T, _ *camp, here, _ string) {
 	acl := []byte("\x02\x00\x00\x00\x01\x00\x06\x00\xff\xff\xff\xff\x04\x00\x04\x00\xff\xff\xff\xff\x20\x00\x04\x00\xff\xff\xff\xff")
 	for _, name := range []string{"system.posix_acl_access", "system.posix_acl_default"} {
@@ -47,7 +47,7 @@ func acls(t *testing.T, _ *camp, here, _ string) {
 	}
 }
 
-// ioctl does a request on a path.
+// ioctl makes a request on a path.
 func ioctl(t *testing.T, path string, request uint, arg []byte) error {
 	t.Helper()
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -59,7 +59,7 @@ func ioctl(t *testing.T, path string, request uint, arg []byte) error {
 	return nil
 }
 
-// inodeFlags: what chattr and xfs_io set there, lsattr and xfs_io see here.
+// inodeFlags: flags set there by chattr and xfs_io are shown here by lsattr and xfs_io.
 func inodeFlags(t *testing.T, _ *camp, here, there string) {
 	const nodump, noatime, immutable, fsGetXattr, fsSetXattr = 0x40, 0x80, 0x10, 0x801c581f, 0x401c5820
 	check(t, os.WriteFile(here+"/f", nil, 0o644))
@@ -104,7 +104,7 @@ func inodeFlags(t *testing.T, _ *camp, here, there string) {
 	wantErr(t, "another ioctl", ioctl(t, here+"/f", unix.TCGETS, make([]byte, 100)), syscall.ENOTTY)
 }
 
-// fiemap: refused; the row of SEEK_DATA has what takes its place.
+// fiemap: refused; the row of SEEK_DATA covers its replacement.
 func fiemap(t *testing.T, _ *camp, here, _ string) {
 	check(t, os.WriteFile(here+"/f", pattern(100), 0o644))
 	wantErr(t, "FIEMAP", ioctl(t, here+"/f", 0xc020660b, make([]byte, 32)), syscall.EOPNOTSUPP)

@@ -25,7 +25,7 @@ func init() {
 	chores["append"] = appendChore
 }
 
-// sealedRealm: nothing can be changed, and what is known is not asked again.
+// sealedRealm: nothing can be changed, and known attributes cost no further call.
 func sealedRealm(t *testing.T, c *camp, here, _ string) {
 	check(t, os.WriteFile(here+"/f", nil, 0o644))
 	for _, m := range c.mounts {
@@ -38,7 +38,7 @@ func sealedRealm(t *testing.T, c *camp, here, _ string) {
 			"link": os.Link(set+"/d/01", set+"/new"), "chmod": os.Chmod(set+"/d/01", 0o600), "truncate": os.Truncate(set+"/d/01", 0),
 			"utimens": os.Chtimes(set+"/d/01", time.Now(), time.Now()), "setxattr": unix.Setxattr(set+"/d/01", "user.x", nil, 0),
 		} {
-			if !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.EACCES) { // root's own DAC comes first
+			if !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.EACCES) { // permissions are checked first
 				t.Errorf("%s on node %d = %v, want EROFS", what, m.Node, err)
 			}
 		}
@@ -52,15 +52,14 @@ func sealedRealm(t *testing.T, c *camp, here, _ string) {
 		}
 		after := m.Stats().Calls
 		for _, op := range []string{"lookup", "read"} {
-			if after[op] > before[op]+2 { // data and set, which may have been forgotten meanwhile
+			if after[op] > before[op]+2 { // data and set, which the kernel may have forgotten
 				t.Errorf("node %d was asked for %d more %s", m.Node, after[op]-before[op], op)
 			}
 		}
 	}
 }
 
-// mapChore says the first byte of a mapping, waits, looks at the file in
-// another way, and says it again.
+// mapChore prints the first byte of a mapping, waits, accesses the file in another way, and prints the byte again.
 func mapChore(args []string) error {
 	f, err := os.Open(args[0])
 	if err != nil {
@@ -118,7 +117,7 @@ func openRead(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// write: here at once, there within a second or so, with no close.
+// write: visible here at once, there within about a second, without a close.
 func write(t *testing.T, _ *camp, here, there string) {
 	f, err := os.Create(here + "/f")
 	check(t, err)
@@ -140,7 +139,7 @@ func write(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// appendChore appends lines, each in one write.
+// appendChore appends lines, each with one write.
 func appendChore(args []string) error {
 	f, err := os.OpenFile(args[0], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -167,7 +166,7 @@ func appends(t *testing.T, c *camp, _, _ string) {
 	for _, p := range all {
 		p.done(t)
 	}
-	want := make(map[string]int) // the next line of each writer
+	want := make(map[string]int) // the next expected line of each writer
 	b, err := os.ReadFile(c.mounts[2].Scratch + "/log")
 	check(t, err)
 	for line := range strings.Lines(string(b)) {
@@ -185,8 +184,8 @@ func appends(t *testing.T, c *camp, _, _ string) {
 	}
 }
 
-// mappings: one node at a time may map a file shared and writable. The mappings are not
-// touched, because this process serves them.
+// mappings: one node at a time may map a file shared and writable. The mappings are not accessed, because this
+// process serves them.
 func mappings(t *testing.T, _ *camp, here, there string) {
 	check(t, os.WriteFile(here+"/f", pattern(4096), 0o644))
 	mapped := func(dir string, flag, prot, how int) error {
@@ -224,7 +223,7 @@ func mappings(t *testing.T, _ *camp, here, there string) {
 	wantFile(t, here+"/f", append([]byte("file"), pattern(4096)[4:]...))
 }
 
-// truncate: what was cut off never comes back.
+// truncate: truncated data never reappears.
 func truncate(t *testing.T, _ *camp, here, there string) {
 	check(t, os.WriteFile(here+"/f", pattern(5<<20), 0o644))
 	for _, size := range []int64{3<<20 + 1, 4097, 1} {
@@ -248,8 +247,8 @@ func truncate(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// unlinkOpen: who has the file open keeps it, here and there, and its space
-// comes back.
+// unlinkOpen: an unlinked file stays readable where it is open, on both nodes,
+// and its space is freed afterwards.
 func unlinkOpen(t *testing.T, c *camp, here, there string) {
 	for what, remove := range map[string]func(path string) error{
 		"unlink": os.Remove,
@@ -276,7 +275,7 @@ func unlinkOpen(t *testing.T, c *camp, here, there string) {
 	}
 }
 
-// keeps checks what can be done with a file of two handles that has no name.
+// keeps checks the operations on an unlinked file with two handles.
 func keeps(t *testing.T, what string, open []*os.File) {
 	t.Helper()
 	for i, f := range open {
@@ -296,7 +295,7 @@ func keeps(t *testing.T, what string, open []*os.File) {
 	check(t, open[1].Truncate(3<<20))
 }
 
-// used is the bytes in use on all nodes.
+// used returns the bytes in use on all nodes.
 func (c *camp) used(t *testing.T) int64 {
 	t.Helper()
 	var sum int64
@@ -308,7 +307,7 @@ func (c *camp) used(t *testing.T) int64 {
 	return sum
 }
 
-// fsync: what was synced is on the nodes' disks, and there without a close.
+// fsync: synced data is on the nodes' disks, and visible there without a close.
 func fsync(t *testing.T, c *camp, here, there string) {
 	f, err := os.Create(here + "/f")
 	check(t, err)
@@ -328,7 +327,7 @@ func fsync(t *testing.T, c *camp, here, there string) {
 	}
 }
 
-// statfs: what is written is missing in what is free.
+// statfs: written bytes reduce the free space.
 func statfs(t *testing.T, c *camp, here, there string) {
 	free := func(dir string) (st unix.Statfs_t) {
 		check(t, unix.Statfs(dir, &st))
@@ -339,7 +338,7 @@ func statfs(t *testing.T, c *camp, here, there string) {
 	}
 	before := free(there)
 	check(t, os.WriteFile(here+"/f", pattern(8<<20), 0o644))
-	testcluster.Eventually(t, "it is missing there", func() bool { // what was removed before may come free meanwhile
+	testcluster.Eventually(t, "it is missing there", func() bool { // earlier removed data may be freed meanwhile
 		st, used := free(there), c.used(t)
 		return used >= 8<<20 && int64(st.Blocks-st.Bfree)*st.Bsize >= used
 	})
@@ -347,7 +346,7 @@ func statfs(t *testing.T, c *camp, here, there string) {
 	testcluster.Eventually(t, "it is back here", func() bool { return free(here).Bfree >= before.Bfree })
 }
 
-// oneWins: of many who make one name, one does.
+// oneWins: of many concurrent creates of one name, one succeeds.
 func oneWins(t *testing.T, _ *camp, here, there string) {
 	check(t, os.WriteFile(here+"/source", nil, 0o644))
 	for what, make := range map[string]func(dir, path string) error{
@@ -387,8 +386,7 @@ func oneWins(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// signals: a process that waits for a node that does not answer can be killed
-// and interrupted.
+// signals: a process that waits for a node that does not answer can be killed and interrupted.
 func signals(t *testing.T, c *camp, here, there string) {
 	check(t, os.WriteFile(here+"/f", pattern(8<<20), 0o644))
 	c.Cut(3)

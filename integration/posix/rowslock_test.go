@@ -20,7 +20,7 @@ func init() {
 	chores["count"] = countChore
 }
 
-// lockChore locks a file, by flock or a byte range of it, says so, and waits.
+// lockChore locks a file, by flock or a byte range, reports it, and waits.
 func lockChore(args []string) error {
 	f, err := os.OpenFile(args[0], os.O_RDWR, 0)
 	if err != nil {
@@ -48,7 +48,7 @@ func lockFile(f *os.File, kind string, wait bool) error {
 	return unix.FcntlFlock(f.Fd(), cmd, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1 << 30, Len: 10})
 }
 
-// countChore adds one to the number in a file, under its lock.
+// countChore increments the number in a file under the file's lock.
 func countChore(args []string) error {
 	held()
 	for range 10 {
@@ -70,14 +70,14 @@ func countChore(args []string) error {
 		if _, err := f.WriteAt([]byte(fmt.Sprintf("%06d", n+1)), 0); err != nil {
 			return err
 		}
-		if err := f.Close(); err != nil { // and unlock
+		if err := f.Close(); err != nil { // this unlocks
 			return err
 		}
 	}
 	return nil
 }
 
-// locks: of processes on all nodes one has the lock, and who dies has none.
+// locks: one process of all nodes holds the lock, and a process that dies loses its lock.
 func locks(t *testing.T, c *camp, here, there string) {
 	for _, kind := range []string{"flock", "fcntl"} {
 		path := "/" + kind

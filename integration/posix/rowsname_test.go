@@ -21,7 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// namesRow: names and their absence are seen at once.
+// namesRow: new names and removals are visible at once.
 func namesRow(t *testing.T, _ *camp, here, there string) {
 	for i := range 20 {
 		a, b := here, there
@@ -48,7 +48,7 @@ func namesRow(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// attributes: those of files at once, those of directories soon.
+// attributes: changes of files are visible at once, changes of directories soon.
 func attributes(t *testing.T, _ *camp, here, there string) {
 	check(t, os.WriteFile(here+"/f", []byte("12345"), 0o640))
 	for i := range 20 {
@@ -74,7 +74,7 @@ func attributes(t *testing.T, _ *camp, here, there string) {
 	testcluster.Eventually(t, "the link of the directory is counted", func() bool { return stat(t, here+"/d").Nlink == 3 })
 }
 
-// xattrs: those of users, of files and directories.
+// xattrs: user xattrs of files and directories.
 func xattrs(t *testing.T, _ *camp, here, there string) {
 	check(t, os.WriteFile(here+"/f", nil, 0o644))
 	check(t, os.Mkdir(here+"/d", 0o755))
@@ -105,7 +105,7 @@ func xattrs(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// copies: what is closed here is on two nodes, and read there; a file with data keeps the number of its copies.
+// copies: a file closed here is on two nodes, and readable there; a file with data keeps its number of copies.
 func copies(t *testing.T, _ *camp, here, there string) {
 	check(t, unix.Setxattr(here, "user.bivouac.copies", []byte("2"), 0))
 	check(t, unix.Setxattr(here, "user.bivouac.layout", []byte("local"), 0))
@@ -134,7 +134,7 @@ func copies(t *testing.T, _ *camp, here, there string) {
 	wantErr(t, "copies of a file with data", unix.Setxattr(there+"/f", "user.bivouac.copies", []byte("1"), 0), syscall.EBUSY)
 }
 
-// layouts: a directory's layout is that of what is made in it.
+// layouts: new entries inherit the layout of their directory.
 func layouts(t *testing.T, c *camp, here, there string) {
 	check(t, unix.Setxattr(here, "user.bivouac.layout", []byte("local"), 0))
 	for i, dir := range []string{here, there} {
@@ -175,8 +175,8 @@ func rename(t *testing.T, _ *camp, here, there string) {
 	neverBoth(t, here, there)
 }
 
-// neverBoth: a file that moves to and fro is in one place at every moment, so
-// that it has one link whoever asks, and no name is left behind.
+// neverBoth: a file that is renamed back and forth always has exactly one name and one link, on every node, and
+// leaves no name behind.
 func neverBoth(t *testing.T, here, there string) {
 	check(t, os.WriteFile(here+"/from0/ball", nil, 0o644))
 	done := make(chan error, 1)
@@ -210,8 +210,7 @@ func neverBoth(t *testing.T, here, there string) {
 	}
 }
 
-// renameDirectory: a directory does not get below itself, whoever moves what at
-// once.
+// renameDirectory: a directory cannot be moved below itself, even by concurrent renames.
 func renameDirectory(t *testing.T, _ *camp, here, there string) {
 	check(t, os.MkdirAll(here+"/a/b/c", 0o755))
 	check(t, os.WriteFile(here+"/a/b/c/f", []byte("deep"), 0o644))
@@ -219,7 +218,7 @@ func renameDirectory(t *testing.T, _ *camp, here, there string) {
 	check(t, os.Rename(there+"/a/b", there+"/b"))
 	wantFile(t, here+"/b/c/f", []byte("deep"))
 	check(t, os.Mkdir(here+"/empty", 0o755))
-	check(t, syscall.Rename(here+"/b", here+"/empty")) // os.Rename refuses by itself
+	check(t, syscall.Rename(here+"/b", here+"/empty")) // os.Rename refuses without a system call
 	wantFile(t, there+"/empty/c/f", []byte("deep"))
 	check(t, os.Mkdir(there+"/e2", 0o755))
 	wantErr(t, "rename over a full one", syscall.Rename(there+"/e2", there+"/empty"), syscall.ENOTEMPTY)
@@ -238,7 +237,7 @@ func renameDirectory(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// rmdirOpen: nothing new can be made in a directory that was removed.
+// rmdirOpen: nothing can be created in a removed directory.
 func rmdirOpen(t *testing.T, _ *camp, here, there string) {
 	check(t, os.Mkdir(here+"/d", 0o755))
 	fd, err := unix.Open(there+"/d", unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -260,7 +259,7 @@ func rmdirOpen(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// changeTimes: the times move with what is done, and only then.
+// changeTimes: times change with the operations that must change them, and only then.
 func changeTimes(t *testing.T, _ *camp, here, there string) {
 	check(t, os.WriteFile(here+"/f", []byte("x"), 0o644))
 	last := stat(t, there+"/f")
@@ -306,10 +305,10 @@ func accessTime(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// readdir: an entry that exists all the time is listed once.
+// readdir: an entry that exists throughout is listed once.
 func readdir(t *testing.T, _ *camp, here, there string) { stable(t, here, there, 400) }
 
-// wide: so it is in a directory that is on all nodes.
+// wide: the same holds in a directory that is spread over all nodes.
 func wide(t *testing.T, _ *camp, here, there string) {
 	stable(t, here, there, 3000)
 	es, err := os.ReadDir(there)
@@ -333,7 +332,7 @@ func wide(t *testing.T, _ *camp, here, there string) {
 	wantErr(t, "stat of the removed directory", err, syscall.ENOENT)
 }
 
-// stable lists a directory while others are made and removed in it.
+// stable lists a directory while other entries are made and removed in it.
 func stable(t *testing.T, here, there string, n int) {
 	t.Helper()
 	for i := range n {
@@ -362,12 +361,12 @@ func stable(t *testing.T, here, there string, n int) {
 	}
 }
 
-// nodeDown: what a dead node has is an error at once, and the rest goes on.
+// nodeDown: a dead node's data is an error at once, and everything else works.
 func nodeDown(t *testing.T, c *camp, here, there string) {
 	const n, dead = 60, 3
-	here, there = filepath.Dir(here), filepath.Dir(there) // homed on node 0
+	here, there = filepath.Dir(here), filepath.Dir(there) // whose home is node 0
 	home := ""
-	for i := 0; home == ""; i++ { // a directory that survives
+	for i := 0; home == ""; i++ { // a directory with another home
 		name := fmt.Sprint("/survives", i)
 		check(t, os.Mkdir(here+name, 0o755))
 		if metadata.Ino(stat(t, here+name).Ino).Home() != dead {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fallocate: every mode, as seen there.
+// fallocate: every mode, with its effect there.
 func fallocate(t *testing.T, c *camp, here, there string) {
 	f, err := os.Create(here + "/f")
 	check(t, err)
@@ -39,7 +39,7 @@ func fallocate(t *testing.T, c *camp, here, there string) {
 	wantErr(t, "more than there is", unix.Fallocate(fd, 0, 0, 1<<40), syscall.ENOSPC)
 }
 
-// seekHoles: the data of others is found.
+// seekHoles: data and holes are found on both nodes.
 func seekHoles(t *testing.T, _ *camp, here, there string) {
 	f, err := os.Create(here + "/f")
 	check(t, err)
@@ -72,7 +72,7 @@ func seekHoles(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// copyRange: what was written there is copied here once its size is known here.
+// copyRange: data written there is copied here once its size is known here.
 func copyRange(t *testing.T, _ *camp, here, there string) {
 	check(t, os.WriteFile(there+"/f", nil, 0o644))
 	w, err := os.OpenFile(there+"/f", os.O_RDWR, 0)
@@ -101,7 +101,7 @@ func copyRange(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// direct: writes that pass the page cache, and what the other kernel has.
+// direct: O_DIRECT writes are visible there, and O_DIRECT reads see writes of the other kernel.
 func direct(t *testing.T, _ *camp, here, there string) {
 	const n = 1 << 20
 	fd, err := unix.Open(here+"/f", unix.O_CREAT|unix.O_RDWR|unix.O_DIRECT|unix.O_SYNC|unix.O_CLOEXEC, 0o644)
@@ -126,14 +126,14 @@ func direct(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// aligned is a buffer as O_DIRECT may want it.
+// aligned returns a buffer aligned for O_DIRECT.
 func aligned(n int) []byte {
 	b := make([]byte, n+4096)
 	skip := 4096 - int(uintptr(unsafe.Pointer(&b[0]))%4096)
 	return b[skip : skip+n]
 }
 
-// blocks: a sparse file does not look full where that is known.
+// blocks: a sparse file has few blocks on the node that stores it.
 func blocks(t *testing.T, _ *camp, here, there string) {
 	check(t, unix.Setxattr(here, "user.bivouac.layout", []byte("local"), 0))
 	f, err := os.Create(here + "/sparse")

@@ -22,7 +22,7 @@ func openTmp(t *testing.T, dir string, flags int, content []byte) *os.File {
 	return f
 }
 
-// tmpfile: a file without a name gets one, whole, or is gone with its last descriptor.
+// tmpfile: a file without a name is linked, whole, or is removed with its last descriptor.
 func tmpfile(t *testing.T, c *camp, here, there string) {
 	for i := range 8 { // directories of all homes
 		dir := fmt.Sprint("/d", i)

@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/integration/testcluster"
 )
 
-// here and there are one directory on the mounts of two nodes.
+// row is a row of the table; here and there are one directory on the mounts of two nodes.
 type row struct {
 	operation string // as in the table
 	test      func(t *testing.T, c *camp, here, there string)
@@ -55,7 +55,7 @@ var rows = []row{
 	{"a node is down", nodeDown},
 }
 
-// TestTable runs them.
+// TestTable runs the rows.
 func TestTable(t *testing.T) {
 	c := pitch(t, testcluster.Config{Capacity: 4 << 30, SplitAt: 500, Datasets: []job.Dataset{staged(t)}})
 	c.sealed(t)
@@ -83,7 +83,7 @@ func TestTableIsTested(t *testing.T) {
 	}
 }
 
-// operations is the words in the first column of the table.
+// operations returns the words in the first column of the table.
 func operations(text string) (words []string) {
 	_, table, _ := strings.Cut(text, "//\toperation ")
 	width := len("operation ") + strings.Index(table, "promise")

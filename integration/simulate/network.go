@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Model is what a message costs.
+// Model is the cost of a message.
 type Model struct {
 	Latency    time.Duration // one way
 	Bandwidth  float64       // of a node's link, in bytes per second
@@ -26,10 +26,10 @@ type Model struct {
 // Default is a 10-Gbit/s network and a slow processor: a daemon here takes 40 µs for a report.
 var Default = Model{Latency: 100 * time.Microsecond, Bandwidth: 1.25e9, PerMessage: 50 * time.Microsecond, PerByte: 5 * time.Nanosecond}
 
-// header is the bytes of a message beside its body: a frame of ours, TCP and IP.
+// header is the overhead of a message: our frame, TCP and IP.
 const header = 100
 
-// Traffic is what a node has sent and received.
+// Traffic counts what a node has sent and received.
 type Traffic struct {
 	Messages, Sent, Received int64
 }
@@ -40,9 +40,9 @@ type network struct {
 	nodes []*Node
 
 	mu      sync.Mutex
-	free    []time.Time // under mu; when the processor of a node is
-	traffic []Traffic   // under mu
-	side    []int       // under mu; of a partition; a node that is lost has one of its own
+	free    []time.Time // guarded by mu; when a node's processor is free
+	traffic []Traffic   // guarded by mu
+	side    []int       // guarded by mu; of a partition; a lost node has its own
 	streams map[*stream]bool
 }
 
@@ -50,7 +50,7 @@ func newNetwork(m Model, n int) *network {
 	return &network{model: m, free: make([]time.Time, n), traffic: make([]Traffic, n), side: make([]int, n), streams: make(map[*stream]bool)}
 }
 
-// part puts a node on a side of a partition. Streams that cross it end.
+// part moves a node to a side of a partition. Streams across it end.
 func (w *network) part(id metadata.NodeID, side int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,7 +69,7 @@ func (w *network) connected(a, b metadata.NodeID) bool {
 	return w.side[a] == w.side[b]
 }
 
-// account adds a message of n bytes, and returns when its receiver has handled it.
+// account adds a message of n bytes, and returns when its receiver will have handled it.
 func (w *network) account(from, to metadata.NodeID, n int) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,7 +85,7 @@ func (w *network) account(from, to metadata.NodeID, n int) time.Time {
 	return w.free[to]
 }
 
-// carry waits as long as a message takes. One to a node that is cut off is lost.
+// carry waits for the duration of a message. A message to a cut-off node is lost.
 func (w *network) carry(ctx context.Context, from, to metadata.NodeID, n int) error {
 	select {
 	case <-w.nodes[to].started:
@@ -105,7 +105,7 @@ func (w *network) carry(ctx context.Context, from, to metadata.NodeID, n int) er
 	return fmt.Errorf("node %d does not answer: %w", to, syscall.ETIMEDOUT)
 }
 
-// call makes a call, as the daemon's network does.
+// call makes a call, like the daemon's network.
 func (w *network) call(ctx context.Context, from, to metadata.NodeID, op wire.Op, q, reply any) error {
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -136,14 +136,14 @@ func (w *network) call(ctx context.Context, from, to metadata.NodeID, op wire.Op
 	return json.Unmarshal(back, reply)
 }
 
-// stream is a connection of the Raft group. Its bytes count; they take no time.
+// stream is a connection of the Raft group. Its bytes are counted, but take no time.
 type stream struct {
 	net.Conn
 	w        *network
 	from, to metadata.NodeID
 }
 
-// Write counts.
+// Write counts the bytes.
 func (s *stream) Write(p []byte) (int, error) {
 	n, err := s.Conn.Write(p)
 	s.w.mu.Lock()

@@ -1,10 +1,10 @@
-// Package simulate runs the control plane of large jobs on a virtual clock and a virtual network:
-// the members of package daemon/member, the leader and the Raft group that daemons have, without
-// stores, mounts and processes. A run of 4,096 nodes takes a minute on two cores, and its times do
-// not depend on this machine. Use it inside a bubble of testing/synctest.
+// Package simulate runs the control plane of large jobs on a virtual clock and a virtual network: the daemons' own
+// members of package daemon/member, leader and Raft group, without stores, mounts and processes. A run of 4,096 nodes
+// takes a minute on two cores, and its times do not depend on this machine. Use it inside a bubble of
+// testing/synctest.
 //
-// A message takes the model's latency, the time of its bytes on the link of its receiver, and the
-// processor of its receiver, which handles one at a time. The streams of the Raft group take no time.
+// A message takes the model's latency, the time of its bytes on its receiver's link, and its receiver's processor,
+// which handles one at a time. The streams of the Raft group take no time.
 package simulate
 
 import (
@@ -57,30 +57,30 @@ type Node struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
-	started  chan struct{} // closed when it runs
+	started  chan struct{} // closed when the node runs
 	served   time.Time     // when its mount is served
 }
 
 var _ node.Node = (*Node)(nil)
 
-// Self is node.Caller.
+// Self implements node.Caller.
 func (n *Node) Self() metadata.NodeID { return n.id }
 
-// To is node.Caller; members do not use it.
+// To implements node.Caller; members do not use it.
 func (n *Node) To(metadata.NodeID) rpc.Caller { return nil }
 
-// Call is node.Caller.
+// Call implements node.Caller.
 func (n *Node) Call(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error {
 	return n.net.call(ctx, n.id, id, op, q, reply)
 }
 
-// Spawn is node.Process.
+// Spawn implements node.Process.
 func (n *Node) Spawn(f func(context.Context)) { n.wg.Go(func() { f(n.ctx) }) }
 
-// Log is node.Process.
+// Log implements node.Process.
 func (n *Node) Log() *logrus.Entry { return n.log }
 
-// fill is the report of a node with an average load.
+// fill completes the report of a node with an average load.
 func (n *Node) fill(r *leader.Report) {
 	r.Addr, r.Ready = n.addr(), time.Now().After(n.served)
 	r.Space = datapath.Space{Capacity: 3 << 40, Free: 1 << 40, Used: 2 << 40, Objects: 1_281_167}
@@ -90,7 +90,7 @@ func (n *Node) addr() string {
 	return "10.0." + strconv.Itoa(int(n.id)/256) + "." + strconv.Itoa(int(n.id)%256) + ":7070"
 }
 
-// New makes a job whose nodes start as the Config says.
+// New makes a job whose nodes start as set in cfg.
 func New(cfg Config) *Cluster {
 	c := &Cluster{net: newNetwork(cfg.Model, cfg.Nodes), began: time.Now()}
 	var hosts []string
@@ -129,13 +129,13 @@ func (n *Node) run(ctx context.Context, begin time.Duration) {
 	}
 	n.handlers = n.Handlers()
 	if err := n.Open(); err != nil {
-		panic(err) // no disk, no control plane: nothing to simulate
+		panic(err) // without a disk there is no control plane to simulate
 	}
 	close(n.started)
 	n.Member.Run(ctx)
 }
 
-// Lose ends nodes without a word.
+// Lose ends nodes without notice to the others.
 func (c *Cluster) Lose(ids ...metadata.NodeID) {
 	for _, id := range ids {
 		c.net.part(id, -1-int(id))
@@ -143,7 +143,7 @@ func (c *Cluster) Lose(ids ...metadata.NodeID) {
 	}
 }
 
-// Cut puts a node on the other side of a partition, or back.
+// Cut moves a node to the other side of a partition, or back.
 func (c *Cluster) Cut(id metadata.NodeID, cut bool) {
 	if cut {
 		c.net.part(id, 1)
@@ -152,7 +152,7 @@ func (c *Cluster) Cut(id metadata.NodeID, cut bool) {
 	c.net.part(id, 0)
 }
 
-// Until waits until ok is true of the views of all nodes but some, and returns how long that takes.
+// Until waits until ok holds for the views of all nodes except but, and returns the time this takes.
 func (c *Cluster) Until(ctx context.Context, ok func(cluster.View) bool, but ...metadata.NodeID) (time.Duration, error) {
 	begun := time.Now()
 	skip := make(map[metadata.NodeID]bool)
@@ -169,10 +169,10 @@ func (c *Cluster) Until(ctx context.Context, ok func(cluster.View) bool, but ...
 	return time.Since(begun), nil
 }
 
-// Leader is the node that leads the control group, as node id knows it.
+// Leader returns the leader of the control group, as known by node id.
 func (c *Cluster) Leader(id metadata.NodeID) metadata.NodeID { return c.nodes[id].Leader() }
 
-// Traffic is what a node has sent and received so far.
+// Traffic returns a node's traffic so far.
 func (c *Cluster) Traffic(id metadata.NodeID) Traffic {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
@@ -185,7 +185,7 @@ func (c *Cluster) Close() {
 		n.cancel()
 	}
 	for _, n := range c.nodes {
-		_ = n.Member.Close() // the run is over
+		_ = n.Member.Close() // the run has ended
 		n.wg.Wait()
 	}
 }

@@ -19,19 +19,19 @@ var (
 	seed  = flag.Uint64("seed", 1, "of the times at which nodes start")
 )
 
-// spread is the time within which the nodes of a job start, and mount how long each takes to serve its mount.
+// spread is the time within which a job's nodes start, and mount the time each takes to serve its mount.
 const (
 	spread = time.Second
 	mount  = 300 * time.Millisecond
 )
 
-// figures is what a run has shown.
+// figures holds the results of a run.
 type figures struct {
 	nodes           int
 	ready           time.Duration // from the start of the last node until all views are complete
 	leader          Traffic       // until then
-	lost, cut, back time.Duration // until all views that can have a loss, a cut and its end
-	quiet           Traffic       // of the leader in ten seconds without a change
+	lost, cut, back time.Duration // until all reachable views show a loss, a cut and its end
+	quiet           Traffic       // of the leader in ten seconds without changes
 }
 
 func simulate(t *testing.T, n int) (f figures) {
@@ -98,7 +98,7 @@ func countIn(all, some []metadata.NodeID) (n int) {
 	return n
 }
 
-// TestSimulate: a start costs bytes in proportion to the nodes, and a loss is known everywhere soon after it is declared.
+// TestSimulate: the bytes of a start grow in proportion to the nodes, and all nodes soon know a declared loss.
 func TestSimulate(t *testing.T) {
 	var last figures
 	t.Log("nodes   ready  leader: messages      sent  received | quiet, 10 s: messages  sent  received |    lost     cut    back")

@@ -11,12 +11,12 @@ import (
 	"syscall"
 )
 
-// Client asks a Server in another process.
+// Client controls a Server in another process.
 type Client struct {
 	http http.Client
 }
 
-// NewClient makes a client of the socket at path. It connects when it is used.
+// NewClient returns a client for the socket at path. It connects at its first use.
 func NewClient(path string) *Client {
 	c := &Client{}
 	c.http.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -26,7 +26,7 @@ func NewClient(path string) *Client {
 	return c
 }
 
-// Stats is what the server has counted so far.
+// Stats returns the server's counts so far.
 func (c *Client) Stats(ctx context.Context) (Stats, error) {
 	var s Stats
 	b, err := c.do(ctx, http.MethodGet, "/stats", nil)

@@ -6,16 +6,15 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// slowFS is a mount: the library's loopback below, each request of which is
-// counted and waits for the server.
+// slowFS is a mount: the library's loopback, each request of which is counted and waits for the server.
 type slowFS struct {
 	fuse.RawFileSystem
 	srv     *server
 	count   counters
-	flushes atomic.Int64 // that the kernel has asked for
+	flushes atomic.Int64 // requested by the kernel
 }
 
-// meta does a request that moves no data of files.
+// meta does a request that moves no file data.
 func (f *slowFS) meta(cancel <-chan struct{}, k Kind, do func() fuse.Status) fuse.Status {
 	came := f.srv.clock.now()
 	st := fuse.EIO
@@ -27,14 +26,14 @@ func (f *slowFS) meta(cancel <-chan struct{}, k Kind, do func() fuse.Status) fus
 	return st
 }
 
-// Read returns what it has read already: the bytes that count are known then.
+// Read returns bytes that are already read: their number, which counts, is known then.
 func (f *slowFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	came := f.srv.clock.now()
 	b, st := f.read(cancel, in, buf)
 	f.count.add(Read, int64(len(b)))
 	f.srv.serve(cancel, came, int64(len(b)))
 	if !st.Ok() {
-		return nil, st // the status of no bytes would be OK
+		return nil, st // the status of zero bytes would be OK
 	}
 	return fuse.ReadResultData(b), st
 }
@@ -73,14 +72,14 @@ func (f *slowFS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte)
 	return n, st
 }
 
-// Flush is not there, and the kernel asks once: a server would not be told of a close,
-// so who closes a file does not wait for this process either.
+// Flush is not implemented, and the kernel asks once: a PFS server is not notified of a
+// close, so close does not wait for this process either.
 func (f *slowFS) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status {
 	f.flushes.Add(1)
 	return fuse.ENOSYS
 }
 
-// CopyFileRange is not there: the kernel reads and writes instead, and is counted.
+// CopyFileRange is not implemented: the kernel reads and writes instead, which is counted.
 func (f *slowFS) CopyFileRange(<-chan struct{}, *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
 	return 0, fuse.ENOSYS
 }

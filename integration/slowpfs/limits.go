@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// Limits is how fast a server is. The zero value is: as fast as the directory
-// below and FUSE are.
+// Limits is the speed of a server. The zero value is the full speed of FUSE and the directory below.
 type Limits struct {
 	Latency   time.Duration `json:"latency,omitempty"`   // of every request
 	Bandwidth int64         `json:"bandwidth,omitempty"` // bytes per second, of all mounts together; 0 is no limit
 	IOPS      int64         `json:"iops,omitempty"`      // requests per second, of all mounts together; 0 is no limit
-	Errors    int           `json:"errors,omitempty"`    // one of so many requests, drawn by chance, is not done and fails with EIO; 0 is none
+	Errors    int           `json:"errors,omitempty"`    // one random request in this many fails with EIO; 0 is none
 }
 
 func (l Limits) validate() error {
@@ -26,15 +25,15 @@ func (l Limits) validate() error {
 	return nil
 }
 
-// burst is how much unused time a bucket saves up.
+// burst is the unused time that a bucket saves at most.
 const burst = 20 * time.Millisecond
 
-// bucket gives out a rate. It remembers when all that was taken is paid for.
+// bucket hands out a rate. It records when everything taken is paid for.
 type bucket struct {
 	paid time.Time
 }
 
-// take takes n of a rate for each second, and says when they are paid for.
+// take takes n at rate per second, and returns when they are paid for.
 func (b *bucket) take(now time.Time, n, rate int64) time.Time {
 	if rate <= 0 || n <= 0 {
 		return now
@@ -46,7 +45,7 @@ func (b *bucket) take(now time.Time, n, rate int64) time.Time {
 	return b.paid
 }
 
-// server is the limits while they are used.
+// server applies the limits.
 type server struct {
 	clock clock
 
@@ -62,15 +61,14 @@ func (s *server) set(l Limits) {
 	s.limits = l
 }
 
-// fails reports whether a request is to fail.
+// fails reports whether a request must fail.
 func (s *server) fails() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.limits.Errors > 0 && rand.IntN(s.limits.Errors) == 0
 }
 
-// serve waits until a request that came at the time came, and moved n bytes, is
-// over, or cancel is closed.
+// serve waits for the end of a request that arrived at the time came and moved n bytes, or until cancel is closed.
 func (s *server) serve(cancel <-chan struct{}, came time.Time, n int64) {
 	s.mu.Lock()
 	l := s.limits
@@ -88,7 +86,7 @@ func (s *server) serve(cancel <-chan struct{}, came time.Time, n int64) {
 	}
 }
 
-// clock is the time that requests take.
+// clock is the time source for requests.
 type clock interface {
 	now() time.Time
 	// wait returns at the time t, or when cancel is closed.

@@ -17,23 +17,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what is served where.
+// Config configures a Server.
 type Config struct {
-	Under  string   // the directory that is passed through
-	Mounts []string // mountpoints, one for each client node; they exist
-	Socket string   // of Stats and Limits; "" is none
+	Under  string   // the directory to serve
+	Mounts []string // existing mountpoints, one per client node
+	Socket string   // for Stats and Limits; "" is none
 	Limits Limits
-	Kept   time.Duration // how long a client keeps names and attributes; 0 is a second
+	Kept   time.Duration // how long a client caches names and attributes; 0 is a second
 
 	clock clock // nil is the wall clock
 }
 
-// Server is a source that is mounted.
+// Server is a mounted source.
 type Server struct {
 	srv    *server
 	mounts []*mounted
 	http   *http.Server
-	served chan struct{} // closed when http is over; nil without a socket
+	served chan struct{} // closed when http has ended; nil without a socket
 }
 
 type mounted struct {
@@ -68,11 +68,11 @@ func Serve(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// The most that one request moves, and how many the kernel sends ahead.
+// The maximum that one request moves, and the kernel's read-ahead.
 const (
 	maxTransfer   = 1 << 20
 	maxBackground = 64
-	readAheadKiB  = 4096 // of root's mounts: some requests ahead, as a client of Lustre reads
+	readAheadKiB  = 4096 // for root's mounts: some requests ahead, like a Lustre client
 )
 
 func (s *Server) mount(cfg *Config, dir string) error {
@@ -87,7 +87,7 @@ func (s *Server) mount(cfg *Config, dir string) error {
 		AllowOther: isRoot, Options: []string{"default_permissions"}, DirectMount: isRoot,
 		MaxBackground: maxBackground, MaxWrite: maxTransfer, MaxReadAhead: maxTransfer,
 		FsName: cfg.Under, Name: "slowpfs", DisableReadDirPlus: true, DisableSplice: true,
-		// What the kernel reads by itself would be neither limited nor counted.
+		// The kernel's own reads would be neither limited nor counted.
 		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
 	})
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *Server) postLimits(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// SetLimits changes the limits for what comes from now on.
+// SetLimits changes the limits for future requests.
 func (s *Server) SetLimits(l Limits) error {
 	if err := l.validate(); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (s *Server) SetLimits(l Limits) error {
 	return nil
 }
 
-// Stats is what was counted so far.
+// Stats returns the counts so far.
 func (s *Server) Stats() Stats {
 	s.srv.mu.Lock()
 	st := Stats{Limits: s.srv.limits, Sum: Counts{}, Mounts: map[string]Counts{}}
@@ -161,8 +161,7 @@ func (s *Server) Stats() Stats {
 	return st
 }
 
-// Close unmounts. A mount that is in use is detached, and answers until the
-// last user has gone.
+// Close unmounts. A mount in use is detached, and answers until its last user ends.
 func (s *Server) Close() error {
 	var errs []error
 	if s.http != nil {

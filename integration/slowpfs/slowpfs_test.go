@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// virtual is a clock that only waiting moves.
+// virtual is a clock that advances only by waiting.
 type virtual struct {
 	mu sync.Mutex
 	t  time.Time // guarded by mu
@@ -36,7 +36,7 @@ func (v *virtual) wait(_ <-chan struct{}, t time.Time) {
 	}
 }
 
-// world is a Server over a directory of the test's, under a virtual clock.
+// world is a Server over a temporary directory, under a virtual clock.
 type world struct {
 	*Server
 	t     *testing.T
@@ -52,7 +52,7 @@ func serve(t *testing.T, mounts int, l Limits) *world {
 		t.Skip("needs root and /dev/fuse")
 	}
 	w := &world{t: t, clock: &virtual{t: time.Unix(1e9, 0)}, under: t.TempDir()}
-	home, err := os.MkdirTemp("", "slow") // short: a socket's path is
+	home, err := os.MkdirTemp("", "slow") // short, as socket paths are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func serve(t *testing.T, mounts int, l Limits) *world {
 	return w
 }
 
-// file makes a file of n bytes below.
+// file makes a file of n bytes in the directory below.
 func (w *world) file(name string, n int) []byte {
 	w.t.Helper()
 	b := make([]byte, n)
@@ -88,7 +88,7 @@ func (w *world) file(name string, n int) []byte {
 	return b
 }
 
-// measure is the time that f takes by the virtual clock, and what was counted.
+// measure returns the time that f takes by the virtual clock, and the counts.
 func (w *world) measure(f func() error) (time.Duration, Counts) {
 	w.t.Helper()
 	before, began := w.Stats().Sum, w.clock.now()
@@ -110,13 +110,13 @@ func TestBucket(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	var b bucket
 	for i, c := range []struct {
-		at   time.Duration // of the taking
+		at   time.Duration // of the take
 		n    int64
 		want time.Duration // paid, after start
 	}{
-		{0, 1000, time.Second - burst}, {0, 500, 1500*time.Millisecond - burst}, // one after the other
-		{5 * time.Second, 10, 5*time.Second + 10*time.Millisecond - burst}, // saved, but no more than the burst
-		{5 * time.Second, 0, 5 * time.Second},                              // nothing costs nothing
+		{0, 1000, time.Second - burst}, {0, 500, 1500*time.Millisecond - burst}, // in sequence
+		{5 * time.Second, 10, 5*time.Second + 10*time.Millisecond - burst}, // saved, but at most the burst
+		{5 * time.Second, 0, 5 * time.Second},                              // zero costs nothing
 	} {
 		if got := b.take(start.Add(c.at), c.n, 1000).Sub(start); got != c.want {
 			t.Errorf("%d: take(%v, %d) is paid at %v, want %v", i, c.at, c.n, got, c.want)
@@ -127,7 +127,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// TestBandwidth: whoever reads, all mounts together get the bandwidth.
+// TestBandwidth: all mounts together get the bandwidth, whichever reads.
 func TestBandwidth(t *testing.T) {
 	const size, rate = 8 << 20, 1 << 20
 	w := serve(t, 2, Limits{Bandwidth: rate})
@@ -156,7 +156,7 @@ func TestBandwidth(t *testing.T) {
 	wantWithin(t, "at four times the rate", took, size/(4*rate)*time.Second)
 }
 
-// TestIOPS: each request costs one operation of the shared bucket, whatever it is.
+// TestIOPS: each request of any kind costs one operation of the shared bucket.
 func TestIOPS(t *testing.T) {
 	const rate, files = 100, 50
 	w := serve(t, 2, Limits{IOPS: rate})
@@ -179,8 +179,7 @@ func TestIOPS(t *testing.T) {
 	wantWithin(t, "all", took, time.Duration(n.Total().Ops)*time.Second/rate)
 }
 
-// TestLatency: requests one after another wait each, requests side by side wait
-// together.
+// TestLatency: sequential requests wait one by one, concurrent requests wait together.
 func TestLatency(t *testing.T) {
 	const latency = 10 * time.Millisecond
 	w := serve(t, 1, Limits{Latency: latency})
@@ -198,7 +197,7 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// TestRealClock compares times of one run with each other, and with nothing else.
+// TestRealClock compares only times of the same run.
 func TestRealClock(t *testing.T) {
 	s := &server{clock: wallClock{}}
 	run := func(l Limits) time.Duration {
@@ -219,7 +218,7 @@ func TestRealClock(t *testing.T) {
 	s.serve(cancel, time.Now(), 0) // an interrupted request does not wait
 }
 
-// TestCountsWhatIsReadAgain: a byte that is read again after another open counts again.
+// TestCountsWhatIsReadAgain: a byte that is read again after a reopen counts again.
 func TestCountsWhatIsReadAgain(t *testing.T) {
 	w := serve(t, 1, Limits{})
 	const size = 1 << 20
@@ -232,7 +231,7 @@ func TestCountsWhatIsReadAgain(t *testing.T) {
 	}
 }
 
-// TestNoFlush: closing files asks this process for something once, and then never.
+// TestNoFlush: closing files sends this process a single request, and then none.
 func TestNoFlush(t *testing.T) {
 	w := serve(t, 1, Limits{})
 	w.file("f", 10)
@@ -246,8 +245,7 @@ func TestNoFlush(t *testing.T) {
 	}
 }
 
-// TestPassesThrough: what is there below is there, changes go through, and all
-// of it is counted by kind.
+// TestPassesThrough: content below is visible, changes go through, and all requests are counted by kind.
 func TestPassesThrough(t *testing.T) {
 	w := serve(t, 1, Limits{})
 	_, n := w.measure(func() error {
@@ -307,7 +305,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestErrors: with one of one, each request fails with EIO and does nothing; without, the same file is there.
+// TestErrors: with errors=1, each request fails with EIO and does nothing; without errors, the same file is readable.
 func TestErrors(t *testing.T) {
 	w := serve(t, 1, Limits{})
 	want := w.file("f", 1000)

@@ -2,7 +2,7 @@ package slowpfs
 
 import "sync/atomic"
 
-// Kind is a sort of request.
+// Kind is a kind of request.
 type Kind string
 
 // The kinds of request.
@@ -18,19 +18,19 @@ const (
 	Other    Kind = "other"
 )
 
-// kinds is all of them.
+// kinds lists all kinds.
 var kinds = []Kind{Lookup, Getattr, Open, Readlink, Read, Readdir, Write, Change, Other}
 
-// Count is operations, and the bytes that they moved.
+// Count is a number of operations and the bytes they moved.
 type Count struct {
 	Ops   int64 `json:"ops"`
 	Bytes int64 `json:"bytes"`
 }
 
-// Counts is operations by kind; a kind that never came is left out.
+// Counts maps kinds to counts; a kind without requests is omitted.
 type Counts map[Kind]Count
 
-// Total is all kinds together.
+// Total returns the sum over all kinds.
 func (c Counts) Total() Count {
 	var t Count
 	for _, n := range c {
@@ -39,7 +39,7 @@ func (c Counts) Total() Count {
 	return t
 }
 
-// Since is what came after before was taken.
+// Since returns the difference to an earlier snapshot.
 func (c Counts) Since(before Counts) Counts {
 	d := make(Counts)
 	for k, n := range c {
@@ -51,14 +51,14 @@ func (c Counts) Since(before Counts) Counts {
 	return d
 }
 
-// Stats is what a Server has counted.
+// Stats holds the counts of a Server.
 type Stats struct {
 	Limits Limits            `json:"limits"`
 	Sum    Counts            `json:"sum"`    // of all mounts
 	Mounts map[string]Counts `json:"mounts"` // by mountpoint
 }
 
-// counters is Counts while they change.
+// counters holds running Counts.
 type counters map[Kind]*counter
 
 type counter struct{ ops, bytes atomic.Int64 }

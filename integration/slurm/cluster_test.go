@@ -17,15 +17,14 @@ import (
 type cluster struct {
 	dir    string
 	config string // the site's bivouac.yaml
-	deb    string // the package with the program and the plugin; "": they are in bin
+	deb    string // the package with the program and the plugin; "": use those in bin
 	nodes  string
 	first  int    // the id of the first job
 	conf   string // further lines of slurm.conf
-	cpu    string // the processor that all of it runs on; "": any
+	cpu    string // the processor that the whole cluster runs on; "": any
 }
 
-// sites is the clusters that no test has. Most of a test is waiting for Slurm, so tests run
-// beside each other, each on a cluster of its own.
+// sites holds the idle clusters. Tests mostly wait for Slurm, so they run in parallel, each on its own cluster.
 var sites = make(chan cluster, 3)
 
 func TestMain(m *testing.M) {
@@ -44,7 +43,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	for i := range cap(sites) {
-		// Loop devices are the machine's, and their names have the ids of jobs.
+		// Loop devices are shared by the machine, and their names contain job ids.
 		c := cluster{dir: filepath.Join(dir, strconv.Itoa(i)), config: "testdata/bivouac.yaml", nodes: "4", first: 1000 * (i + 1)}
 		if i == 0 {
 			c.deb = newestPackage()
@@ -59,7 +58,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// newestPackage is the package that make dist has made, if it was made of the program in bin.
+// newestPackage returns the package that make dist made, if it was made from the program in bin.
 func newestPackage() string {
 	debs, err := filepath.Glob("../../bin/bivouac_*.deb")
 	if err != nil || len(debs) != 1 {
@@ -86,7 +85,7 @@ func (c cluster) down() {
 	}
 }
 
-// populate makes what the jobs stage in: a directory and its tar.
+// populate makes the sources that the jobs stage in: a directory and its tar.
 func (c cluster) populate() error {
 	for _, user := range []string{"alice", "bob"} {
 		tree := filepath.Join(c.home(user), "tree")
@@ -111,12 +110,12 @@ func (c cluster) populate() error {
 	return nil
 }
 
-// home is a user's home as this machine sees it; on the nodes it is far(user).
+// home returns a user's home as this machine sees it; on the nodes it is far(user).
 func (c cluster) home(user string) string { return filepath.Join(c.dir, "pfs/home", user) }
 
 func far(user, name string) string { return filepath.Join("/mnt/pfs/home", user, name) }
 
-// try runs the script and returns all that it printed.
+// try runs the script and returns all its output.
 func (c cluster) try(args ...string) (string, error) {
 	args = append([]string{"./cluster"}, args...)
 	if c.cpu != "" {
@@ -128,7 +127,7 @@ func (c cluster) try(args ...string) (string, error) {
 	return string(out), err
 }
 
-// do is try for what must not fail.
+// do is like try, for a command that must not fail.
 func (c cluster) do(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := c.try(args...)
@@ -150,8 +149,8 @@ func (c cluster) as(t *testing.T, user, sh string) string {
 	return c.do(t, "as", user, "ctl", "bash", "-c", sh)
 }
 
-// begin takes a cluster for a test and takes care of the end of it: nothing may be left, and
-// a cluster on which a test failed is replaced.
+// begin takes a cluster for a test. At the end of the test it checks that nothing is left, and replaces the cluster
+// if the test failed.
 func begin(t *testing.T) cluster {
 	t.Helper()
 	t.Parallel()
@@ -186,7 +185,7 @@ func (c cluster) nothingLeft(t *testing.T) {
 	}
 }
 
-// eventually waits until ok, and fails the test after d.
+// eventually polls until ok, and fails the test after d.
 func eventually(t *testing.T, d time.Duration, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(d)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// However a job ends, nothing of its bivouac stays.
+// Nothing of a job's bivouac stays, however the job ends.
 
 func TestNormalEnd(t *testing.T) {
 	c := begin(t)
@@ -38,7 +38,7 @@ func TestNormalEnd(t *testing.T) {
 	}
 }
 
-// What cannot be copied out is listed where the user finds it, and the rest is copied.
+// TestStageOutList: files that cannot be staged out are listed where the user finds the list; the rest is copied.
 func TestStageOutList(t *testing.T) {
 	c := begin(t)
 	script := `mkdir $BIVOUAC_SCRATCH/ckpt && mkfifo $BIVOUAC_SCRATCH/ckpt/pipe && echo x > $BIVOUAC_SCRATCH/ckpt/file` + "\n"
@@ -57,7 +57,7 @@ func TestStageOutList(t *testing.T) {
 	}
 }
 
-// A target that cannot take the files is told in the job's output: once while the job runs, and in one line for all nodes at its end.
+// TestStageOutTold: a failing target is reported in the output: during the job, and once for all nodes at its end.
 func TestStageOutTold(t *testing.T) {
 	c := begin(t)
 	c.as(t, "alice", "mkdir -p barred")
@@ -86,8 +86,8 @@ func TestDirectorySource(t *testing.T) {
 	j.ends(t, "COMPLETED")
 }
 
-// Files of a dataset of larger files, which has no cover, that are whole on a node are read there by its kernel alone, for which
-// the daemon asks its keeper.
+// TestPassthrough: complete local files of a dataset of larger files, which has no cover, are read by the kernel
+// without the daemon, which uses its keeper to set this up.
 func TestPassthrough(t *testing.T) {
 	c := begin(t)
 	c.as(t, "alice", "mkdir -p many && for i in $(seq 100); do head -c 600000 /dev/urandom > many/$i; done")
@@ -103,7 +103,7 @@ func TestPassthrough(t *testing.T) {
 	}
 }
 
-// kernelHasPassthrough is for Linux 6.9 and later.
+// kernelHasPassthrough skips the test before Linux 6.9.
 func kernelHasPassthrough(t *testing.T) bool {
 	t.Helper()
 	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
@@ -137,7 +137,7 @@ func TestCancel(t *testing.T) {
 	j.ends(t, "CANCELLED")
 }
 
-// The prologs of three nodes wait for the fourth when the job is cancelled.
+// TestCancelDuringProlog: the job is cancelled while the prologs of three nodes wait for the fourth.
 func TestCancelDuringProlog(t *testing.T) {
 	c := begin(t)
 	c.on(t, "node4", "kill -STOP $(cat /run/slurmd.pid)")
@@ -157,7 +157,7 @@ func TestTimeLimit(t *testing.T) {
 	j.ends(t, "TIMEOUT")
 }
 
-// A step is killed for its memory; where there is no memory cgroup, it is killed as the kernel would.
+// TestOutOfMemory: a step is killed for its memory use; without a memory cgroup, it is killed as by the kernel.
 func TestOutOfMemory(t *testing.T) {
 	c := begin(t)
 	eat := `srun bash -c 'exec 3> $BIVOUAC_SCRATCH/open; head -c 800M /dev/zero | tail > /dev/null'`
@@ -168,7 +168,7 @@ func TestOutOfMemory(t *testing.T) {
 	j.ends(t, "OUT_OF_MEMORY", "FAILED")
 }
 
-// One process of the job has left its session and ignores signals, and root's shell sits in the mount.
+// TestProcessLeftBehind: a process has left its session and ignores signals; root's shell is in the mount.
 func TestProcessLeftBehind(t *testing.T) {
 	c := begin(t)
 	left := `setsid bash -c 'trap "" HUP TERM INT; cd $BIVOUAC_SCRATCH; exec 3> open; while :; do echo x >&3; sleep 0.2; done' > /dev/null 2>&1 &` + "\n"
@@ -181,8 +181,8 @@ func TestProcessLeftBehind(t *testing.T) {
 	c.on(t, "node1", "kill "+root)
 }
 
-// A job that is requeued keeps its id and begins with an empty scratch. With keep, it adopts the dataset
-// that its first run has left.
+// TestRequeue: a requeued job keeps its id and starts with an empty scratch. With keep, it adopts the dataset of its
+// first run.
 func TestRequeue(t *testing.T) {
 	c := begin(t)
 	c.keeps(t, "30m")

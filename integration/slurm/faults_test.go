@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Whatever dies or hangs, the job ends, the nodes stay in service and nothing is left.
+// After any process dies or hangs, the job ends, the nodes stay in service and nothing is left.
 
-// The program is upgraded while the job runs: its keepers go on with the one that they were started with.
+// TestDaemonKilled: the program is upgraded while the job runs: the keepers continue with their old program.
 func TestDaemonKilled(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "4")...)
@@ -34,7 +34,7 @@ func TestKeeperKilled(t *testing.T) {
 	j.ends(t, "COMPLETED")
 }
 
-// A step waits in the mount of a daemon that hangs; the watchdog ends that well before Slurm gives the node up.
+// TestDaemonHangs: a step waits in a hung daemon's mount; the watchdog ends that well before Slurm drops the node.
 func TestDaemonHangs(t *testing.T) {
 	c := begin(t)
 	read := "srun --overlap -N1 -n1 -w node2 bash -c 'ls -l $BIVOUAC_SCRATCH; echo x > $BIVOUAC_SCRATCH/new'\ntrue\n"
@@ -80,7 +80,7 @@ func TestSlurmctldRestart(t *testing.T) {
 	j.ends(t, "COMPLETED")
 }
 
-// A node loses its power. Its disk still has the job's directory when it is back; the next job's prolog takes it away.
+// TestNodeDied: a node loses power, and returns with the job's directory on disk; the next job's prolog removes it.
 func TestNodeDied(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "2", "--nodelist=node[3-4]", "--no-requeue")...)
@@ -89,14 +89,14 @@ func TestNodeDied(t *testing.T) {
 	j.ends(t, "NODE_FAIL")
 	c.do(t, "start-node", "node4")
 	c.do(t, "idle", "60")
-	// Slurm may have had an epilog run there by now, or the next prolog finds it.
+	// Slurm may have run an epilog there by now, else the next prolog finds it.
 	if left := c.on(t, "node4", "ls /var/lib/bivouac"); left != "" && !strings.HasPrefix(left, j.id+".") {
 		t.Errorf("on the disk of the node that died: %q, want the directory of job %s, or nothing", left, j.id)
 	}
 	c.submit(t, "bob", touchAll, bivouac("bob", "4")...).ends(t, "COMPLETED")
 }
 
-// slurmd was away for so long that Slurm gave the job up, and its steps are gone: no epilog will ever run there.
+// TestSlurmdAway: after a long absence of slurmd, Slurm ended the job and its steps: no epilog will run there.
 func TestSlurmdAway(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "2", "--nodelist=node[3-4]", "--no-requeue")...)
@@ -109,7 +109,7 @@ func TestSlurmdAway(t *testing.T) {
 	c.submit(t, "bob", touchAll, bivouac("bob", "4")...).ends(t, "COMPLETED")
 }
 
-// The daemons of one node never answer: the job fails by itself, with the node's name, and no node is drained.
+// TestPeerNeverAnswers: one node's daemons never answer: the job fails and names the node, and no node is drained.
 func TestPeerNeverAnswers(t *testing.T) {
 	c := begin(t)
 	stop := `while [ ! -e /tmp/enough ]; do cat /run/bivouac/*/daemon.pid 2>/dev/null | while read -r p _; do kill -STOP $p; done; done`
@@ -123,7 +123,7 @@ func TestPeerNeverAnswers(t *testing.T) {
 	}
 }
 
-// A source that goes bad behind the first block fails the job in its own output.
+// TestTruncatedTar: a source that is damaged after the first block fails the job, with a message in its output.
 func TestTruncatedTar(t *testing.T) {
 	c := begin(t)
 	c.as(t, "alice", "head -c 700000 tree.tar > short.tar")
@@ -135,8 +135,8 @@ func TestTruncatedTar(t *testing.T) {
 	}
 }
 
-// The dataset has its cover on every node, and after its daemon was killed it has one again; every job here that stages in has
-// such mounts, and leaves none.
+// TestCovers: the dataset has its cover on every node, and again after its daemon was killed; every job here that
+// stages in has such mounts, and leaves none.
 func TestCovers(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", touchAll+hold+"cat $BIVOUAC_DATA/tree/tree/hello > $BIVOUAC_SCRATCH/copy", bivouac("alice", "2", "--nodelist=node[1-2]", "--bivouac-opts=kernel-view=off")...)
@@ -151,8 +151,8 @@ func TestCovers(t *testing.T) {
 	j.ends(t, "COMPLETED")
 }
 
-// The dataset has its kernel view on every node, and its user reads it; after its daemon was killed it has one again.
-// Nothing of it is left with the job, no loop device either.
+// TestViews: the dataset has its kernel view on every node, which its user reads, and again after its daemon was
+// killed. Nothing of it is left after the job, including loop devices.
 func TestViews(t *testing.T) {
 	c := begin(t)
 	c.on(t, "node1", "test -e /dev/loop-control && grep -q '\terofs$' /proc/filesystems && grep -q '\toverlay$' /proc/filesystems")

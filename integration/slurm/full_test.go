@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// small is a filesystem on all nodes that is soon full.
+// small is a small filesystem on all nodes.
 const small = "/mnt/small"
 
-// smallTarget makes it, of 8 MiB, of which a file "filler" has 6.
+// smallTarget makes the filesystem small, of 8 MiB, of which a file "filler" uses 6.
 func smallTarget(t *testing.T, c cluster) {
 	t.Helper()
 	image := filepath.Join(c.dir, "small.img")
@@ -34,7 +34,7 @@ func smallTarget(t *testing.T, c cluster) {
 		}
 		sh("losetup -d " + loop + "; rm " + image)
 	})
-	for _, node := range nodes { // one filesystem, by as many mounts
+	for _, node := range nodes { // one filesystem, mounted on all nodes
 		c.on(t, node, "mkdir "+small+" && mount "+loop+" "+small)
 	}
 	c.on(t, "node1", "chmod 1777 "+small+" && head -c 6M /dev/zero > "+small+"/filler && mkdir -m 777 "+small+"/kept")
@@ -44,7 +44,7 @@ func smallTarget(t *testing.T, c cluster) {
 const fillAndHold = `srun --overlap --ntasks-per-node=1 bash -c 'mkdir -p $BIVOUAC_SCRATCH/ckpt &&
 	for i in 1 2; do head -c 1M /dev/urandom > $BIVOUAC_SCRATCH/ckpt/$SLURM_PROCID.$i; done'` + "\n" + hold
 
-// beginFull starts such a job, and waits until the job's output says that the target is full.
+// beginFull starts a job with fillAndHold, and waits until the job's output reports that the target is full.
 func beginFull(t *testing.T, c cluster) (j *job, begins string) {
 	t.Helper()
 	target := small + "/kept"
@@ -57,7 +57,7 @@ func beginFull(t *testing.T, c cluster) (j *job, begins string) {
 	return j, begins
 }
 
-// A target that is full when the job ends, and has room again a little later, gets all.
+// TestStageOutFullForAWhile: a target that is full when the job ends, and has room soon after, gets all files.
 func TestStageOutFullForAWhile(t *testing.T) {
 	c := begin(t)
 	smallTarget(t, c)
@@ -76,8 +76,8 @@ func TestStageOutFullForAWhile(t *testing.T) {
 	}
 }
 
-// One that stays full is waited for as long as the epilog may take. What did fit is whole,
-// what did not is told and listed.
+// TestStageOutFull: the epilog waits for a target that stays full as long as it may. Files that fit are complete; the
+// others are reported and listed.
 func TestStageOutFull(t *testing.T) {
 	c := begin(t)
 	site := filepath.Join(c.dir, "etc/bivouac/bivouac.yaml")
@@ -123,7 +123,7 @@ func TestStageOutFull(t *testing.T) {
 	}
 }
 
-// What salloc runs has no output that could be added to: what fails is told in a file where the job was submitted.
+// TestStageOutToldToSalloc: salloc has no output file: failures are reported in a file in the submit directory.
 func TestStageOutToldToSalloc(t *testing.T) {
 	c := begin(t)
 	c.as(t, "alice", "mkdir -p closed")

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// soon is time enough for a job to start or to end, on a busy machine.
+// soon is enough time for a job to start or to end on a busy machine.
 const soon = 90 * time.Second
 
-// job is one that was submitted.
+// job is a submitted job.
 type job struct {
 	c    cluster
 	user string
@@ -43,7 +43,7 @@ func (c cluster) submit(t *testing.T, user, body string, options ...string) *job
 	return &job{c: c, user: user, id: strings.TrimSpace(out)}
 }
 
-// sbatch is submit for what may be refused.
+// sbatch is like submit, but may be refused.
 func (c cluster) sbatch(t *testing.T, user, body string, options ...string) (string, error) {
 	t.Helper()
 	name := strings.ReplaceAll(t.Name(), "/", "-") + ".sh"
@@ -56,7 +56,7 @@ func (c cluster) sbatch(t *testing.T, user, body string, options ...string) (str
 
 var jobState = regexp.MustCompile(` JobState=([A-Z_]+)`)
 
-// state is what scontrol says of the job.
+// state returns scontrol's description of the job.
 func (j *job) state(t *testing.T) string {
 	t.Helper()
 	m := jobState.FindStringSubmatch(j.c.do(t, "exec", "ctl", "scontrol", "-o", "show", "job", j.id))
@@ -66,7 +66,7 @@ func (j *job) state(t *testing.T) string {
 	return m[1]
 }
 
-// ends waits until the job is over, in one of these states.
+// ends waits until the job has ended, in one of these states.
 func (j *job) ends(t *testing.T, want ...string) {
 	t.Helper()
 	var s string
@@ -79,7 +79,7 @@ func (j *job) ends(t *testing.T, want ...string) {
 	}
 }
 
-// output is what the job printed.
+// output returns the job's output.
 func (j *job) output(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(j.c.home(j.user), j.id+".out"))
@@ -89,7 +89,7 @@ func (j *job) output(t *testing.T) string {
 	return string(b)
 }
 
-// printed is the job's output without the lines on its data's arrival.
+// printed returns the job's output without the lines about stage-in.
 func (j *job) printed(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -112,7 +112,7 @@ func (j *job) says(t *testing.T, want ...string) {
 	}
 }
 
-// holds waits until the batch script has come to its hold line, in its n-th run.
+// holds waits until the batch script has reached its hold line, in its n-th run.
 func (j *job) holds(t *testing.T, n string) {
 	t.Helper()
 	p := filepath.Join(j.c.home(j.user), "started."+j.id+"."+n)
@@ -122,7 +122,7 @@ func (j *job) holds(t *testing.T, n string) {
 	})
 }
 
-// release lets the batch script go on.
+// release lets the batch script continue.
 func (j *job) release(t *testing.T) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(j.c.home(j.user), "go."+j.id), nil, 0o644); err != nil {
@@ -130,19 +130,19 @@ func (j *job) release(t *testing.T) {
 	}
 }
 
-// daemon is the pid, on the node, of the job's daemon there.
+// daemon returns the pid, on the node, of the job's daemon there.
 func (j *job) daemon(t *testing.T, node string) string {
 	t.Helper()
 	pid, _, _ := strings.Cut(j.c.on(t, node, "cat /run/bivouac/"+j.id+"/daemon.pid"), " ")
 	return pid
 }
 
-// bivouac is the options of a job on so many nodes with the user's tree.
+// bivouac returns the options for a job on n nodes with the user's tree.
 func bivouac(user, n string, more ...string) []string {
 	return append([]string{"--nodes=" + n, "--bivouac-stage-in=" + far(user, "tree.tar")}, more...)
 }
 
-// TestTopology: each node knows its leaf switch by Slurm's topology.conf, and status shows it.
+// TestTopology: each node knows its leaf switch from Slurm's topology.conf, and status shows it.
 func TestTopology(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", "bivouac status\n", "-N4", "--bivouac")

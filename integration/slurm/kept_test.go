@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// keeps sets how long the site keeps datasets. At the end of the test it does not, and what was kept
-// goes with an epilog, as on a site that runs bivouac epilog after every job.
+// keeps sets how long the site keeps datasets, and resets it at the end of the test; an epilog then removes kept
+// datasets, as on a site that runs bivouac epilog after every job.
 func (c cluster) keeps(t *testing.T, keep string) {
 	t.Helper()
 	site, err := os.ReadFile(c.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	here := filepath.Join(c.dir, "etc/bivouac/bivouac.yaml") // of every node
+	here := filepath.Join(c.dir, "etc/bivouac/bivouac.yaml") // shared by all nodes
 	if err := os.WriteFile(here, append(site, "\nkeep: "+keep+"\n"...), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -32,13 +32,13 @@ func (c cluster) keeps(t *testing.T, keep string) {
 	})
 }
 
-// kept is what lies in the store of a node.
+// kept returns the entries of a node's store.
 func (c cluster) kept(t *testing.T, node string) string {
 	t.Helper()
 	return c.on(t, node, "ls -A /var/lib/bivouac")
 }
 
-// onTheSame is the options of a job on node1 and node2 with a directory of 40 files.
+// onTheSame returns the options for a job on node1 and node2 with a directory of 40 files.
 func (c cluster) onTheSame(t *testing.T) []string {
 	t.Helper()
 	c.as(t, "alice", "mkdir -p forty && for i in $(seq 40); do echo $i > forty/$i; done")
@@ -50,15 +50,14 @@ var (
 	allAdopted = regexp.MustCompile(`source bytes read +0 \(0 B\) of \d+\n.*\n +adopted files, bytes +40, `)
 )
 
-// readAll reports whether a job whose report this is has read the whole source, and adopted nothing.
+// readAll reports whether, by its report, a job has read the whole source and adopted nothing.
 func readAll(report string) bool {
 	m := allRead.FindStringSubmatch(report)
 	return m != nil && m[1] == m[2] && !strings.Contains(report, "adopted")
 }
 
-// TestKept: with keep, a task of an array adopts what the one before has left on its nodes, and reads
-// nothing of the source. A job of another user gets nothing of it, and removes it. The next epilog
-// removes what has expired.
+// TestKept: with keep, a task of an array adopts the files that its predecessor left on its nodes, and reads nothing
+// from the source. Another user's job adopts none of them, and removes them. The next epilog removes expired files.
 func TestKept(t *testing.T) {
 	c := begin(t)
 	c.keeps(t, "30m")

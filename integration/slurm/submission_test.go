@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// What the plugin does with options, in all the ways in which Slurm loses, repeats and inherits them.
+// How the plugin handles options, in all the ways in which Slurm loses, repeats and inherits them.
 
-// envOf is what ./showenv prints in a job.
+// envOf returns the output of ./showenv in a job.
 func envOf(id string) string {
 	m := "/mnt/bivouac/" + id
 	return "BIVOUAC=" + m + "\nBIVOUAC_DATA=" + m + "/data\nBIVOUAC_SCRATCH=" + m + "/scratch\n"
@@ -61,7 +61,7 @@ func TestMissingArgument(t *testing.T) {
 	}
 }
 
-// Without the options the plugin is not there.
+// TestNoBivouac: without the options the plugin has no effect.
 func TestNoBivouac(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", "env | grep -i bivouac_; echo end", "--nodes=2")
@@ -89,7 +89,7 @@ func TestExportNone(t *testing.T) {
 	}
 }
 
-// A job that is submitted from inside of a bivouac job has none of its own, and can ask for one.
+// TestNestedSbatch: a job submitted from within a bivouac job has no bivouac by default, and can request one.
 func TestNestedSbatch(t *testing.T) {
 	c := begin(t)
 	nested := `sbatch -W -o plain.out --wrap 'env | grep -c BIVOUAC_; true'
@@ -106,7 +106,7 @@ sbatch -W -o own.out --bivouac --wrap 'echo $SLURM_JOB_ID $BIVOUAC'
 	}
 }
 
-// A step from outside finds the job's bivouac by the node's state, not by its environment.
+// TestSrunJobid: a step from outside finds the job's bivouac by the node's state, not by its environment.
 func TestSrunJobid(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", hold, bivouac("alice", "2")...)
@@ -122,7 +122,7 @@ func TestSrunJobid(t *testing.T) {
 	j.ends(t, "COMPLETED")
 }
 
-// A step cannot ask for a bivouac.
+// TestStepOption: a step cannot request a bivouac.
 func TestStepOption(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", "srun --bivouac true 2>&1 && echo it was accepted", "--nodes=1")
@@ -149,7 +149,7 @@ func TestSrunAllocates(t *testing.T) {
 	}
 }
 
-// Every task of an array is a job and has a bivouac of its own.
+// TestArray: every task of an array is a job with its own bivouac.
 func TestArray(t *testing.T) {
 	c := begin(t)
 	out, err := c.sbatch(t, "alice", `echo $SLURM_JOB_ID $BIVOUAC >> array.out; `+touchAll, bivouac("alice", "2", "--array=1-3", "--wait")...)
@@ -167,7 +167,7 @@ func TestArray(t *testing.T) {
 	}
 }
 
-// Each component of a heterogeneous job has its own bivouac, or none, by its own options.
+// TestHetJob: each component of a heterogeneous job has its own bivouac, or none, by its own options.
 func TestHetJob(t *testing.T) {
 	c := begin(t)
 	body := `#SBATCH --nodes=1 --bivouac-stage-in=` + far("alice", "tree.tar") + `:first
@@ -186,7 +186,7 @@ srun --het-group=0-2 bash -c 'echo $(hostname) ${BIVOUAC:-none} $([ -z "$BIVOUAC
 	}
 }
 
-// Two users share their nodes and see nothing of each other.
+// TestTwoUsers: two users share their nodes and see nothing of each other.
 func TestTwoUsers(t *testing.T) {
 	c := begin(t)
 	a := c.submit(t, "alice", touchAll+hold+touchAll, bivouac("alice", "4")...)
@@ -205,7 +205,7 @@ func TestTwoUsers(t *testing.T) {
 	b.ends(t, "COMPLETED")
 }
 
-// TestOtherSite is a site without munge, where jobs have a /tmp of their own. It is a cluster of its own.
+// TestOtherSite tests a site without munge and with a private /tmp per job, on a separate cluster.
 func TestOtherSite(t *testing.T) {
 	t.Parallel()
 	// Linux 6.18 binds a mount namespace to a file only if its parent was made on the same processor.
@@ -222,7 +222,7 @@ func TestOtherSite(t *testing.T) {
 	}
 }
 
-// withoutMunge: the job key comes with the submission, and the job never sees it.
+// withoutMunge: the job key is passed with the submission, and the job never sees it.
 func (c cluster) withoutMunge(t *testing.T) {
 	j := c.submit(t, "alice", touchAll+"env | grep -c BIVOUAC_KEY; srun env | grep -c BIVOUAC_KEY; true", bivouac("alice", "2")...)
 	j.ends(t, "COMPLETED")
@@ -236,9 +236,9 @@ func (c cluster) withoutMunge(t *testing.T) {
 	c.nothingLeft(t)
 }
 
-// inJobContainer: the steps of a job are in a mount namespace of their own, into which no later mount
-// comes. Scratch and datasets are there, also one that is staged later; from Linux 6.9 on, scratch is
-// there after its daemon was killed.
+// inJobContainer: the steps of a job run in a private mount namespace, which receives no later mounts. Scratch and
+// datasets are visible there, also a dataset that is staged later; from Linux 6.9 on, scratch stays visible after its
+// daemon was killed.
 func (c cluster) inJobContainer(t *testing.T) {
 	script := `touch /tmp/own && echo before > $BIVOUAC_SCRATCH/file && srun ls $BIVOUAC_SCRATCH
 ` + hold + `srun cat $BIVOUAC_SCRATCH/file
@@ -247,7 +247,7 @@ bivouac stage-in ` + far("alice", "tree") + ` && srun cat $BIVOUAC_DATA/tree/hel
 	j := c.submit(t, "alice", script, "--nodes=2", "--bivouac")
 	j.holds(t, "0")
 	c.on(t, "node1", "test ! -e /tmp/own")
-	if kernelHasPassthrough(t) { // which came with what adoption needs
+	if kernelHasPassthrough(t) { // the same kernel version has the support that adoption needs
 		c.on(t, "node1", "kill -KILL "+j.daemon(t, "node1"))
 	}
 	j.release(t)
@@ -258,8 +258,8 @@ bivouac stage-in ` + far("alice", "tree") + ` && srun cat $BIVOUAC_DATA/tree/hel
 	c.nothingLeft(t)
 }
 
-// containers is a script that uses the job's directories in three containers of alice at once, as /opt/data and /opt/work, while a
-// dataset is staged: as /inside says. Each is in a user namespace, its image has nothing but empty directories.
+// containers uses the job's directories in three concurrent containers of alice, as /opt/data and /opt/work, during a
+// stage-in, as /inside says. Each is in a user namespace with an image of empty directories.
 const containers = `
 img=$(mktemp -d)
 mkdir -p $img/{usr,dev,proc,sys,tmp,etc,home,mnt,run,opt/data,opt/work,var/tmp}
@@ -302,7 +302,7 @@ rm -rf $img $bundle
 	j.says(t, "written in bubblewrap\nwritten in charliecloud\nwritten in runc\n")
 }
 
-// TestSuspend suspends a job, whose daemons go on, and resumes it.
+// TestSuspend suspends a job, whose daemons continue, and resumes it.
 func TestSuspend(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", hold+touchAll, bivouac("alice", "2")...)

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// appender appends numbered lines to one file through the mount of one node,
-// and remembers those that write and fsync have acknowledged.
+// appender appends numbered lines to one file through the mount of one node, and records those that write and fsync
+// have acknowledged.
 type appender struct {
 	j      *testJob
 	node   int
 	rng    *rand.Rand
 	closes bool          // after each line
-	pause  time.Duration // after each line: slow appenders meet a restart between two
+	pause  time.Duration // after each line: with slow appenders a restart falls between two
 	f      *os.File
 	next   int
 	acked  []string
@@ -30,8 +30,7 @@ func newAppender(j *testJob, node int, rng *rand.Rand) *appender {
 	return &appender{j: j, node: node, closes: node%2 == 1, rng: rng, pause: pause}
 }
 
-// step appends one line. An error closes the file, and the next step opens it
-// again.
+// step appends one line. An error closes the file, and the next step opens it again.
 func (a *appender) step() {
 	defer time.Sleep(a.pause)
 	if a.f == nil && !a.j.try(operation{fmt.Sprintf("open on node %d of the log", a.node), &a.node, true, false, func() (err error) {
@@ -58,7 +57,7 @@ func (a *appender) step() {
 	a.close()
 }
 
-// close closes the file. What its error would say, fsync has said.
+// close closes the file. Its error is ignored, since fsync has reported errors.
 func (a *appender) close() {
 	if a.f != nil {
 		_ = a.f.Close()

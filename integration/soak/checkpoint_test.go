@@ -18,7 +18,7 @@ type checkpointer struct {
 	node  int
 	rng   *rand.Rand
 	dir   string // in scratch
-	saved uint32 // the last that was acknowledged
+	saved uint32 // the last acknowledged one
 	tried uint32 // the last
 }
 
@@ -34,7 +34,7 @@ func newCheckpointer(t *testing.T, j *testJob, node int, rng *rand.Rand) *checkp
 	return c
 }
 
-// checkpointOf is the content of a checkpoint. Its size differs from that of the one before.
+// checkpointOf returns the content of a checkpoint. Its size differs from the previous one's.
 func checkpointOf(node int, n uint32) []byte {
 	r := rand.New(rand.NewPCG(uint64(node), uint64(n)))
 	b := binary.LittleEndian.AppendUint32(nil, n)
@@ -61,7 +61,7 @@ func (c *checkpointer) step() {
 			c.compare(at, b)
 		}
 	}
-	time.Sleep(time.Duration(c.rng.IntN(100)) * time.Millisecond) // computing
+	time.Sleep(time.Duration(c.rng.IntN(100)) * time.Millisecond) // simulates computing
 }
 
 func (c *checkpointer) save(n uint32) error {
@@ -80,7 +80,7 @@ func (c *checkpointer) save(n uint32) error {
 	return os.Rename(from, c.j.scratch(c.node, path.Join(c.dir, "last")))
 }
 
-// compare wants b to be the last acknowledged checkpoint, or one after it that was not answered, whole.
+// compare checks that b is, in full, the last acknowledged checkpoint or a later unacknowledged one.
 func (c *checkpointer) compare(at int, b []byte) {
 	if len(b) < 4 {
 		c.j.found(&c.j.verdict.lost, "load on node %d: the checkpoint of node %d has %d bytes, %d is acknowledged", at, c.node, len(b), c.saved)

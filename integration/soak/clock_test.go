@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// A node's wall clock is that of this machine and an offset. No namespace has a CLOCK_REALTIME of its own, and the
-// daemon is static. So its vDSO, the page of the kernel in which a process asks for the time, gets another
-// clock_gettime before the daemon begins: it asks the kernel, and adds the offset, which lies behind it, in seconds.
-// File times are the kernel's, and keep the true time.
+// A node's wall clock is this machine's plus an offset. No namespace has its own CLOCK_REALTIME, and the daemon is
+// static. So the vDSO, the kernel's page in which a process reads the time, is patched before the daemon starts: its
+// new clock_gettime makes the system call and adds the offset stored behind it, in seconds. File times come from the
+// kernel, and keep the true time.
 var clockGettime = []byte{
 	0xb8, 0xe4, 0, 0, 0, // mov eax, 228 (clock_gettime)
 	0x0f, 0x05, // syscall
@@ -31,11 +31,11 @@ var clockGettime = []byte{
 	0x90, 0x90,
 }
 
-// hasClocks reports whether the clock of a process can be changed here.
+// hasClocks reports whether a process's clock can be changed on this machine.
 func hasClocks() bool { return runtime.GOARCH == "amd64" }
 
-// startWithClock starts a daemon, whose clock has an offset from the beginning, and returns where in its memory that
-// is; 0 if the clock cannot be changed. The calling thread must be the one that waits for the daemon.
+// startWithClock starts a daemon whose clock has an offset from the start, and returns the address of the offset; 0
+// if the clock cannot be changed. The calling thread must be the one that waits for the daemon.
 func startWithClock(cmd *exec.Cmd, program string, offset int64) (int64, error) {
 	if !hasClocks() {
 		return 0, cmd.Start()
@@ -81,7 +81,7 @@ func awaitProgram(pid int, program string) error {
 	}
 }
 
-// replaceClock replaces clock_gettime of a process that has not begun, and returns where the offset is.
+// replaceClock replaces clock_gettime of a process before its start, and returns the address of the offset.
 func replaceClock(pid int, offset int64) (int64, error) {
 	base, err := vdso(pid)
 	if err != nil {
@@ -116,7 +116,7 @@ func replaceClock(pid int, offset int64) (int64, error) {
 
 func memory(pid int) string { return fmt.Sprintf("/proc/%d/mem", pid) }
 
-// vdso is where the vDSO of a process begins.
+// vdso returns the start address of a process's vDSO.
 func vdso(pid int) (int64, error) {
 	const sysinfoEHDR = 33
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/auxv", pid))
@@ -134,10 +134,10 @@ func vdso(pid int) (int64, error) {
 	}
 }
 
-// clockFile has the offset of a node's clock, also for its next daemon.
+// clockFile holds the offset of a node's clock, also for its next daemon.
 func clockFile(jobFile string) string { return filepath.Join(filepath.Dir(jobFile), "clock") }
 
-// clockOffset is the offset in seconds; 0 is no step so far.
+// clockOffset returns the offset in seconds; 0 if the clock was never changed.
 func clockOffset(jobFile string) (int64, error) {
 	b, err := os.ReadFile(clockFile(jobFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -149,7 +149,7 @@ func clockOffset(jobFile string) (int64, error) {
 	return strconv.ParseInt(string(b), 10, 64)
 }
 
-// setClock sets the clock of a node to the true time and by; ESRCH if it has no daemon just now, which will start with the new time.
+// setClock sets a node's clock to the true time plus by; ESRCH if no daemon runs; the next one gets it.
 func (x *node) setClock(by time.Duration) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -25,8 +25,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// driveSize is the size of a node's drive, small enough to be filled in a moment. With -losses it has room for the logs of
-// the names of three homes, 50 MiB each, beside the reserve for metadata.
+// driveSize returns the size of a node's drive, small enough to be filled in a moment. With -losses it has room for
+// the logs of the names of three homes, 50 MiB each, beside the reserve for metadata.
 func driveSize() int {
 	if *losses {
 		return 512 << 20
@@ -34,11 +34,11 @@ func driveSize() int {
 	return 256 << 20
 }
 
-// disk is the tmpfs that a drive is. The drives of odd nodes lie in a FUSE filesystem upon it, whose requests can fail;
-// on the others bytes can be changed below the daemon, which no cache hides.
+// disk is the tmpfs of a drive. The drives of odd nodes are in a FUSE filesystem on it, whose requests can fail; on
+// the others, bytes can be changed below the daemon, with no cache to hide it.
 type disk struct {
 	dir, drive string
-	in         io.Closer // of the process of the FUSE filesystem, which ends it; nil: there is none
+	in         io.Closer // of the FUSE filesystem's process, which ends when it is closed; nil: none
 	cmd        *exec.Cmd
 	client     *slowpfs.Client
 }
@@ -95,7 +95,7 @@ func serveDisk(home string) error {
 		return err
 	}
 	fmt.Println("ready")
-	_, _ = io.Copy(io.Discard, os.Stdin) // its end is all that counts
+	_, _ = io.Copy(io.Discard, os.Stdin) // waits for its end
 	return s.Close()
 }
 
@@ -109,12 +109,12 @@ func (d *disk) end() error {
 	return errors.Join(append(errs, unix.Unmount(d.dir, unix.MNT_DETACH))...)
 }
 
-// fails has one of so many requests of the drive fail with EIO; 0 is none.
+// fails makes one of n requests of the drive fail with EIO; 0 is none.
 func (d *disk) fails(n int) error {
 	return d.client.SetLimits(context.Background(), slowpfs.Limits{Errors: n})
 }
 
-// fill takes all free space of the drive, as another program could. A daemon that then cannot write its metadata ends.
+// fill takes all free space of the drive, like another program. A daemon that then cannot write its metadata ends.
 func (x *node) fill() error {
 	x.sick.Store(math.MaxInt64)
 	f, err := os.Create(filepath.Join(x.disk.dir, "filler"))
@@ -132,23 +132,23 @@ func (x *node) fill() error {
 	return err
 }
 
-// free gives the space back.
+// free releases the space.
 func (x *node) free() error {
 	defer x.recovered()
 	return os.Remove(filepath.Join(x.disk.dir, "filler"))
 }
 
-// recovered notes that the drive works again: what the daemon meets from now on is no excuse for its end.
+// recovered records that the drive works again: later errors do not excuse the daemon's end.
 func (x *node) recovered() { x.sick.Store(time.Now().UnixNano()) }
 
-// garbage is bytes of an object that are other than were written.
+// garbage is a range of an object whose bytes were changed.
 type garbage struct {
 	path         string
 	off          int64
 	was, garbage []byte
 }
 
-// garble changes bytes of some object that ok likes, somewhere; nil if there is none.
+// garble changes bytes of a random object that ok accepts; nil if there is none.
 func (x *node) garble(rng *rand.Rand, ok func(ino metadata.Ino, path string) bool) (*garbage, error) {
 	paths, err := filepath.Glob(filepath.Join(x.disk.dir, "store", "objects", "*", "*"))
 	if err != nil {
@@ -179,7 +179,7 @@ func (x *node) garble(rng *rand.Rand, ok func(ino metadata.Ino, path string) boo
 		_, err = f.ReadAt(g.was, g.off)
 		return err
 	}); err != nil {
-		return nil, nil // so there is nothing to garble
+		return nil, nil // nothing to garble
 	}
 	g.garbage = slices.Clone(g.was)
 	for i := range g.garbage {
@@ -197,7 +197,7 @@ func (g *garbage) access(do func(*os.File) error) error {
 	return do(f)
 }
 
-// repair undoes garble, unless the bytes were written meanwhile. The daemon is stopped then.
+// repair undoes garble, unless the bytes were written meanwhile. The daemon is stopped during this.
 func (g *garbage) repair() error {
 	now := make([]byte, len(g.was))
 	err := g.access(func(f *os.File) error {
@@ -213,14 +213,14 @@ func (g *garbage) repair() error {
 	return err
 }
 
-// bornSince reports whether a file was made after a time.
+// bornSince reports whether a file was created after t.
 func bornSince(path string, t time.Time) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BTIME, &st)
 	return err == nil && st.Mask&unix.STATX_BTIME != 0 && time.Unix(st.Btime.Sec, int64(st.Btime.Nsec)).After(t)
 }
 
-// halted runs f while the daemon of a node is stopped, and all of its threads are.
+// halted runs f while all threads of a node's daemon are stopped.
 func (x *node) halted(f func() error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -236,7 +236,7 @@ func (x *node) halted(f func() error) error {
 	return errors.Join(f(), syscall.Kill(x.pid, syscall.SIGCONT))
 }
 
-// halt reports whether all threads of a process are in one of these states, or it is gone.
+// halt reports whether all threads of a process are in one of these states, or it has ended.
 func halt(pid int, states string) bool {
 	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is valid
 	for _, stat := range stats {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// evidence is what a failed run leaves behind: the faults with their times, which the logs do not have, since the clocks of
-// the nodes are changed, and the goroutines of all daemons while an operation took too long.
+// evidence is kept after a failed run: the faults with their times, which the logs lack, since the nodes' clocks are
+// changed, and the goroutines of all daemons while an operation took too long.
 type evidence struct {
 	mu     sync.Mutex
 	faults []string
@@ -22,14 +22,14 @@ type evidence struct {
 	stacks []string // files
 }
 
-// note records a fault, or what the run did.
+// note records a fault or an action of the run.
 func (e *evidence) note(format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.faults = append(e.faults, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// suspect has the goroutines of all daemons written if an operation takes nearly as long as it may. The caller stops the timer.
+// suspect dumps the goroutines of all daemons if an operation nearly reaches its limit. The caller stops the timer.
 func (j *testJob) suspect(what string) *time.Timer {
 	return time.AfterFunc(answerTime-time.Second, func() {
 		j.seen.mu.Lock()
@@ -48,7 +48,7 @@ func (j *testJob) suspect(what string) *time.Timer {
 	})
 }
 
-// goroutines is the stacks of a daemon, or why there are none.
+// goroutines returns the stacks of a daemon, or the error.
 func goroutines(socket string) string {
 	c := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -69,7 +69,7 @@ func goroutines(socket string) string {
 	return string(b)
 }
 
-// keepEvidence copies the evidence and the logs to a directory that stays, and names it.
+// keepEvidence copies the evidence and the logs to a permanent directory, and logs its path.
 func (j *testJob) keepEvidence() {
 	dir, err := os.MkdirTemp("", "soak-failed")
 	if err != nil {

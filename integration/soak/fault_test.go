@@ -17,7 +17,7 @@ import (
 
 var errNotCalm = errors.New("there was a fault a moment ago")
 
-// fault injects one fault, and returns when it is over; a killed daemon is started again by its keeper later.
+// fault injects one fault, and returns when it has ended; a killed daemon is restarted by its keeper later.
 func (j *testJob) fault(rng *rand.Rand) {
 	i := rng.IntN(len(j.nodes))
 	x := j.nodes[i]
@@ -29,7 +29,7 @@ func (j *testJob) fault(rng *rand.Rand) {
 		}
 	case n < 7:
 		fill := x.fill
-		if rng.IntN(3) == 0 { // and its daemon has to start there
+		if rng.IntN(3) == 0 { // and its daemon must start there
 			fill = func() error {
 				err := x.fill()
 				j.kill(i)
@@ -71,7 +71,7 @@ func (j *testJob) kill(i int) {
 	}
 }
 
-// badDrive has some of the requests of a drive fail with EIO, in all files.
+// badDrive makes some requests of a drive fail with EIO, in all files.
 func (j *testJob) badDrive(rng *rand.Rand, i int, last time.Duration) {
 	x, one := j.nodes[i], 1+rng.IntN(4)*rng.IntN(30)
 	j.lasting("drive with EIO", i, last, func() error {
@@ -83,8 +83,8 @@ func (j *testJob) badDrive(rng *rand.Rand, i int, last time.Duration) {
 	})
 }
 
-// damage changes files of the dataset on a drive, until all nodes verify it and fetch them again. The kernel may read
-// files for itself that the daemon has compared once, so until then readers may get the damage.
+// damage changes files of the dataset on a drive, until all nodes verify it and refetch them. The kernel may read
+// files directly that the daemon has verified once, so until then readers may get the damage.
 func (j *testJob) damage(rng *rand.Rand, i int) {
 	j.damaged.Add(1)
 	defer j.damaged.Add(1)
@@ -111,8 +111,8 @@ func (j *testJob) damage(rng *rand.Rand, i int) {
 	})
 }
 
-// garbage has a drive return other bytes of a file in scratch for a while than were written. What a daemon has written
-// before its last start is not compared, so only younger files are chosen.
+// garbage makes a drive return wrong bytes of a scratch file for a while. Data written before the daemon's last start
+// is not checked, so only newer files are chosen.
 func (j *testJob) garbage(rng *rand.Rand, i int, last time.Duration) {
 	x := j.nodes[i]
 	born := time.Unix(0, x.since.Load())
@@ -129,8 +129,8 @@ func (j *testJob) garbage(rng *rand.Rand, i int, last time.Duration) {
 	}, func() error { return x.halted(g.repair) })
 }
 
-// stepClock sets the wall clock of a node, which is then seconds to years before or behind the others', and has its daemon start again in one
-// case of two. It is no excuse for an error.
+// stepClock sets the wall clock of a node seconds to years before or behind the others', and restarts its daemon in
+// half of the cases. It does not excuse an error.
 func (j *testJob) stepClock(rng *rand.Rand, i int) {
 	if !hasClocks() {
 		return
@@ -151,7 +151,7 @@ func (j *testJob) stepClock(rng *rand.Rand, i int) {
 	}
 }
 
-// lasting injects a fault of node i for a while. Afterwards connections need as long again to find each other.
+// lasting injects a fault of node i for a while. Afterwards connections need as long again to recover.
 func (j *testJob) lasting(what string, i int, d time.Duration, begin, end func() error) {
 	j.t.Helper()
 	j.faults.Add(1)
@@ -174,7 +174,7 @@ func (j *testJob) lasting(what string, i int, d time.Duration, begin, end func()
 // count counts a fault.
 func (j *testJob) count(what string) { j.done[what]++ }
 
-// counts is the faults so far.
+// counts returns the faults so far.
 func (j *testJob) counts() string {
 	var all []string
 	for _, what := range slices.Sorted(maps.Keys(j.done)) {
@@ -183,7 +183,7 @@ func (j *testJob) counts() string {
 	return strings.Join(all, ", ")
 }
 
-// signal sends a signal to the daemon of a node; ESRCH if there is none just now.
+// signal sends a signal to a node's daemon; ESRCH if none runs.
 func (x *node) signal(s syscall.Signal) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

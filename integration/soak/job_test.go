@@ -1,12 +1,11 @@
-// Package soak holds the soak test: on a job of four daemon processes, each in a network namespace, several loads make,
-// move, link, write, append, save checkpoints and read a dataset, while daemons are killed with SIGKILL and started
-// again on their stores, as a keeper does, or stopped for a while, links are cut, drives are full, fail or return other
-// bytes, and clocks are changed. Its one idea is that each load
-// knows what was acknowledged to it: that has to be there, and what was not answered has happened as a whole or not at
-// all.
+// Package soak holds the soak test: on a job of four daemon processes, each in a network namespace, several loads
+// make, rename, link, write, append, save checkpoints and read a dataset, while daemons are killed with SIGKILL and
+// restarted on their stores, as by a keeper, or stopped for a while, links are cut, drives are full, fail or return
+// wrong bytes, and clocks are changed. Its one idea is that each load knows its acknowledged operations, whose
+// effects must persist; an operation without an answer has happened completely or not at all.
 //
 // It needs root, ip and /dev/fuse. The seed is printed; -time makes it longer, with -away some daemons stay dead
-// until the others have given their node up, and with -losses two nodes are lost for good in the end.
+// until the others have declared their node lost, and with -losses two nodes are lost for good in the end.
 //
 //	clock_test.go     a wall clock for each node
 //	disk_test.go      drives that fail, are full, or return other bytes
@@ -46,10 +45,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// patience bounds what has to happen; it is no measure of speed.
+// patience bounds the wait for an expected event; it is no measure of speed.
 const patience = 2 * time.Minute
 
-// testJob is a job of daemon processes with a keeper for each.
+// testJob is a job of daemon processes, each with a keeper.
 type testJob struct {
 	t     *testing.T
 	bin   string
@@ -63,37 +62,37 @@ type testJob struct {
 
 	keepers []io.Closer // each ends when it is closed
 	wg      sync.WaitGroup
-	over    atomic.Bool // it ends
+	over    atomic.Bool // the job is ending
 
-	broken  atomic.Bool  // a daemon has ended by itself
-	turned  atomic.Int64 // when a node has become ready, or a fault has ended, in nanoseconds
-	faults  atomic.Int64 // that last
-	damaged atomic.Int64 // odd while files of the dataset are
+	broken  atomic.Bool  // a daemon has exited by itself
+	turned  atomic.Int64 // when a node last became ready, or a fault ended, in nanoseconds
+	faults  atomic.Int64 // currently active faults
+	damaged atomic.Int64 // odd while dataset files are damaged
 }
 
-// node is a node: its daemon lives several times.
+// node is a node, on which several daemons run in sequence.
 type node struct {
 	id    int
 	job   *job.File
 	file  string // of the job
 	log   string
 	ready atomic.Bool
-	lives atomic.Int64 // that have ended, or are about to
-	sick  atomic.Int64 // when its drive was last full, or failed, in nanoseconds; in the future while it is
+	lives atomic.Int64 // daemons that have ended, or are about to
+	sick  atomic.Int64 // when its drive was last full or failing, in nanoseconds; in the future during such a fault
 	since atomic.Int64 // when its daemon became ready, in nanoseconds
 	lost  atomic.Bool  // for good
 	disk  *disk
 
 	mu    sync.Mutex
-	pid   int   // guarded by mu; of its daemon, 0 when that is dead, or killed
-	clock int64 // guarded by mu; where the daemon has the offset of its clock
+	pid   int   // guarded by mu; of its daemon, 0 if dead or killed
+	clock int64 // guarded by mu; address of the clock offset in the daemon
 }
 
-// startJob starts a job of n nodes, which ends with the test. With verify, reads of its dataset are compared with checksums.
+// startJob starts a job of n nodes, which ends with the test. With verify, reads of its dataset are checked.
 func startJob(t *testing.T, n int, verify bool) *testJob {
 	t.Helper()
 	netcluster.NeedRoot(t)
-	dir, err := os.MkdirTemp("", "soak") // short: a socket's path is
+	dir, err := os.MkdirTemp("", "soak") // short, as socket paths are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +142,7 @@ func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string, 
 	return x
 }
 
-// keep starts the keeper of a node and listens to it as long as the job lasts.
+// keep starts the keeper of a node and reads its messages during the job.
 func (j *testJob) keep(x *node) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -171,12 +170,12 @@ func (j *testJob) keep(x *node) {
 		for r := bufio.NewScanner(out); r.Scan(); {
 			j.heard(x, r.Text())
 		}
-		_ = cmd.Wait() // what it has to say it has said
+		_ = cmd.Wait() // its messages were read
 	})
 }
 
-// heard takes a line of a node's keeper. A daemon's end that is not the test's
-// doing is an error, unless its drive is full or fails, or did a moment ago.
+// heard handles a line from a node's keeper. A daemon's exit that the test did not cause is an error, unless its
+// drive is or was just full or failing.
 func (j *testJob) heard(x *node, line string) {
 	what, rest, _ := strings.Cut(line, " ")
 	var pid int
@@ -210,7 +209,7 @@ func (j *testJob) heard(x *node, line string) {
 	}
 }
 
-// kill kills the daemon of a node, if there is one just now.
+// kill kills the daemon of a node, if one runs.
 func (x *node) kill() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -224,12 +223,11 @@ func (x *node) kill() bool {
 	return syscall.Kill(pid, syscall.SIGKILL) == nil
 }
 
-// lull is how long nodes may not find a daemon that is there again: they try to
-// connect to one that was not there every two seconds.
+// lull bounds how long nodes may take to reach a daemon that has returned: they retry an unreachable one every two
+// seconds.
 const lull = 3 * time.Second
 
-// moment is the deaths so far, and whether all nodes are ready, and have been for
-// a while.
+// moment returns the number of deaths so far, and whether all nodes are ready, and have been for a while.
 func (j *testJob) moment() (deaths int64, calm bool) {
 	calm = j.faults.Load() == 0 && time.Since(time.Unix(0, j.turned.Load())) > lull
 	for _, x := range j.nodes {
@@ -239,10 +237,10 @@ func (j *testJob) moment() (deaths int64, calm bool) {
 	return deaths, calm
 }
 
-// ctl talks to the daemon of node i.
+// ctl returns a client of node i's daemon.
 func (j *testJob) ctl(i int) *daemon.Ctl { return daemon.NewCtl(j.nodes[i].job.CtlSocket()) }
 
-// settle waits until all nodes are ready, and know that all are up.
+// settle waits until all nodes are ready, and all know it.
 func (j *testJob) settle() {
 	j.t.Helper()
 	j.eventually("all nodes are up", func() error {
@@ -264,8 +262,7 @@ func (j *testJob) settle() {
 	})
 }
 
-// whole waits until a check of scratch by node i finds nothing wrong and ok is
-// content.
+// whole waits until a check of scratch by node i finds no error and ok returns nil.
 func (j *testJob) whole(i int, ok func(home.CheckResult) error) {
 	j.t.Helper()
 	j.eventually("scratch is whole", func() error {
@@ -283,7 +280,7 @@ func (j *testJob) whole(i int, ok func(home.CheckResult) error) {
 	})
 }
 
-// open is how many files the mount of each node has open.
+// open returns the number of open files of each node's mount.
 func (j *testJob) open() []string {
 	all := make([]string, len(j.nodes))
 	for i := range j.nodes {
@@ -299,7 +296,7 @@ func (j *testJob) open() []string {
 	return all
 }
 
-// eventually polls until ok, and ends the test with its last complaint.
+// eventually polls until ok returns nil, else fails the test with its last error.
 func (j *testJob) eventually(what string, ok func() error) {
 	j.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -316,17 +313,16 @@ func (j *testJob) eventually(what string, ok func() error) {
 	}
 }
 
-// scratch is a path in scratch as node i sees it.
+// scratch returns a path in scratch on node i.
 func (j *testJob) scratch(i int, path string) string {
 	return filepath.Join(j.nodes[i].job.Dirs.Mount, "scratch", path)
 }
 
-// end ends all daemons, and removes everything. What a failed test leaves behind
-// is shown.
+// end ends all daemons, and removes everything. It shows the leftovers of a failed test.
 func (j *testJob) end(dir string) {
 	j.over.Store(true)
 	for _, k := range j.keepers {
-		_ = k.Close() // which ends it
+		_ = k.Close() // this ends it
 	}
 	j.wg.Wait()
 	if j.t.Failed() {

@@ -24,14 +24,14 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// A keeper is a process of its own, this program with the job file of its node in
-// its environment: who forks while files of the mounts are open waits for them.
+// A keeper is a separate process, this program with its node's job file in the environment: a process that forks with
+// files of a mount open waits for them.
 const (
 	keeperOf  = "BIVOUAC_TEST_KEEPER"
 	programOf = "BIVOUAC_TEST_PROGRAM"
 	awayOf    = "BIVOUAC_TEST_AWAY"
-	wrapOf    = "BIVOUAC_TEST_WRAP" // words before the daemon's command
-	diskOf    = "BIVOUAC_TEST_DISK" // the directory that a drive is, for a process that makes it fail
+	wrapOf    = "BIVOUAC_TEST_WRAP" // prefix of the daemon's command
+	diskOf    = "BIVOUAC_TEST_DISK" // the directory of a drive, for a process that makes it fail
 )
 
 func TestMain(m *testing.M) {
@@ -59,24 +59,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// nodeKeeper is a keeper: it keeps the FUSE connection over the lives of the daemon, as deploy/pitch does.
+// nodeKeeper keeps the FUSE connection across restarts of the daemon, as deploy/pitch does.
 type nodeKeeper struct {
 	job           *job.File
 	file, program string
 	key           string
-	conn          *connection // nil: none is mounted
+	conn          *connection // nil: not mounted
 }
 
-// connection is a FUSE connection, mounted, and the memory in which one daemon leaves its open files to the next.
+// connection is a mounted FUSE connection, and the memory in which a daemon leaves its open files to the next.
 type connection struct {
 	dev, memory *os.File
 	kept        bool // another daemon can take it over
 }
 
-// keeper starts the daemon of a node again and again, until standard input is closed, or has the word that the node is
-// lost for good. It says what it sees in lines.
+// keeper restarts the daemon of a node repeatedly, until standard input is closed, or says that the node is lost for
+// good. It reports events in lines.
 func keeper(file, program string) error {
-	runtime.LockOSThread()                         // whose end is the daemon's
+	runtime.LockOSThread()                         // the daemon ends with this thread
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM) // standard input is closed then
 	j, err := job.Read(file)
 	if err != nil {
@@ -88,15 +88,15 @@ func keeper(file, program string) error {
 		return err
 	}
 	k := &nodeKeeper{job: j, file: file, program: program, key: strings.TrimSpace(key)}
-	backstop, err := k.connect() // a mount without a server: when the one above ends, calls fail with ENOTCONN and do not see an empty directory
+	backstop, err := k.connect() // has no server: once the one above ends, calls fail with ENOTCONN
 	if err != nil {
 		return err
 	}
 	backstop.close()
-	defer k.unmount() // the backstop, too
+	defer k.unmount() // also the backstop
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		_, _ = in.ReadByte() // nothing comes any more but the end
+		_, _ = in.ReadByte() // only the end can follow
 		cancel()
 	}()
 	for ctx.Err() == nil {
@@ -114,8 +114,8 @@ func keeper(file, program string) error {
 	return nil
 }
 
-// rest is how long a node is without a daemon. With -away it is now and then long
-// enough to be given up by the others.
+// rest returns how long a node stays without a daemon. With -away it is sometimes long enough for the others to
+// declare the node lost.
 func rest() time.Duration {
 	if n, _ := strconv.Atoi(os.Getenv(awayOf)); n > 0 && rand.IntN(n) == 0 {
 		return 18*time.Second + rand.N(6*time.Second)
@@ -144,10 +144,10 @@ func (k *nodeKeeper) connect() (*connection, error) {
 
 func (c *connection) close() {
 	_ = c.dev.Close()    // nothing was written
-	_ = c.memory.Close() // it is the daemons'
+	_ = c.memory.Close() // it belongs to the daemons
 }
 
-// unmount ends the topmost connection: what waits for an answer fails.
+// unmount ends the topmost connection: pending requests fail.
 func (k *nodeKeeper) unmount() {
 	if k.conn != nil {
 		k.conn.close()
@@ -158,7 +158,7 @@ func (k *nodeKeeper) unmount() {
 	}
 }
 
-// resend makes the kernel send again what the dead daemon has not answered (FUSE_NOTIFY_RESEND).
+// resend makes the kernel resend the requests that the dead daemon has not answered (FUSE_NOTIFY_RESEND).
 func (c *connection) resend() error {
 	var b [16]byte
 	binary.NativeEndian.PutUint32(b[:], uint32(len(b)))
@@ -167,10 +167,10 @@ func (c *connection) resend() error {
 	return err
 }
 
-// grace is how long a daemon may take to end that is asked to.
+// grace bounds how long a daemon may take for an orderly end.
 const grace = 20 * time.Second
 
-// life is that of one daemon. Its connection goes on after it, if another one can take it over.
+// life runs one daemon. Its connection continues after it, if another daemon can take it over.
 func (k *nodeKeeper) life(ctx context.Context) (err error) {
 	if k.conn == nil {
 		if k.conn, err = k.connect(); err != nil {
@@ -183,7 +183,7 @@ func (k *nodeKeeper) life(ctx context.Context) (err error) {
 	}
 	fmt.Println("started", cmd.Process.Pid, clock)
 	defer context.AfterFunc(ctx, func() {
-		_ = heartbeat.Close() // which ends it
+		_ = heartbeat.Close() // this ends it
 		time.AfterFunc(grace, func() { _ = cmd.Process.Kill() })
 	})()
 	err = heartbeat.Send(daemon.Start{Key: k.key, Fuse: true, Handover: true, Adopt: k.conn.kept})
@@ -194,7 +194,7 @@ func (k *nodeKeeper) life(ctx context.Context) (err error) {
 			fmt.Println("ready", cmd.Process.Pid)
 		}
 	}
-	_ = heartbeat.Close() // it is cut at the other end
+	_ = heartbeat.Close() // the other end is closed
 	_ = cmd.Wait()        // it was killed
 	if !k.conn.kept || k.conn.resend() != nil {
 		k.unmount()
@@ -203,7 +203,7 @@ func (k *nodeKeeper) life(ctx context.Context) (err error) {
 	return nil
 }
 
-// spawn starts a daemon, and returns where the offset of its clock is.
+// spawn starts a daemon, and returns the address of its clock offset.
 func (k *nodeKeeper) spawn() (*exec.Cmd, *daemon.Heartbeat, int64, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

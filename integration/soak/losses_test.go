@@ -11,13 +11,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// lossPairs is which nodes are lost one after the other, among them the one that stands in for the first (0 for 3, 3 for
-// 2). One of the two is not in the control group, which keeps its quorum.
+// lossPairs lists nodes that are lost in sequence, including the partner of the first (0 for 3, 3 for 2). One of the
+// two is not in the control group, which keeps its quorum.
 var lossPairs = [][2]int{{3, 0}, {3, 1}, {3, 2}, {0, 3}, {1, 3}, {2, 3}}
 
-// lose loses two nodes for good, one after the other, while loads whose files have two copies work on the others: the
-// second when each file, and the names of each node, have a second copy again. All that was acknowledged is
-// there afterwards.
+// lose loses two nodes for good, in sequence, while loads whose files have two copies work on the others: the second
+// is lost once each file, and the names of each node, have a second copy again. Afterwards all acknowledged data
+// exists.
 func (j *testJob) lose(t *testing.T, seed uint64) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 2<<32))
@@ -46,7 +46,7 @@ func (j *testJob) lose(t *testing.T, seed uint64) {
 	}
 }
 
-// withTwoCopies is the loads of l that lose nothing with a node.
+// withTwoCopies returns the loads of l that lose nothing with a node.
 func (l *loads) withTwoCopies() *loads {
 	two := &loads{readers: l.readers}
 	for i := range l.workers {
@@ -62,14 +62,14 @@ func (l *loads) withTwoCopies() *loads {
 	return two
 }
 
-// loseNode kills the daemon of a node and its keeper, and returns when the others have made up for it.
+// loseNode kills a node's daemon and its keeper, and returns when the others have restored all copies.
 func (j *testJob) loseNode(i int) {
 	j.t.Helper()
 	x := j.nodes[i]
 	j.faults.Add(1)
 	x.lost.Store(true)
 	j.kill(i)
-	_ = j.keepers[i].Close() // which ends it
+	_ = j.keepers[i].Close() // this ends it
 	j.count("loss")
 	j.eventually(fmt.Sprintf("the loss of node %d is made up for", i), func() error {
 		for _, at := range j.living() {
@@ -98,7 +98,7 @@ func (j *testJob) loseNode(i int) {
 	j.faults.Add(-1)
 }
 
-// living is the nodes that are not lost for good.
+// living returns the nodes that are not lost for good.
 func (j *testJob) living() (all []int) {
 	for i, x := range j.nodes {
 		if !x.lost.Load() {
@@ -108,7 +108,7 @@ func (j *testJob) living() (all []int) {
 	return all
 }
 
-// lostNode reports whether a load works on a node that is lost.
+// lostNode reports whether a load works on a lost node.
 func (j *testJob) lostNode(what string) bool {
 	for i, x := range j.nodes {
 		if x.lost.Load() && strings.HasSuffix(what, fmt.Sprint("on node ", i)) {

@@ -18,21 +18,21 @@ import (
 	"github.com/bivouacfs/bivouac/integration/netcluster"
 )
 
-// networkOf makes this program the one that has the network: its value is the number of nodes. Commands that cut and
-// mend links run there, for a process that forks while it has files of a mount open waits for these files' flushes,
+// networkOf makes this program the process that holds the network: its value is the number of nodes. Commands that
+// cut and mend links run there, because a process that forks with files of a mount open waits for their flushes,
 // which a cut link delays: the command that mends it would wait for itself.
 const networkOf = "BIVOUAC_TEST_NETWORK"
 
-// network is the other end of that process.
+// network is the client of that process.
 type network struct {
 	in    io.WriteCloser
 	out   *bufio.Scanner
 	cmd   *exec.Cmd
 	Addrs [][]string // of the nodes
-	Wraps [][]string // what stands before a command in a node's namespace
+	Wraps [][]string // command prefix for a node's namespace
 }
 
-// startNetwork starts one, which ends with the test.
+// startNetwork starts a network, which ends with the test.
 func startNetwork(t *testing.T, n int) *network {
 	t.Helper()
 	exe, err := os.Executable()
@@ -53,7 +53,7 @@ func startNetwork(t *testing.T, n int) *network {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = nw.in.Close() // which ends it
+		_ = nw.in.Close() // this ends it
 		if err := nw.cmd.Wait(); err != nil {
 			t.Errorf("network: %v", err)
 		}
@@ -82,9 +82,9 @@ func (nw *network) do(args ...any) error {
 	return nil
 }
 
-// serveNetwork makes a network of n namespaces, says how it is reached, and obeys lines until standard input ends.
+// serveNetwork makes a network of n namespaces, prints its addresses, and runs command lines until stdin ends.
 func serveNetwork(nodes string) error {
-	runtime.LockOSThread()                         // whose end is that of the namespaces
+	runtime.LockOSThread()                         // the namespaces end with this thread
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM) // standard input is closed then
 	n, err := strconv.Atoi(nodes)
 	if err != nil {

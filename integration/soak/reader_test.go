@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// setName is the dataset of the job, and setFiles how many files it has.
+// setName is the dataset of the job, and setFiles its number of files.
 const (
 	setName  = "set"
 	setFiles = 120
 )
 
-// sampleOf is a file of the dataset; one of forty is large.
+// sampleOf returns a file of the dataset; one of forty is large.
 func sampleOf(i int) (name string, b []byte) {
 	r := rand.New(rand.NewPCG(uint64(i), 17))
 	n := 500 + r.IntN(20_000)
@@ -68,7 +68,7 @@ func (r *reader) step() {
 		}
 		r.done++
 	}
-	time.Sleep(time.Duration(r.rng.IntN(40)) * time.Millisecond) // computing
+	time.Sleep(time.Duration(r.rng.IntN(40)) * time.Millisecond) // simulates computing
 }
 
 // verify reads all files.
@@ -91,7 +91,7 @@ func (r *reader) compare(name string, b, want []byte) {
 	}
 }
 
-// data is a path in the dataset as node i sees it.
+// data returns a path in the dataset on node i.
 func (j *testJob) data(i int, path string) string {
 	return filepath.Join(j.nodes[i].job.Dirs.Mount, "data", setName, path)
 }

@@ -26,13 +26,13 @@ var (
 
 const (
 	workers = 4
-	round   = 8 // faults between two verifications of everything
-	// bound is how long one step of a load may take, whatever fails: the others give a node up after 15 s, and a
-	// call is repeated a few times. It is no measure of speed.
+	round   = 8 // faults between two full verifications
+	// bound limits one step of a load under any fault: the others declare a node lost after 15 s, and a call is
+	// repeated a few times. It is no measure of speed.
 	bound = 90 * time.Second
 )
 
-// loads is what works on the job while faults are injected.
+// loads holds the loads that work on the job while faults are injected.
 type loads struct {
 	workers     []*worker
 	appenders   []*appender
@@ -58,7 +58,7 @@ func newLoads(t *testing.T, j *testJob, seed uint64) *loads {
 	return l
 }
 
-// steps has one function for each load, which does one operation.
+// steps returns one function for each load, which does one operation.
 func (l *loads) steps() map[string]func() {
 	all := make(map[string]func())
 	for i := range l.workers {
@@ -76,10 +76,10 @@ func (l *loads) steps() map[string]func() {
 	return all
 }
 
-// TestSoak: training reads, appends with fsync, checkpoints by write and rename, and changes of names go on while
-// daemons are killed or stopped, drives are full for a while, fail or return other bytes, links are cut, in both
-// directions and in one, and clocks are changed. Every acknowledged byte and name is there, no byte is wrong, nothing that
-// exists is ENOENT, no operation hangs, and in the end no inode and no object is left; with -losses two nodes are lost then.
+// TestSoak: dataset reads, appends with fsync, checkpoints by write and rename, and changes of names continue while
+// daemons are killed or stopped, drives are full, fail or return wrong bytes, links are cut in one or both
+// directions, and clocks are changed. All acknowledged bytes and names exist, no byte is wrong, nothing existing is
+// ENOENT, no operation hangs, and at the end no inode or object is left; with -losses two nodes are lost then.
 func TestSoak(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
@@ -110,7 +110,7 @@ func TestSoak(t *testing.T) {
 	j.eventually("nothing is left in the stores", j.clean)
 }
 
-// String says what was acknowledged.
+// String reports the acknowledged operations.
 func (l *loads) String() string {
 	var ops, lines, saved, reads int
 	for _, w := range l.workers {
@@ -124,12 +124,12 @@ func (l *loads) String() string {
 	return fmt.Sprintf("acknowledged: %d changes and reads of files, %d appended lines, %d checkpoints, %d dataset reads", ops, lines, saved, reads)
 }
 
-// storm lets all loads work while faults are injected, and for a moment after the last, when everything has to work.
+// storm runs all loads while faults are injected, and for a moment after the last, when everything must work.
 func (j *testJob) storm(l *loads, rng *rand.Rand) {
 	j.t.Helper()
 	j.underLoad(l, func() {
 		for range round {
-			time.Sleep(time.Duration(rng.IntN(1000)) * time.Millisecond) // the moment is the chance
+			time.Sleep(time.Duration(rng.IntN(1000)) * time.Millisecond) // random timing of the fault
 			j.fault(rng)
 		}
 		j.settle()
@@ -143,7 +143,7 @@ func (j *testJob) storm(l *loads, rng *rand.Rand) {
 	})
 }
 
-// underLoad lets all loads work while f runs.
+// underLoad runs all loads during f.
 func (j *testJob) underLoad(l *loads, f func()) {
 	var over atomic.Bool
 	var wg sync.WaitGroup
@@ -163,7 +163,7 @@ func (j *testJob) underLoad(l *loads, f func()) {
 	f()
 }
 
-// verify compares all that is there with what the loads know.
+// verify compares everything with the loads' records.
 func (l *loads) verify(j *testJob, rng *rand.Rand) {
 	j.t.Helper()
 	at := rng.IntN(len(j.nodes))
@@ -185,7 +185,7 @@ func (l *loads) verify(j *testJob, rng *rand.Rand) {
 	})
 }
 
-// remove removes all that the loads have made.
+// remove removes all files of the loads.
 func (l *loads) remove(j *testJob, rng *rand.Rand) {
 	j.t.Helper()
 	paths := []string{"log"}
@@ -206,7 +206,7 @@ func (l *loads) remove(j *testJob, rng *rand.Rand) {
 // tally is a number of directories, names and files.
 type tally struct{ dirs, names, files int64 }
 
-// tally counts what belongs to no worker.
+// tally counts everything that belongs to no worker.
 func (j *testJob) tally(i int) (n tally, err error) {
 	tops, err := filepath.Glob(j.scratch(i, "[cl]*"))
 	for _, top := range tops {

@@ -11,45 +11,45 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
-// verdict is the figures of a run. All but full and longest are to be 0.
+// verdict holds the counts of a run. All but full and longest must be 0.
 type verdict struct {
-	lost    atomic.Int64 // acknowledged writes and names that are not there
-	wrong   atomic.Int64 // reads that returned bytes that were never written at that place
-	missing atomic.Int64 // ENOENT of what exists
+	lost    atomic.Int64 // missing acknowledged writes and names
+	wrong   atomic.Int64 // reads of bytes that were never written at that place
+	missing atomic.Int64 // ENOENT of existing entries
 	hung    atomic.Int64 // operations that took longer than answerTime since the last fault
 	other   atomic.Int64 // errors without a fault, exits of daemons, leftovers
 
 	full    atomic.Int64 // operations that failed with ENOSPC
-	longest atomic.Int64 // nanoseconds of an operation since the last fault
+	longest atomic.Int64 // longest operation since the last fault, in nanoseconds
 }
 
-// answerTime is how long an operation may take after the last fault: nodes without a daemon are given up by then.
+// answerTime bounds an operation after the last fault: nodes without a daemon are declared lost by then.
 const answerTime = job.DefaultFailureTimeout + 2*time.Second
 
-// String has a form that integration/bench reads.
+// String has a format that integration/bench parses.
 func (v *verdict) String() string {
 	return fmt.Sprintf("acknowledged writes lost %d, wrong bytes %d, ENOENT of what exists %d, hangs beyond give-up + 2 s %d, other errors %d; longest operation after a fault %v, %d times ENOSPC",
 		v.lost.Load(), v.wrong.Load(), v.missing.Load(), v.hung.Load(), v.other.Load(), time.Duration(v.longest.Load()).Round(time.Millisecond), v.full.Load())
 }
 
-// found counts an error of the test.
+// found counts and reports an error.
 func (j *testJob) found(n *atomic.Int64, format string, args ...any) {
 	j.t.Helper()
 	n.Add(1)
 	j.t.Errorf(time.Now().Format("15:04:05.000 ")+format, args...)
 }
 
-// operation is one of a load.
+// operation is one operation of a load.
 type operation struct {
 	what   string
-	node   *int // through whose mount; set when do returns
-	exists bool // what it is about, for certain
-	stale  bool // it may meet another one that moves a directory: the kernel then has ESTALE of its own
+	node   *int // the mount used; set when do returns
+	exists bool // its object certainly exists
+	stale  bool // a concurrent move of a directory may cause the kernel's own ESTALE
 	do     func() error
 }
 
-// try runs an operation, and reports whether it was acknowledged. An error is the test's if there was no fault
-// meanwhile, or if it says that there is nothing.
+// try runs an operation, and reports whether it was acknowledged. An error fails the test if there was no fault
+// meanwhile, or if it is an ENOENT of an existing object.
 func (j *testJob) try(o operation) bool {
 	deaths, calm := j.moment()
 	began := time.Now()
@@ -74,9 +74,9 @@ func (j *testJob) try(o operation) bool {
 	return false
 }
 
-// timed measures an operation that has ended, from the last fault on: of any node, or of its own, whose daemon it waits
-// for. One that takes over a mount answers before it is ready. While half of the nodes are dead nothing is given up, so
-// operations wait until one of them is back.
+// timed measures an operation that has ended, from the last fault on: of any node, or of its own, whose daemon it
+// waits for. A daemon that takes over a mount answers before it is ready. While half of the nodes are dead no node is
+// declared lost, so operations wait until one of them returns.
 func (j *testJob) timed(what string, began time.Time, node int) {
 	if !j.nodes[node].ready.Load() || !j.quorate() {
 		return

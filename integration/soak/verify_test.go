@@ -13,13 +13,13 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/home"
 )
 
-// expected compares what a check has counted with what the workers know.
+// expected compares the counts of a check with the workers' records.
 func expected(r home.CheckResult, ws []*worker, extra tally) error {
 	dirs, names, files := 1+extra.dirs, extra.names, extra.files
 	for _, w := range ws {
 		seen := make(map[*file]bool)
 		for _, o := range w.names {
-			names++ // the worker's root is named in the root
+			names++ // the root directory holds the name of the worker's root
 			if o.dir {
 				dirs++
 			} else if !seen[o.file] {
@@ -49,7 +49,7 @@ func (j *testJob) clean() error {
 
 var errLeft = errors.New("leftovers")
 
-// seen is what is at a path.
+// seen is the object found at a path.
 type seen struct {
 	dir   bool
 	ino   uint64
@@ -57,8 +57,7 @@ type seen struct {
 	size  int64
 }
 
-// verify compares all that is there, as node i sees it, with what the worker
-// knows. Afterwards nothing is in doubt.
+// verify compares everything, as seen by node i, with the worker's records. Afterwards nothing is in doubt.
 func (w *worker) verify(i int) {
 	w.t.Helper()
 	tree := w.look(i)
@@ -99,7 +98,7 @@ func (w *worker) verify(i int) {
 	w.contents(i, tree)
 }
 
-// look is what node i sees of the worker's tree.
+// look returns the worker's tree as seen by node i.
 func (w *worker) look(i int) map[string]seen {
 	w.t.Helper()
 	tree, top := make(map[string]seen), w.j.scratch(i, w.root)
@@ -128,7 +127,7 @@ func (w *worker) look(i int) map[string]seen {
 	return tree
 }
 
-// fits reports whether the tree has all of this.
+// fits reports whether the tree contains all of side.
 func fits(side map[string]object, tree map[string]seen) bool {
 	for p, o := range side {
 		got, ok := tree[p]
@@ -149,8 +148,7 @@ func (d doubt) found(tree map[string]seen) string {
 	return fmt.Sprint(s)
 }
 
-// contents compares what is in the files. One whose writes were not all answered
-// is removed, for who knows what it has.
+// contents compares the content of the files. A file with unanswered writes is removed, as its content is unknown.
 func (w *worker) contents(i int, tree map[string]seen) {
 	w.t.Helper()
 	for p, o := range w.names {
@@ -176,7 +174,7 @@ func (w *worker) contents(i int, tree map[string]seen) {
 	}
 }
 
-// compare is nil if b is all that the file can have.
+// compare returns nil if b is a possible content of the file.
 func (f *file) compare(b []byte) error {
 	sure := len(f.blocks)
 	for sure > 0 && f.blocks[sure-1].have == 0 {

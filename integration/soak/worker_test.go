@@ -17,27 +17,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockSize is what one write writes: with a chunk of as much, each block of a
-// file is on another node.
+// blockSize is the size of one write: with chunks of this size, each block of a file is on another node.
 const blockSize = 64 << 10
 
-// file is an inode as the worker knows it.
+// file is an inode as recorded by the worker.
 type file struct {
 	id     int
 	ino    uint64
 	blocks []block
 }
 
-// block is a block of a file: the version that was written and acknowledged, and
-// one whose write was not answered. 0 is none.
+// block is a block of a file: its acknowledged version, and a version whose write was not answered. 0 is none.
 type block struct{ have, maybe uint32 }
 
-// unsure reports whether the answer to a write of f is missing.
+// unsure reports whether a write of f is unanswered.
 func (f *file) unsure() bool {
 	return slices.ContainsFunc(f.blocks, func(b block) bool { return b.maybe != 0 })
 }
 
-// object is what a name stands for; the zero object is nothing.
+// object is the target of a name; the zero object is none.
 type object struct {
 	dir  bool
 	file *file
@@ -45,16 +43,15 @@ type object struct {
 
 func (o object) there() bool { return o.dir || o.file != nil }
 
-// doubt is an operation without an answer: what it concerns is as before, or as
-// after, and apply says so to the worker's tree.
+// doubt is an unanswered operation: its objects are in the state before or after it, and apply applies it to the
+// worker's tree.
 type doubt struct {
 	what          string
 	before, after map[string]object
 	apply         func()
 }
 
-// worker makes, moves and removes below a directory of its own, of which it
-// knows everything.
+// worker makes, renames and removes entries below its own directory, and records everything.
 type worker struct {
 	t    testing.TB
 	j    *testJob
@@ -63,9 +60,9 @@ type worker struct {
 
 	names  map[string]object // by path below root; the root is ""
 	doubts []doubt
-	node   int // whose mount the last operation has used
-	last   int // number of the last file
-	done   int // operations that were acknowledged
+	node   int // the mount used by the last operation
+	last   int // number of the newest file
+	done   int // acknowledged operations
 }
 
 func newWorker(t testing.TB, j *testJob, seed uint64, id int) *worker {
@@ -84,7 +81,7 @@ func newWorker(t testing.TB, j *testJob, seed uint64, id int) *worker {
 	if id%2 == 1 {
 		twoCopies(t, home)
 	}
-	for i := range j.nodes { // a directory that is made on a node is homed there
+	for i := range j.nodes { // a directory gets its maker as home
 		d := fmt.Sprint("d", i)
 		if err := os.Mkdir(j.scratch(i, w.at(d)), 0o755); err != nil {
 			t.Fatal(err)
@@ -94,7 +91,7 @@ func newWorker(t testing.TB, j *testJob, seed uint64, id int) *worker {
 	return w
 }
 
-// twoCopies has the files of a new directory, and of those below it, on two nodes.
+// twoCopies sets two copies for the files of a new directory, and of those below it.
 func twoCopies(t testing.TB, dir string) {
 	t.Helper()
 	if err := unix.Setxattr(dir, "user.bivouac.copies", []byte("2"), 0); err != nil {
@@ -102,10 +99,10 @@ func twoCopies(t testing.TB, dir string) {
 	}
 }
 
-// at is a path of the worker in scratch.
+// at returns a path of the worker in scratch.
 func (w *worker) at(p string) string { return path.Join(w.root, p) }
 
-// via is p through the mount of any node that has one.
+// via returns p through any node's working mount.
 func (w *worker) via(p string) string {
 	i := w.rng.IntN(len(w.j.nodes))
 	for range w.j.nodes {
@@ -118,7 +115,7 @@ func (w *worker) via(p string) string {
 	return w.j.scratch(i, w.at(p))
 }
 
-// try runs an operation on what exists.
+// try runs an operation on an existing object.
 func (w *worker) try(what string, do func() error) bool {
 	ok := w.j.try(operation{what, &w.node, true, true, do})
 	if ok {
@@ -127,9 +124,9 @@ func (w *worker) try(what string, do func() error) bool {
 	return ok
 }
 
-// change runs an operation that changes names as d says.
+// change runs an operation that changes names as described by d.
 func (w *worker) change(d doubt, do func() error) bool {
-	// One that a daemon has begun when it was killed is repeated, and may then find its own work: ENOENT.
+	// An operation that a killed daemon had begun is repeated, and may then find its own work: ENOENT.
 	if w.j.try(operation{w.root + ": " + d.what, &w.node, false, true, do}) {
 		w.done++
 		d.apply()
@@ -139,8 +136,7 @@ func (w *worker) change(d doubt, do func() error) bool {
 	return false
 }
 
-// doubtful reports whether an operation without an answer concerns p, or what is
-// above or below it.
+// doubtful reports whether an unanswered operation concerns p, or a path above or below it.
 func (w *worker) doubtful(p string) bool {
 	for _, d := range w.doubts {
 		for q := range d.before {
@@ -155,7 +151,7 @@ func (w *worker) doubtful(p string) bool {
 // within reports whether p is below dir.
 func within(p, dir string) bool { return dir == "" && p != "" || strings.HasPrefix(p, dir+"/") }
 
-// pick is a path that is known and that ok likes; false if there is none.
+// pick returns a known path that ok accepts; false if there is none.
 func (w *worker) pick(ok func(p string, o object) bool) (string, object, bool) {
 	var ps []string
 	for p, o := range w.names {
@@ -175,7 +171,7 @@ func (w *worker) pickFile() (string, object, bool) {
 	return w.pick(func(_ string, o object) bool { return o.file != nil && !w.unsettled(o.file) })
 }
 
-// unsettled reports whether a name of f is in doubt, its number or what is in it.
+// unsettled reports whether a name of f, its number or its content is in doubt.
 func (w *worker) unsettled(f *file) bool {
 	if f.ino == 0 || f.unsure() {
 		return true
@@ -192,8 +188,7 @@ func (w *worker) unsettled(f *file) bool {
 	return false
 }
 
-// vacant is a path at which there is nothing, in a directory below the root but
-// not in not.
+// vacant returns an unused path in a directory below the root, but not in not.
 func (w *worker) vacant(not string) (string, bool) {
 	dir, _, ok := w.pick(func(p string, o object) bool { return o.dir && p != "" && (not == "" || p != not && !within(p, not)) })
 	if !ok {
@@ -204,7 +199,7 @@ func (w *worker) vacant(not string) (string, bool) {
 	return p, !taken && !w.doubtful(p)
 }
 
-// step does one operation, if there is something to do it with.
+// step does one operation, if a suitable object exists.
 func (w *worker) step() {
 	switch n := w.rng.IntN(100); {
 	case n < 22:
@@ -261,7 +256,7 @@ func (w *worker) create() {
 	}
 }
 
-// stat finds out the number of f, by which it is known under its names.
+// stat reads the number of f, by which its names are recognized.
 func (f *file) stat(fd *os.File) error {
 	info, err := fd.Stat()
 	if err != nil {
@@ -271,7 +266,7 @@ func (f *file) stat(fd *os.File) error {
 	return nil
 }
 
-// put writes block i of f and waits until it is on the disks.
+// put writes block i of f and waits until it is durable.
 func (w *worker) put(fd *os.File, f *file, i int) bool {
 	b := &f.blocks[i]
 	b.maybe = w.rng.Uint32() | 1
@@ -287,7 +282,7 @@ func (w *worker) put(fd *os.File, f *file, i int) bool {
 	return true
 }
 
-// content is what is in a block.
+// content returns the content of a block.
 func content(id, i int, version uint32) []byte {
 	if version == 0 {
 		return make([]byte, blockSize)
@@ -337,7 +332,7 @@ func (w *worker) rename() {
 	}, func() error { return rename(w, p, q, 0) })
 }
 
-// rename is renameat2 through one mount.
+// rename calls renameat2 through one mount.
 func rename(w *worker, p, q string, flags uint) error {
 	base := w.via("")
 	return unix.Renameat2(unix.AT_FDCWD, path.Join(base, p), unix.AT_FDCWD, path.Join(base, q), flags)
@@ -375,7 +370,7 @@ func (w *worker) unlink() {
 		return
 	}
 	var fd *os.File
-	if w.rng.IntN(3) == 0 { // it stays open for a while
+	if w.rng.IntN(3) == 0 { // keep it open for a while
 		fd, _ = os.Open(w.via(p)) // a mount may be dead
 	}
 	gone := w.change(doubt{
@@ -402,7 +397,7 @@ func (w *worker) mkdir() {
 	}, func() error { return os.Mkdir(w.via(p), 0o755) })
 }
 
-// pickDir is a directory that is not one of the first.
+// pickDir returns a directory that is not one of the first ones.
 func (w *worker) pickDir() (string, object, bool) {
 	return w.pick(func(p string, o object) bool { return o.dir && strings.Contains(p, "/") })
 }
@@ -457,7 +452,7 @@ func (w *worker) read() {
 	w.compare(p, fd, o.file)
 }
 
-// compare compares what can be read of f with what was acknowledged.
+// compare compares the readable content of f with the acknowledged writes.
 func (w *worker) compare(what string, fd *os.File, f *file) {
 	b := make([]byte, blockSize)
 	for i, want := range f.blocks {
@@ -478,7 +473,7 @@ func (w *worker) compare(what string, fd *os.File, f *file) {
 	}
 }
 
-// compare is nil if got is what block i of file id can have.
+// compare returns nil if got is a possible content of block i of file id.
 func (b block) compare(id, i int, got []byte) error {
 	have := content(id, i, b.have)
 	if b.maybe == 0 {

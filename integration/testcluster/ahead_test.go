@@ -13,10 +13,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// old is what files that are read ahead contain: enough for a dataset's to be sent from its descriptor.
+// old is the content of the files that are read ahead, long enough for a dataset's to be sent from its descriptor.
 var old = strings.Repeat("old ", 5<<10)
 
-// aheadChanges is what another node does to a file that was read ahead here, and its text from then on; "" if it is gone.
+// aheadChanges lists changes by another node to a read-ahead file, and its text afterwards; "" if it was removed.
 var aheadChanges = []struct {
 	name string
 	do   func(f string) error
@@ -35,16 +35,16 @@ var aheadChanges = []struct {
 	}, "renamed"},
 }
 
-// TestFilesReadAheadAreTrue: small files of other nodes that are read in order cost less than half a call each, and what is
-// changed there after it was read ahead is seen here at the next open, and at once if both sides use O_DIRECT.
+// TestFilesReadAheadAreTrue: small remote files read in order cost less than half a call each. A change made after
+// the read-ahead is seen here at the next open, and at once if both sides use O_DIRECT.
 func TestFilesReadAheadAreTrue(t *testing.T) {
 	t.Parallel()
-	const n, first = 96, 24 // files, and those that are read before the others change
+	const n, first = 96, 24 // files, and how many are read before the others change
 	c := Start(t, Config{})
 	ms := c.Mount(t, 1, 2)
 	here := c.Nodes[2]
 	var there, seen string
-	for i := 0; there == ""; i++ { // until its home is not the node that reads it
+	for i := 0; there == ""; i++ { // until its home is not the reading node
 		d := filepath.Join(ms[0].Scratch, fmt.Sprintf("d%d", i))
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -75,7 +75,7 @@ func TestFilesReadAheadAreTrue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	Eventually(t, "files in order cost less than half a call each", func() bool { // what was just made is not leased
+	Eventually(t, "files in order cost less than half a call each", func() bool { // new files are not leased yet
 		if _, err := os.ReadDir(seen); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestFilesReadAheadAreTrue(t *testing.T) {
 		}
 		return c.calls(2)-before < first/2
 	})
-	const direct = 4 // that were read ahead
+	const direct = 4 // files read ahead
 	for i := first; i < first+direct; i++ {
 		f, err := os.OpenFile(filepath.Join(there, name(i)), os.O_WRONLY|syscall.O_DIRECT, 0)
 		if err != nil {

@@ -14,15 +14,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// record is the kth record of writer w: a line whose checksum says that it is
-// whole. No two are alike.
+// record returns the kth record of writer w: a line with a checksum that shows tearing. All records differ.
 func record(w, k int) []byte {
 	body := fmt.Sprintf("%d %d %s", w, k, bytes.Repeat([]byte{byte('a' + w)}, (w*7919+k*104729)%3000))
 	return fmt.Appendf(nil, "%08x %s\n", crc32.ChecksumIEEE([]byte(body)), body)
 }
 
-// records takes a file apart; it fails where a record is torn, or has zeros in
-// it. The last one may be under way, if the file is not complete.
+// records splits a file into records. It fails on a torn record or on zeros. Unless complete is set, the last record
+// may be partial.
 func records(b []byte, complete bool) (map[string]int, error) {
 	all := make(map[string]int)
 	for len(b) > 0 {
@@ -43,8 +42,7 @@ func records(b []byte, complete bool) (map[string]int, error) {
 	return all, nil
 }
 
-// appendAll has writers on all nodes append n records each, and calls during
-// meanwhile.
+// appendAll runs writers on all nodes that append n records each, and calls during meanwhile.
 func appendAll(t *testing.T, c *Cluster, ino metadata.Ino, writers, n int, during func()) {
 	t.Helper()
 	ctx := context.Background()
@@ -92,8 +90,8 @@ func wantRecords(t *testing.T, n *Node, name string, writers, per int) {
 	}
 }
 
-// TestAppends: appends of all nodes at once lose nothing and tear nothing, and
-// who reads meanwhile sees whole bytes, also through an open file.
+// TestAppends: concurrent appends of all nodes lose and tear nothing, and concurrent readers see whole records, also
+// through an open file.
 func TestAppends(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -134,8 +132,7 @@ func TestAppends(t *testing.T) {
 	}
 }
 
-// TestAppendsAndRestart: the home of a file may start again while it is
-// appended to: no two nodes get the same place.
+// TestAppendsAndRestart: the home of a file may restart during appends: no two nodes get the same offset.
 func TestAppendsAndRestart(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -157,8 +154,7 @@ func TestAppendsAndRestart(t *testing.T) {
 	wantRecords(t, c.Nodes[2], "log", writers, per)
 }
 
-// TestAppendDies: the append of a node that dies does not block other appends, and these
-// stay intact.
+// TestAppendDies: an append whose node dies does not block or damage other appends.
 func TestAppendDies(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -184,7 +180,7 @@ func TestAppendDies(t *testing.T) {
 		}
 	})
 	Eventually(t, "all is seen when the node is given up", func() bool {
-		_ = f.Flush(ctx) // it waits for a while
+		_ = f.Flush(ctx) // it blocks for a while
 		got, err = c.Nodes[1].Client.Getattr(ctx, a.Ino)
 		return err == nil && got.Size == 105
 	})
@@ -195,14 +191,14 @@ func TestAppendDies(t *testing.T) {
 	}
 }
 
-// TestAppendCosts: an append costs one call for metadata, and none where the
-// home is on this node; that it is complete costs a call at the end only.
+// TestAppendCosts: an append costs one metadata call, and none if the home is this node; only the end costs a call to
+// report completion.
 func TestAppendCosts(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
 	ctx := context.Background()
 	const n = 200
-	for node, most := range map[int]int64{0: 0, 1: n + n/4} { // now and then a word between, on a slow machine
+	for node, most := range map[int]int64{0: 0, 1: n + n/4} { // some extra calls on a slow machine
 		name := fmt.Sprint("log", node)
 		a := put(t, c.Nodes[node], metadata.RootIno, name, nil, metadata.Layout{Kind: metadata.Local, Node: metadata.NodeID(node)})
 		f := openFile(t, c.Nodes[node], a.Ino)
@@ -223,8 +219,7 @@ func TestAppendCosts(t *testing.T) {
 	}
 }
 
-// TestAppendAndTruncate: a log that is cut while others append to it keeps
-// whole records, from its start on.
+// TestAppendAndTruncate: a log that is truncated during appends consists of whole records, from its start.
 func TestAppendAndTruncate(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})

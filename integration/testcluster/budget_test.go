@@ -14,13 +14,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// background is calls that belong to no operation of a user.
+// background lists the ops that belong to no operation of a user.
 var background = map[wire.Op]bool{
 	wire.OpReport: true, wire.OpPropose: true, wire.OpStatus: true, wire.OpClosed: true, wire.OpRecall: true,
 	wire.OpRemoveObjects: true, wire.OpOutcome: true,
 }
 
-// calls is how many calls to other nodes node i has made for users.
+// calls returns the number of calls that node i has made to other nodes for users.
 func (c *Cluster) calls(i int) int64 {
 	var n int64
 	for op, k := range c.Nodes[i].Peers().Stats().Calls {
@@ -31,7 +31,7 @@ func (c *Cluster) calls(i int) int64 {
 	return n
 }
 
-// total is the calls of all nodes.
+// total returns the calls of all nodes.
 func (c *Cluster) total() (n int64) {
 	for i := range c.Nodes {
 		n += c.calls(i)
@@ -39,7 +39,7 @@ func (c *Cluster) total() (n int64) {
 	return n
 }
 
-// away makes a directory on another node than user, as user sees it.
+// away makes a directory whose home is not the node user, and returns its inode as user sees it.
 func (c *Cluster) away(ctx context.Context, t *testing.T, user int) metadata.Ino {
 	t.Helper()
 	for i := range 100 {
@@ -56,8 +56,8 @@ func (c *Cluster) away(ctx context.Context, t *testing.T, user int) metadata.Ino
 	return 0
 }
 
-// Each operation on names costs so many calls of the node that asks, and no
-// others by nodes that it asks.
+// TestCallsOfOperations: each operation on names costs the calling node a fixed number of calls; the called nodes
+// make none.
 func TestCallsOfOperations(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -69,7 +69,7 @@ func TestCallsOfOperations(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("f%d", i) }
 	for _, op := range []struct {
 		name string
-		most int64 // calls for one
+		most int64 // calls per operation
 		do   func(i int) error
 	}{
 		{"lookup of what is not there", 1, func(i int) error { _, _ = cl.Lookup(ctx, dir, name(i)); return nil }},
@@ -111,7 +111,7 @@ func TestCallsOfOperations(t *testing.T) {
 	}
 }
 
-// A node that looks at a file of another home after its own changes of it pays for the changes alone.
+// TestCallsAfterOwnChanges: a node that looks at a remote file after its own changes to it pays only for the changes.
 func TestCallsAfterOwnChanges(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -139,7 +139,7 @@ func TestCallsAfterOwnChanges(t *testing.T) {
 		}
 		looked(0o600 + i%8)
 	}
-	if got := c.calls(user) - before; got > n*3/2 { // a lease ends
+	if got := c.calls(user) - before; got > n*3/2 { // a lease may end
 		t.Errorf("%d changes and lookups: %d calls", n, got)
 	}
 	before = c.calls(user)
@@ -152,7 +152,7 @@ func TestCallsAfterOwnChanges(t *testing.T) {
 	if got := c.calls(user) - before; got > n*7/2 { // two for the append, one for its bytes
 		t.Errorf("%d appends, each with its open and close: %d calls", n, got)
 	}
-	for i := range uint32(n) { // what another node changes in between is seen
+	for i := range uint32(n) { // changes of another node in between are seen
 		if _, err := c.Nodes[2].Client.Setattr(ctx, ino.Ino, metadata.Change{Set: metadata.SetMode, Mode: 0o640 + i%8}); err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +177,7 @@ func appendOnce(ctx context.Context, cl *fsclient.Client, ino metadata.Ino, i in
 	return errors.Join(err, f.Close(ctx))
 }
 
-// A listing with attributes costs a call for each thousand entries.
+// TestCallsOfListings: a listing with attributes costs one call per thousand entries.
 func TestCallsOfListings(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -215,8 +215,8 @@ func TestCallsOfListings(t *testing.T) {
 	}
 }
 
-// Through a mount, a path of directories that nobody else changes costs no call,
-// and a new file no more than the look for its name and the create.
+// TestCallsThroughMount: through a mount, a path of unchanged directories costs no call, and a new file costs at most
+// a lookup and a create.
 func TestCallsThroughMount(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -244,7 +244,7 @@ func TestCallsThroughMount(t *testing.T) {
 		return f.Close()
 	}
 	i := 0
-	Eventually(t, "five files by ten calls", func() bool { // a lease that just ends costs a call
+	Eventually(t, "five files by ten calls", func() bool { // a lease that just ended costs a call
 		keep(t, c.Nodes[1], dir)
 		before := c.calls(1)
 		for range 5 {

@@ -10,10 +10,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/txn"
 )
 
-// Check fails the test unless the whole tree, over all nodes, is right: every
-// entry has its inode and every inode its names, link counts and parents are
-// true, and no transaction is without an end. Nobody may change the tree
-// meanwhile; what is left over has a moment to come to its end.
+// Check fails the test unless the whole tree, over all nodes, is consistent: every entry has its inode, every inode
+// its names, link counts and parents are correct, and no transaction is unfinished. The tree must not change
+// meanwhile; Check waits a moment for pending work to finish.
 func (c *Cluster) Check(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
@@ -33,7 +32,7 @@ func (c *Cluster) Check(t testing.TB) {
 	}
 }
 
-// wrong is what is wrong with the tree now.
+// wrong returns the inconsistencies of the tree now.
 func (c *Cluster) wrong(ctx context.Context, t testing.TB) []string {
 	t.Helper()
 	var all []metadata.Inventory

@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestScratchChecksums: bits flip on the drive of one daemon. No reader on any node gets a wrong
-// byte, status counts the blocks, and what is written again can be read.
+// TestScratchChecksums: bits flip on the drive of one daemon. No reader on any node gets a wrong byte, status counts
+// the blocks, and rewritten data can be read.
 func TestScratchChecksums(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -66,7 +66,7 @@ func TestScratchChecksums(t *testing.T) {
 	}
 }
 
-// readPieces reads a file, and returns how many reads failed. No byte may be wrong.
+// readPieces reads a file and returns the number of failed reads. A wrong byte fails the test.
 func (n *Node) readPieces(ctx context.Context, t *testing.T, ino metadata.Ino, want []byte, piece int) (failed int) {
 	t.Helper()
 	f, err := n.Client.Open(ctx, ino)

@@ -18,8 +18,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// contradictory makes a tar whose members contradict each other, padded so that it has several regions. want is the
-// tree when those that cannot be staged are left out.
+// contradictory makes a tar with members that contradict each other, padded so that it has several regions. want is
+// the tree without the members that cannot be staged.
 func contradictory(t *testing.T) (archive []byte, want map[string][]byte) {
 	t.Helper()
 	var b bytes.Buffer
@@ -51,7 +51,7 @@ func contradictory(t *testing.T) (archive []byte, want map[string][]byte) {
 	pad(1)
 	add("into/file", tar.TypeReg, "", 100)
 	self := want["self"]
-	add("self", tar.TypeLink, "self", 0) // as GNU tar has it of a file that is named twice
+	add("self", tar.TypeLink, "self", 0) // as GNU tar writes a file that is named twice
 	want["self"] = self
 	pad(2)
 	add("twice", tar.TypeReg, "", 80_000)
@@ -63,9 +63,9 @@ func contradictory(t *testing.T) (archive []byte, want map[string][]byte) {
 	return b.Bytes(), want
 }
 
-// TestSkipTreeless: with on-error=skip, members that stand twice, are files with paths below
-// them, or hard links to nothing, are counted, named and left out, with what was stored of them, of
-// every kind of source; without it the dataset fails.
+// TestSkipTreeless: with on-error=skip, duplicate members, files with paths below them, and hard links without a
+// target are counted, named and left out, along with their stored data, for every kind of source; without it the
+// dataset fails.
 func TestSkipTreeless(t *testing.T) {
 	t.Parallel()
 	archive, want := contradictory(t)
@@ -78,7 +78,7 @@ func TestSkipTreeless(t *testing.T) {
 	}
 	packTar(t, plain, packed)
 	later := map[string][]byte{"twice": []byte("from the second archive"), "also": bytes.Repeat([]byte("also"), 1<<20)}
-	writeTar(t, filepath.Join(dir, "m1.tar"), later) // is larger, and read first
+	writeTar(t, filepath.Join(dir, "m1.tar"), later) // larger, and read first
 	both := maps.Clone(want)
 	maps.Copy(both, later)
 	c := Start(t, Config{})
@@ -110,14 +110,14 @@ func TestSkipTreeless(t *testing.T) {
 			}
 		}
 		wantSkips(t, c.Nodes[3], spec.Name, x.left)
-		distinct := len(x.want) - 1 // two names of one
+		distinct := len(x.want) - 1 // two names for one object
 		if got := staged(t, c) - before; got != distinct {
 			t.Errorf("%s: the nodes have %d objects, of %d files", x.src, got, distinct)
 		}
 	}
 }
 
-// wantSkips has a node name what was left out: of files with where their data is.
+// wantSkips checks that a node lists the skipped entries, files with the place of their data.
 func wantSkips(t *testing.T, n *Node, name string, want []string) {
 	t.Helper()
 	skips, err := daemon.NewCtl(n.Job.CtlSocket()).Skips(context.Background(), name)
@@ -137,7 +137,7 @@ func wantSkips(t *testing.T, n *Node, name string, want []string) {
 	}
 }
 
-// staged is how many objects there are on all nodes.
+// staged returns the number of objects on all nodes.
 func staged(t *testing.T, c *Cluster) (n int) {
 	t.Helper()
 	for _, node := range c.Nodes {

@@ -30,7 +30,7 @@ func twoCopies(t *testing.T, c *Cluster, name, layout string) metadata.Ino {
 	return d.Ino
 }
 
-// save writes a file as node n does, and closes it.
+// save writes a file through node n and closes it.
 func save(t *testing.T, n *Node, dir metadata.Ino, name string, data []byte) metadata.Attr {
 	t.Helper()
 	ctx := context.Background()
@@ -50,7 +50,7 @@ func save(t *testing.T, n *Node, dir metadata.Ino, name string, data []byte) met
 	return a
 }
 
-// readsAtOnce wants the bytes of a file, and no error.
+// readsAtOnce checks that a file is read with these bytes and without error.
 func readsAtOnce(t *testing.T, n *Node, when string, ino metadata.Ino, want []byte) {
 	t.Helper()
 	f := openFile(t, n, ino)
@@ -61,7 +61,7 @@ func readsAtOnce(t *testing.T, n *Node, when string, ino metadata.Ino, want []by
 	}
 }
 
-// wantCopies checks what user.bivouac.copies of a file is on a node.
+// wantCopies checks the xattr user.bivouac.copies of a file on a node.
 func wantCopies(t *testing.T, n *Node, ino metadata.Ino, want string) {
 	t.Helper()
 	if got, err := n.Client.Getxattr(context.Background(), ino, fsclient.ReservedXattr+"copies"); err != nil || string(got) != want {
@@ -69,7 +69,7 @@ func wantCopies(t *testing.T, n *Node, ino metadata.Ino, want string) {
 	}
 }
 
-// await waits until node i of the others' maps is in a state.
+// await waits until the other nodes' maps show node i in state s.
 func (c *Cluster) await(t *testing.T, i int, s cluster.State) {
 	t.Helper()
 	for k, n := range c.Nodes {
@@ -83,7 +83,7 @@ func (c *Cluster) await(t *testing.T, i int, s cluster.State) {
 	}
 }
 
-// TestLostSwitch: files with two copies lose neither data nor names with all nodes of a leaf switch.
+// TestLostSwitch: files with two copies lose neither data nor names when all nodes of a leaf switch are lost.
 func TestLostSwitch(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4, Switches: []string{"leaf1", "leaf1", "leaf2", "leaf2"}})
@@ -124,8 +124,8 @@ func TestLostSwitch(t *testing.T) {
 	}
 }
 
-// TestCopies: files with two copies lose nothing with any node but the home of their directory, and what is
-// written while a node is away is read on all nodes when it is back with its old copies.
+// TestCopies: files with two copies survive the loss of any node but the home of their directory. Data written while
+// a node is away is read correctly on all nodes after it returns with its old copies.
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4})
@@ -156,9 +156,9 @@ func TestCopies(t *testing.T) {
 	}
 
 	c.Kill(t, 1)
-	read("at the loss", 0, 2, 3) // no reader waits for the map
+	read("at the loss", 0, 2, 3) // no reader waits for the new map
 	files[2].data = bytes.Repeat([]byte("new"), 1<<20)
-	f := openFile(t, c.Nodes[3], files[2].Ino) // node 1 has written it
+	f := openFile(t, c.Nodes[3], files[2].Ino) // node 1 has written the file
 	if _, err := f.WriteAt(ctx, files[2].data, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +198,8 @@ func TestCopies(t *testing.T) {
 	})
 }
 
-// TestIsolatedCopy: a node that no leader answers serves no copies, not even to itself, once the others may
-// have newer ones; the others read and write on.
+// TestIsolatedCopy: a node without contact to a leader serves no copies, not even to itself, once the others may have
+// newer ones; the others continue to read and write.
 func TestIsolatedCopy(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4})
@@ -226,7 +226,7 @@ func TestIsolatedCopy(t *testing.T) {
 	}
 }
 
-// restored waits until all nodes that run know that all files have two copies again, and returns in which epoch.
+// restored waits until all running nodes know that all files have two copies again.
 func (c *Cluster) restored(t *testing.T, dead ...int) {
 	t.Helper()
 	for i, n := range c.Nodes {
@@ -239,8 +239,8 @@ func (c *Cluster) restored(t *testing.T, dead ...int) {
 	}
 }
 
-// TestThirdCopy: after a node is lost, every file gets a second copy on another one, while it is written; then another
-// node is lost, and the first one returns with its old copies, and no acknowledged byte is missing.
+// TestThirdCopy: after a node is lost, every file gets a second copy on another node while it is being written. Then
+// another node is lost and the first returns with its old copies; no acknowledged byte is missing.
 func TestThirdCopy(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4})
@@ -267,7 +267,7 @@ func TestThirdCopy(t *testing.T) {
 	}
 	over := make(chan struct{})
 	var wg sync.WaitGroup
-	for k, f := range files { // each is overwritten piece by piece
+	for k, f := range files { // each is overwritten in pieces
 		wg.Go(func() {
 			w := openFile(t, c.Nodes[k%2], f.ino)
 			defer closeFile(t, w)

@@ -20,24 +20,23 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// worker writes the blocks of a file of its own over and over, and reads them
-// back; rounds counts how often all of it went well.
+// worker repeatedly writes and reads back the blocks of its own file; rounds counts the rounds without error.
 type worker struct {
 	file   *os.File
 	rounds atomic.Int64
 }
 
 const (
-	workerBlock  = 300_000 // over the chunks of several nodes
+	workerBlock  = 300_000 // spans the chunks of several nodes
 	workerBlocks = 12
 )
 
-// block is what round r writes in block i.
+// block returns the content of block i in round r.
 func block(r, i int) []byte {
 	return bytes.Repeat(binary.LittleEndian.AppendUint64(nil, uint64(r)<<16|uint64(i)), workerBlock/8)
 }
 
-// round writes all blocks, looks at the file, and reads them.
+// round writes all blocks, stats the file, and reads the blocks.
 func (w *worker) round(r int) error {
 	for i := range workerBlocks {
 		if _, err := w.file.WriteAt(block(r, i), int64(i*workerBlock)); err != nil {
@@ -73,8 +72,8 @@ func (w *worker) run(stop <-chan struct{}) error {
 	}
 }
 
-// cutUnder breaks links of one node after another for a while, under those who
-// count in rounds what they do, and waits each time until all go on.
+// cutUnder cuts links of one node after another for a while, under the load counted in rounds, and waits each time
+// until every counter advances again.
 func (c *Cluster) cutUnder(t *testing.T, rounds []*atomic.Int64) {
 	t.Helper()
 	for i := range 6 {
@@ -84,7 +83,7 @@ func (c *Cluster) cutUnder(t *testing.T, rounds []*atomic.Int64) {
 		}
 		failed := c.Nodes[0].Peers().Stats().DialsFailed
 		c.Cut(1 + i%3)
-		Eventually(t, "calls find the link cut for a while", func() bool { // some 300 ms
+		Eventually(t, "calls find the link cut for a while", func() bool { // about 300 ms
 			return c.Nodes[0].Peers().Stats().DialsFailed > failed+3
 		})
 		c.Mend(1 + i%3)
@@ -99,8 +98,8 @@ func (c *Cluster) cutUnder(t *testing.T, rounds []*atomic.Int64) {
 	}
 }
 
-// TestShortCut: links that break and come back under load are not seen by who
-// reads and writes: no error, no byte that is not the last one written.
+// TestShortCut: readers and writers do not notice short link failures under load: no errors, and every byte is the
+// last one written.
 func TestShortCut(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})
@@ -114,7 +113,7 @@ func TestShortCut(t *testing.T) {
 	var wg sync.WaitGroup
 	var rounds []*atomic.Int64
 	for i := range 4 {
-		// O_DIRECT has each read and write be a call.
+		// O_DIRECT makes each read and write a call.
 		f, err := os.OpenFile(filepath.Join(m.Scratch, far, fmt.Sprint("file", i)), os.O_RDWR|os.O_CREATE|syscall.O_DIRECT, 0o644)
 		if err != nil {
 			t.Fatal(err)
@@ -135,15 +134,14 @@ func TestShortCut(t *testing.T) {
 	wg.Wait()
 }
 
-// namer makes, moves, syncs and removes files on other nodes; rounds counts how
-// often all of it went well.
+// namer makes, renames, syncs and removes files on other nodes; rounds counts the rounds without error.
 type namer struct {
 	client *fsclient.Client
-	dirs   [2]metadata.Ino // of two homes
+	dirs   [2]metadata.Ino // with two different homes
 	rounds atomic.Int64
 }
 
-// round fails with whatever fails: each call takes effect once, and says so.
+// round returns the first error: each call must take effect once, and report success.
 func (w *namer) round(r int) error {
 	ctx := context.Background()
 	var errs []error
@@ -180,8 +178,8 @@ func (w *namer) round(r int) error {
 	return errors.Join(errs...)
 }
 
-// TestShortCutOfNames: links that break and come back, also between homes, are
-// not seen by who makes, moves and removes: no error, and nothing happens twice.
+// TestShortCutOfNames: creates, renames and removals survive short link failures, also between homes: no error, and
+// no change is applied twice.
 func TestShortCutOfNames(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})
@@ -216,7 +214,7 @@ func TestShortCutOfNames(t *testing.T) {
 			}
 		})
 	}
-	Eventually(t, "cuts hit calls", func() bool { // where tests share two processors, six cuts may hit none
+	Eventually(t, "cuts hit calls", func() bool { // where tests share two processors, six cuts may hit no call
 		c.cutUnder(t, rounds)
 		s := c.Nodes[0].Peers().Stats()
 		return t.Failed() || s.Lost > 0 && s.Calls[wire.OpCachedReply] > 0
@@ -226,8 +224,7 @@ func TestShortCutOfNames(t *testing.T) {
 	c.Check(t)
 }
 
-// TestLongCut: once a node that does not return is declared lost, reads of its data fail,
-// both those that wait and later ones.
+// TestLongCut: once a node that does not return is declared lost, pending and later reads of its data fail.
 func TestLongCut(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4})
@@ -236,13 +233,13 @@ func TestLongCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data := bytes.Repeat([]byte{7}, 16<<20) // on every node
+	data := bytes.Repeat([]byte{7}, 16<<20) // on all nodes
 	if err := c.Nodes[0].Client.WriteFile(ctx, a, data, 0); err != nil {
 		t.Fatal(err)
 	}
 	a.Size = int64(len(data))
 	c.Cut(3)
-	for range 2 { // while the node may come back, and when it is given up
+	for range 2 { // while the node may return, and after it is declared lost
 		_, rerr := c.Nodes[0].Client.ReadFile(ctx, a, make([]byte, len(data)), 0)
 		werr := c.Nodes[0].Client.WriteFile(ctx, a, data, 0)
 		for _, err := range []error{rerr, werr} {

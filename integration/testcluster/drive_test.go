@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	driveRoom = 900 << 10 // left on the full drive
-	driveWant = 4 << 20   // that each writes there
+	driveRoom = 900 << 10 // free bytes left on the full drive
+	driveWant = 4 << 20   // bytes that each writer writes there
 )
 
 // fullDrive is a node's second store directory, with little room left.
@@ -38,7 +38,7 @@ func newFullDrive(t *testing.T) *fullDrive {
 	return d
 }
 
-// leave fills the drive but for n bytes.
+// leave fills the drive until n bytes are free.
 func (d *fullDrive) leave(t *testing.T, n int64) {
 	t.Helper()
 	if err := d.filler.Truncate(0); err != nil {
@@ -71,8 +71,8 @@ func (d *fullDrive) has(t *testing.T, path string) (found bool) {
 	return found
 }
 
-// empty waits until the objects of files that were removed are gone, which is a moment later: the room that they leave
-// would be found by others.
+// empty waits until the objects of removed files are deleted, which happens a moment later, so that later files do
+// not find the room they free.
 func (d *fullDrive) empty(t *testing.T) {
 	t.Helper()
 	Eventually(t, "the drive has no objects", func() bool {
@@ -81,8 +81,8 @@ func (d *fullDrive) empty(t *testing.T) {
 	})
 }
 
-// file makes a file in dir whose object is on the drive, the only one there, or is not: new ones are where there are
-// fewer bytes, if a MiB is free.
+// file makes a file in dir whose object is, or is not, the only one on the drive: a new object goes to the store
+// directory with fewer bytes if a MiB is free there.
 func (d *fullDrive) file(t *testing.T, dir string, full bool) string {
 	t.Helper()
 	d.empty(t)
@@ -103,16 +103,16 @@ func (d *fullDrive) file(t *testing.T, dir string, full bool) string {
 	return f.Name()
 }
 
-// driveWriter writes to a file and keeps what it was told.
+// driveWriter writes to a file and records what was acknowledged.
 type driveWriter struct {
 	f     *os.File
-	acked []int // where what was acknowledged begins
-	size  int   // of each
-	told  int   // how many were acknowledged when it was told of an error last; -1 is never
+	acked []int // offsets of acknowledged writes
+	size  int   // of each write
+	told  int   // how many writes were acknowledged when an error was last reported; -1 is never
 	errs  []error
 }
 
-// bytes is what is written at off: no other place has it.
+// bytes returns the data written at off, which differs at every offset.
 func (w *driveWriter) bytes(off int) []byte {
 	return bytes.Repeat(binary.BigEndian.AppendUint64(nil, uint64(off+1)), w.size/8+1)[:w.size]
 }
@@ -124,7 +124,7 @@ func (w *driveWriter) hear(err error) {
 	}
 }
 
-// write goes on after errors if it is blind.
+// write continues after errors if blind is set.
 func (w *driveWriter) write(off int, p []byte, appends, blind bool) (goOn bool) {
 	var err error
 	if appends {
@@ -139,9 +139,9 @@ func (w *driveWriter) write(off int, p []byte, appends, blind bool) (goOn bool) 
 	return err == nil || blind
 }
 
-// TestFullDriveIsTold: one drive of a node is full, and the node has room. Whatever was
-// acknowledged and is not there was told afterwards to who wrote it, by a write, fsync or close,
-// however he writes, on that node and from another one; nobody else is told but by fsync.
+// TestFullDriveIsTold: one drive of a node is full, and the node has room. Every acknowledged write that was lost is
+// reported later to its writer by write, fsync or close, for each way to write, on that node and remotely; other
+// processes see the error only from fsync.
 func TestFullDriveIsTold(t *testing.T) {
 	d := newFullDrive(t)
 	c := Start(t, Config{Nodes: 2, Store: func(i int) []string {
@@ -178,7 +178,7 @@ func TestFullDriveIsTold(t *testing.T) {
 	}
 	for i, m := range ms {
 		for _, way := range ways {
-			for _, blind := range []bool{false, true} { // who goes on does not ask for fsync
+			for _, blind := range []bool{false, true} { // blind: the writer does not fsync
 				t.Run(fmt.Sprintf("node %d/%s/blind %v", i, way.name, blind), func(t *testing.T) {
 					w := fillDrive(t, d, ms[1], m, way.flags, way.size, blind)
 					w.check(t, ms[1-i], filepath.Base(w.f.Name()), way.flags&os.O_APPEND != 0)
@@ -205,8 +205,8 @@ func TestFullDriveIsTold(t *testing.T) {
 	}
 }
 
-// fillDrive writes more to a file of node 1 than its drive has room for, through the mount m,
-// beside others who are told nothing.
+// fillDrive writes more to a file of node 1 than its drive has room for, through the mount m, beside other writers,
+// which must see no error.
 func fillDrive(t *testing.T, d *fullDrive, home, m *Mounted, flags, size int, blind bool) *driveWriter {
 	t.Helper()
 	dir := filepath.Join(home.Scratch, "d")
@@ -247,7 +247,7 @@ func reopen(t *testing.T, path string, flags int) *os.File {
 	return f
 }
 
-// check reads what is there by another node, and removes it.
+// check reads the file through another node, and removes it.
 func (w *driveWriter) check(t *testing.T, there *Mounted, name string, appends bool) {
 	t.Helper()
 	path := filepath.Join(there.Scratch, "d", name)
@@ -259,7 +259,7 @@ func (w *driveWriter) check(t *testing.T, there *Mounted, name string, appends b
 	for i, off := range w.acked {
 		p := w.bytes(off)
 		isThere := len(got) >= off+w.size && bytes.Equal(got[off:][:w.size], p)
-		if appends { // behind what was lost before, anywhere
+		if appends { // after a lost append, at any offset
 			isThere = bytes.Contains(got, p)
 		}
 		if isThere {
@@ -286,7 +286,7 @@ func (w *driveWriter) check(t *testing.T, there *Mounted, name string, appends b
 
 const driveMapped = "BIVOUAC_TEST_FULL_MAP" // the file that the helper maps
 
-// TestFullDriveMapped stores to a mapping what has no room, as another process.
+// TestFullDriveMapped stores through a mapping, as another process, more than the drive has room for.
 func TestFullDriveMapped(t *testing.T) {
 	path, by := os.Getenv(driveMapped), os.Getenv(driveMapped+"_BY")
 	if path == "" {

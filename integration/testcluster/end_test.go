@@ -18,14 +18,14 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
-// TestLeaveWithDeadLeader: when the leader of the control group dies while it
-// leaves, the others find a new one, copy its share, and go.
+// TestLeaveWithDeadLeader: when the leader of the control group dies during its leave, the others elect a new one,
+// copy the dead node's share, and leave.
 func TestLeaveWithDeadLeader(t *testing.T) {
 	c, to := outCluster(t, 40)
 	var leader int
 	Eventually(t, "a leader that has no directory", func() bool {
 		leader = int(c.Nodes[3].Status(context.Background()).Leader)
-		if leader == 0 { // it has the root of scratch, which must stay; let another lead
+		if leader == 0 { // it has the root of scratch, which must stay; force another leader
 			c.Cut(0)
 			Eventually(t, "another leads", func() bool { return c.Nodes[3].Status(context.Background()).Leader != 0 })
 			c.Mend(0)
@@ -43,8 +43,7 @@ func TestLeaveWithDeadLeader(t *testing.T) {
 	}
 }
 
-// TestCtlMisuse: nonsense on the control socket is refused, one clear error
-// each, and nothing comes of it.
+// TestCtlMisuse: each invalid request on the control socket is refused with one clear error, and has no effect.
 func TestCtlMisuse(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 1})
@@ -84,8 +83,7 @@ func TestCtlMisuse(t *testing.T) {
 	}
 }
 
-// TestStageOutGivenUp: when who asked for a stage-out goes away, it ends on all
-// nodes.
+// TestStageOutGivenUp: when the client of a stage-out disconnects, the stage-out ends on all nodes.
 func TestStageOutGivenUp(t *testing.T) {
 	c := Start(t, Config{})
 	for _, n := range c.Nodes {
@@ -112,8 +110,8 @@ func TestStageOutGivenUp(t *testing.T) {
 	}
 }
 
-// TestCloseAtWork: a daemon that is closed while it is asked things, stages in
-// and stages out ends soon, and leaves no goroutine.
+// TestCloseAtWork: a daemon that is closed while it serves requests, stages in and stages out ends soon, and leaks no
+// goroutine.
 func TestCloseAtWork(t *testing.T) {
 	before := runtime.NumGoroutine()
 	t.Run("job", func(t *testing.T) {
@@ -170,7 +168,7 @@ func TestCloseAtWork(t *testing.T) {
 	}
 }
 
-// TestManyDatasets: more datasets than are staged at a time are all staged.
+// TestManyDatasets: all datasets are staged, even if there are more than are staged concurrently.
 func TestManyDatasets(t *testing.T) {
 	t.Parallel()
 	src := filepath.Join(t.TempDir(), "set.tar")

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestFetchAtOnce: many who want the same file of other nodes at once have all of it, each.
+// TestFetchAtOnce: many concurrent readers of the same remote files each get all bytes.
 func TestFetchAtOnce(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})

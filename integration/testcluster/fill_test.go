@@ -25,14 +25,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// countedFS is a source that counts the bytes read of each file, and lets
-// reads through only while a test wants it.
+// countedFS is a source that counts the bytes read of each file and can hold reads back.
 type countedFS struct {
 	source.FS
 	mu    sync.Mutex
 	read  map[string]int64 // guarded by mu
 	holds func(path string) bool
-	gate  chan struct{} // closed when held reads may go on
+	gate  chan struct{} // closed to release held reads
 	held  atomic.Int64
 }
 
@@ -68,7 +67,7 @@ func (f countedFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// sum is the bytes that were read in all.
+// sum returns the total of bytes read.
 func (c *countedFS) sum() (n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +77,7 @@ func (c *countedFS) sum() (n int64) {
 	return n
 }
 
-// phase is how far a dataset is, as node 0 sees it.
+// phase returns the state of a dataset as node 0 sees it.
 func (c *Cluster) phase(name string) (cluster.Dataset, bool) {
 	for _, ds := range c.Nodes[0].View().Datasets {
 		if ds.Name == name {
@@ -88,7 +87,7 @@ func (c *Cluster) phase(name string) (cluster.Dataset, bool) {
 	return cluster.Dataset{}, false
 }
 
-// readable waits until the tree of a dataset is there on all nodes.
+// readable waits until the tree of a dataset is visible on all nodes.
 func readable(t *testing.T, c *Cluster, name string) cluster.Dataset {
 	t.Helper()
 	var ds cluster.Dataset
@@ -109,8 +108,7 @@ func bytesOf(m map[string][]byte) (n int64) {
 	return n
 }
 
-// readAll reads every file of a dataset on every node, each reader in an order
-// of its own.
+// readAll reads every file of a dataset on every node, each reader in its own order.
 func readAll(t *testing.T, c *Cluster, ds metadata.DatasetID, m map[string][]byte, readers int) {
 	t.Helper()
 	paths := make([]string, 0, len(m))
@@ -138,8 +136,8 @@ func readAll(t *testing.T, c *Cluster, ds metadata.DatasetID, m map[string][]byt
 	}
 }
 
-// TestReadWhileFilling: the tree is there before the files are; what is read is
-// right, whoever reads it when, and each byte of the source is read once.
+// TestReadWhileFilling: the tree is visible before the files are staged; all reads are correct at any time on any
+// node, and each byte of the source is read once.
 func TestReadWhileFilling(t *testing.T) {
 	t.Parallel()
 	m := files(300, 60_000)
@@ -194,7 +192,7 @@ func attr(n *Node, ds metadata.DatasetID, path string) (metadata.Attr, error) {
 	return n.Client.Getattr(ctx, ino)
 }
 
-// TestReadNoWait: a read that does not wait fails at once if the bytes are not staged, on this node and on another.
+// TestReadNoWait: a non-blocking read fails at once if the bytes are not staged, on this node and remotely.
 func TestReadNoWait(t *testing.T) {
 	t.Parallel()
 	m := files(20, 60_000)
@@ -235,8 +233,8 @@ func TestReadNoWait(t *testing.T) {
 	})
 }
 
-// TestManyReadersOfOneFile: a large file that is not there is fetched once for
-// all who read it, and a reader who gives up ends nothing but its own waiting.
+// TestManyReadersOfOneFile: a large file that is not staged is fetched once for all its readers, and a reader that
+// gives up ends only its own wait.
 func TestManyReadersOfOneFile(t *testing.T) {
 	t.Parallel()
 	m := map[string][]byte{"large": bytes.Repeat([]byte("0123456789abcdef"), 72<<20/16), "small": []byte("small")}
@@ -287,8 +285,8 @@ func TestManyReadersOfOneFile(t *testing.T) {
 	}
 }
 
-// TestFillResumes: a daemon that is killed in the middle of a fill fetches what
-// it had not, and nothing again but what it may just have written.
+// TestFillResumes: a daemon killed during a fill fetches the missing files afterwards, and again only those it may
+// have just written.
 func TestFillResumes(t *testing.T) {
 	t.Parallel()
 	const most = 50_000
@@ -340,8 +338,7 @@ func TestFillResumes(t *testing.T) {
 	}
 }
 
-// dyingFS is the source as a node sees it that will be killed: some files it
-// cannot read before that.
+// dyingFS is the source as seen by a node that will be killed: it cannot read some files before that.
 type dyingFS struct {
 	*countedFS
 	dead  chan struct{} // closed when the node is killed
@@ -367,9 +364,8 @@ func (f dyingFile) ReadAt([]byte, int64) (int, error) {
 	return 0, syscall.EIO
 }
 
-// TestSourceChangesWhileFilling: a file that is no longer what was scanned is
-// never read as something else; its reads fail, status names it, and all other
-// files are there.
+// TestSourceChangesWhileFilling: a file that changed since the scan is never read with other content; its reads fail,
+// status names it, and all other files are available.
 func TestSourceChangesWhileFilling(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"disappears", "grows"} {
@@ -410,8 +406,7 @@ func TestSourceChangesWhileFilling(t *testing.T) {
 	}
 }
 
-// changedFS is a source in which a file turns into something else when it is
-// first opened.
+// changedFS is a source in which a file changes when it is first opened.
 type changedFS struct {
 	source.FS
 	what string
@@ -439,8 +434,8 @@ func (f grownFile) Stat() (source.Info, error) {
 	return info, err
 }
 
-// TestLostNodeIsFetchedAgain: what a lost node had of a dataset is fetched from
-// the source by those that are left, each byte once, and can be read meanwhile.
+// TestLostNodeIsFetchedAgain: the surviving nodes fetch a lost node's part of a dataset from the source, each byte
+// once, and it can be read meanwhile.
 func TestLostNodeIsFetchedAgain(t *testing.T) {
 	t.Parallel()
 	m := files(120, 30_000)
@@ -467,8 +462,8 @@ func TestLostNodeIsFetchedAgain(t *testing.T) {
 	}
 }
 
-// TestLostNodeOfArchive: so is what it had of an archive that was read to be known,
-// also of a compressed one.
+// TestLostNodeOfArchive: the same holds for an archive that had to be read to find its members, also a compressed
+// one.
 func TestLostNodeOfArchive(t *testing.T) {
 	t.Parallel()
 	m := files(150, 20_000)
@@ -497,9 +492,8 @@ func TestLostNodeOfArchive(t *testing.T) {
 	}
 }
 
-// TestMoreDataThanSpace: of a dataset for which there is not enough room, a part
-// chosen by hash is on the nodes and stays there, and the rest is read from the
-// source by who reads it, whole and once.
+// TestMoreDataThanSpace: if a dataset does not fit, a part chosen by hash is staged and stays on the nodes; the
+// reading node reads the rest from the source, whole and once.
 func TestMoreDataThanSpace(t *testing.T) {
 	t.Parallel()
 	m := files(900, 100_000)

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// smallDisk is a file system of its own.
+// smallDisk mounts a small separate filesystem.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,7 +26,7 @@ func smallDisk(t *testing.T, size string) string {
 	return dir
 }
 
-// fill writes files named by prefix, of a MiB each, until one does not fit.
+// fill writes 1 MiB files named with prefix until one does not fit.
 func fill(t *testing.T, dir, prefix string) (names []string) {
 	t.Helper()
 	for i := range 10_000 {
@@ -44,7 +44,7 @@ func fill(t *testing.T, dir, prefix string) (names []string) {
 	return nil
 }
 
-// removeAll removes what fill has made, and waits until its space is back.
+// removeAll removes the files that fill made, and waits until their space is free.
 func removeAll(t *testing.T, c *Cluster, names []string) {
 	t.Helper()
 	for _, name := range names {
@@ -55,9 +55,8 @@ func removeAll(t *testing.T, c *Cluster, names []string) {
 	c.spaceBack(t)
 }
 
-// TestQuotaIsFull: the write that does not fit is ENOSPC, there and then; all
-// that was written before is there, on every node; and after the files are
-// removed the space is back.
+// TestQuotaIsFull: a write that does not fit fails with ENOSPC at once; all earlier writes are readable on every
+// node; after the files are removed the space is free again.
 func TestQuotaIsFull(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 3, Capacity: 8 << 20})
@@ -76,7 +75,7 @@ func TestQuotaIsFull(t *testing.T) {
 			t.Errorf("%s there: %d bytes, %v", name, len(b), err)
 		}
 	}
-	// What is there can still be written over, from both sides.
+	// Existing data can still be overwritten, from both sides.
 	f, err := os.OpenFile(filepath.Join(ms[1].Scratch, "f0"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -95,8 +94,7 @@ func TestQuotaIsFull(t *testing.T) {
 	removeAll(t, c, again)
 }
 
-// TestDiskIsFull: on a disk that is full of data, and then of metadata too,
-// everything can be removed, and then made again.
+// TestDiskIsFull: on a disk full of data, and then of metadata too, everything can be removed and then made again.
 func TestDiskIsFull(t *testing.T) {
 	t.Parallel()
 	small := smallDisk(t, "192m")

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// openTo opens a file of a mount to write to it.
+// openTo opens a file of a mount for writing.
 func openTo(t *testing.T, path string, flags int) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|flags, 0o644)
@@ -26,8 +26,8 @@ func openTo(t *testing.T, path string, flags int) *os.File {
 	return f
 }
 
-// TestMountGathersWrites: small writes and appends through a mount are few calls
-// to other nodes, and all there when the file is closed.
+// TestMountGathersWrites: small writes and appends through a mount cost few calls to other nodes, and all data is
+// stored when the file is closed.
 func TestMountGathersWrites(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
@@ -62,9 +62,8 @@ func TestMountGathersWrites(t *testing.T) {
 	}
 }
 
-// TestMountTellsLostWrites: a write that was acknowledged and could not be done
-// is told by the next write, by fsync or by close, to the descriptor it was
-// written with, and to no other.
+// TestMountTellsLostWrites: an acknowledged write that could not be stored is reported by the next write, fsync or
+// close of the descriptor it was written with, and of no other.
 func TestMountTellsLostWrites(t *testing.T) {
 	t.Parallel()
 	tell := map[string]func(f *os.File) error{
@@ -119,8 +118,7 @@ func TestMountTellsLostWrites(t *testing.T) {
 	}
 }
 
-// TestGatheredForLostNode: what was written for a node that is lost before it
-// arrives is an error of close.
+// TestGatheredForLostNode: if a node is lost before buffered writes reach it, close returns an error.
 func TestGatheredForLostNode(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -148,8 +146,8 @@ func TestGatheredForLostNode(t *testing.T) {
 	}
 }
 
-// TestGatheredThroughBrokenLink: a connection that breaks and is made again while
-// what was gathered is sent loses nothing.
+// TestGatheredThroughBrokenLink: a connection that breaks and is re-established while buffered writes are sent loses
+// nothing.
 func TestGatheredThroughBrokenLink(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
@@ -176,8 +174,8 @@ func TestGatheredThroughBrokenLink(t *testing.T) {
 	}
 }
 
-// TestAppendsMeet: a node that appends alone, and gathers, goes on when another
-// opens the file: all appends of both are whole.
+// TestAppendsMeet: a node that is the only appender, and buffers its appends, continues when another node opens the
+// file: all appends of both are whole.
 func TestAppendsMeet(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
@@ -214,7 +212,7 @@ func TestAppendsMeet(t *testing.T) {
 	}
 }
 
-// countedDisk counts what is made durable.
+// countedDisk counts syncs.
 type countedDisk struct {
 	chunkstore.FS
 	syncs atomic.Int64
@@ -238,8 +236,8 @@ func (f *countedDiskFile) Sync() error {
 	return f.File.Sync()
 }
 
-// TestSyncedWrites: a write with O_SYNC is durable on the node that has it when it
-// returns, however it is written; one without is not.
+// TestSyncedWrites: a write with O_SYNC is durable on its storing node when it returns, for every way to write; a
+// write without it is not.
 func TestSyncedWrites(t *testing.T) {
 	t.Parallel()
 	disk := &countedDisk{FS: chunkstore.Machine}
@@ -275,8 +273,8 @@ func TestSyncedWrites(t *testing.T) {
 	}
 }
 
-// TestReadersSeeWrites: what is written through a descriptor that the kernel
-// keeps no pages of is seen here at once, by read and by stat.
+// TestReadersSeeWrites: data written through a descriptor without kernel page caching is seen on this node at once,
+// by read and by stat.
 func TestReadersSeeWrites(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
@@ -293,7 +291,7 @@ func TestReadersSeeWrites(t *testing.T) {
 	w := openTo(t, path, 0)
 	b := make([]byte, 100)
 	for k := range 200 {
-		if _, err := r.ReadAt(b, int64(k)); err != nil { // the kernel has its page now
+		if _, err := r.ReadAt(b, int64(k)); err != nil { // the kernel now caches this page
 			t.Fatal(err)
 		}
 		p := []byte{byte(k + 1)}

@@ -18,8 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestBuggyPeer: a peer that has the key and sends nonsense gets an errno, and
-// does no harm to anyone.
+// TestBuggyPeer: a peer that has the key and sends nonsense gets an errno, and does no harm.
 func TestBuggyPeer(t *testing.T) {
 	t.Parallel()
 	m := files(40, 10_000)
@@ -30,7 +29,7 @@ func TestBuggyPeer(t *testing.T) {
 	if ds.Phase != cluster.Sealed {
 		t.Fatalf("dataset: %+v", ds)
 	}
-	for i := range c.Nodes[1:] { // they hear of it by their next report
+	for i := range c.Nodes[1:] { // they learn it with their next report
 		c.Dataset(t, 1+i, "set")
 	}
 	peers, err := rpc.NewPeers(rpc.PeersConfig{
@@ -62,7 +61,7 @@ func TestBuggyPeer(t *testing.T) {
 		{wire.OpStageAbort, `{"dataset":0,"drop":true}`, syscall.EPERM},
 		{wire.OpStageAbort, fmt.Sprintf(`{"dataset":%d,"drop":true}`, ds.ID), syscall.EPERM},
 		{wire.OpTask, `{"id":"x","kind":"stage-in","body":{"plan":{"dataset":9,"kind":"tar","map":{"nodes":[{"id":1}]},"parts":[{"index":0,"node":0}]}}}`, syscall.EINVAL},
-		{wire.OpStageBoundary, `{"dataset":9,"part":1}`, syscall.ESTALE}, // which the node does not lead
+		{wire.OpStageBoundary, `{"dataset":9,"part":1}`, syscall.ESTALE}, // the node does not lead this one
 		{wire.OpStageBoundary, fmt.Sprintf(`{"dataset":%d,"part":1}`, ds.ID), syscall.ESTALE},
 		{wire.OpManifest, `{"dataset":1,"name":"../../meta/CURRENT"}`, syscall.EINVAL},
 		{wire.OpManifest, `{"dataset":1,"name":"/"}`, syscall.EINVAL},
@@ -117,8 +116,8 @@ func TestBuggyPeer(t *testing.T) {
 	}
 }
 
-// TestHostilePieces: a piece that differs from what was sent, or is not of a dataset, is
-// refused alone; a message whose lengths do not add up is refused as a whole.
+// TestHostilePieces: a piece with a wrong checksum, or of no dataset, is refused alone; a message with inconsistent
+// lengths is refused as a whole.
 func TestHostilePieces(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
@@ -146,7 +145,7 @@ func TestHostilePieces(t *testing.T) {
 	}
 }
 
-// TestLateWrite: a write that comes when its dataset has failed is refused.
+// TestLateWrite: a write that arrives after its dataset has failed is refused.
 func TestLateWrite(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})

@@ -21,12 +21,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// hugeEntries is a million for make huge.
+// hugeEntries is a million in "make huge".
 var hugeEntries = flag.Int("entries", 12_000, "entries of the huge directory")
 
-// TestHugeDirectory: four nodes fill one directory through their mounts. It is
-// listed completely by each, with flat memory; its beginning is there at once;
-// and rm -r removes it. Nothing in the test depends on its size.
+// TestHugeDirectory: four nodes fill one directory through their mounts. Each lists it completely with flat memory
+// use, its first names appear at once, and rm -r removes it. Nothing in the test depends on its size.
 func TestHugeDirectory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -79,8 +78,7 @@ func TestHugeDirectory(t *testing.T) {
 
 func inoOf(st os.FileInfo) metadata.Ino { return metadata.Ino(st.Sys().(*syscall.Stat_t).Ino) }
 
-// fillHuge has each mount make its share of the entries, half of them opened
-// and closed.
+// fillHuge makes each mount's share of the entries, half of them opened and closed.
 func fillHuge(t *testing.T, ms []*Mounted, dir func(*Mounted) string) {
 	t.Helper()
 	var g errgroup.Group
@@ -115,7 +113,7 @@ func fillHuge(t *testing.T, ms []*Mounted, dir func(*Mounted) string) {
 	}
 }
 
-// checkHead: the first names take a few calls, not a whole listing.
+// checkHead checks that the first names cost a few calls, not a whole listing.
 func checkHead(t *testing.T, c *Cluster, m *Mounted, dir string) {
 	t.Helper()
 	calls := func() int64 {
@@ -142,8 +140,7 @@ func checkHead(t *testing.T, c *Cluster, m *Mounted, dir string) {
 	}
 }
 
-// listHuge lists dir, tells each name once, and returns by how much the heap
-// grew while it did.
+// listHuge lists dir, calls each once per name, and returns the heap growth.
 func listHuge(t *testing.T, dir string, each func(string)) (grown uint64) {
 	t.Helper()
 	d, err := os.Open(dir)
@@ -180,7 +177,7 @@ func listHuge(t *testing.T, dir string, each func(string)) (grown uint64) {
 	return grown
 }
 
-// heap is the bytes in use after a collection.
+// heap returns the heap bytes in use after a collection.
 func heap() uint64 {
 	runtime.GC()
 	var s runtime.MemStats

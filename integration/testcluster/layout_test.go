@@ -18,8 +18,8 @@ func setLayout(n *Node, ino metadata.Ino, kind string) error {
 	return n.Client.Setxattr(context.Background(), ino, x)
 }
 
-// TestLayoutOfOpenFile: while a node has an empty file open no other changes
-// where its bytes go; as soon as it is closed, one can.
+// TestLayoutOfOpenFile: while a node has an empty file open, no other node can change its layout; after the close,
+// one can.
 func TestLayoutOfOpenFile(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
@@ -54,8 +54,7 @@ func TestLayoutOfOpenFile(t *testing.T) {
 	}
 }
 
-// TestLayoutRace: whoever wins, a file that is written while another node sets
-// its layout has all its bytes.
+// TestLayoutRace: whichever node wins, a file that is written while another node sets its layout keeps all its bytes.
 func TestLayoutRace(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
@@ -91,7 +90,7 @@ func TestLayoutRace(t *testing.T) {
 	}
 }
 
-// TestWidth: a file of scratch lies on four of many nodes, unless its directory sets another number, or all.
+// TestWidth: a scratch file is spread over four of many nodes, unless its directory sets another width, or all nodes.
 func TestWidth(t *testing.T) {
 	t.Parallel()
 	const nodes = 6

@@ -17,8 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// change is what another node does to the directory d (of the parent dir) or
-// in it, and how that is seen.
+// change is a change that another node makes to the directory d (of the parent dir) or in it, and how it is observed.
 type change struct {
 	name string
 	do   func(dir, d string) error
@@ -85,8 +84,8 @@ var changes = []change{
 	}},
 }
 
-// What a mount and its client keep of directories is right at the moment when
-// another node's change returns.
+// TestKeptDirectoriesAreTrue: directory data cached by a mount and its client is correct at the moment when another
+// node's change returns.
 func TestKeptDirectoriesAreTrue(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -114,8 +113,7 @@ func TestKeptDirectoriesAreTrue(t *testing.T) {
 	}
 }
 
-// keep looks at a directory until the node answers by itself, and returns what
-// it says.
+// keep stats a directory until the node answers from its own lease, and returns the result.
 func keep(t *testing.T, n *Node, d string) (fi os.FileInfo) {
 	t.Helper()
 	Eventually(t, d+" is kept", func() bool {
@@ -131,14 +129,14 @@ func keep(t *testing.T, n *Node, d string) (fi os.FileInfo) {
 	return fi
 }
 
-// A change waits for a holder that cannot be told no longer than its promise.
+// TestHolderThatIsAway: a change waits for an unreachable lease holder no longer than the lease lasts.
 func TestHolderThatIsAway(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
 	var name string
-	for i := 0; ; i++ { // until one is not on the node that will be away
+	for i := 0; ; i++ { // until its home is not the node that will be away
 		name = fmt.Sprintf("d%d", i)
 		a, err := c.Nodes[0].Client.Mkdir(ctx, metadata.RootIno, name, metadata.New{Mode: 0o755})
 		if err != nil {
@@ -162,15 +160,15 @@ func TestHolderThatIsAway(t *testing.T) {
 	if _, err := c.Nodes[0].Client.Lookup(ctx, metadata.RootIno, name); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("lookup after rmdir = %v, want ENOENT", err)
 	}
-	kept, cancel := context.WithTimeout(ctx, time.Second) // what it has takes no time, and others do not answer
+	kept, cancel := context.WithTimeout(ctx, time.Second) // cached data takes no time, and other nodes do not answer
 	defer cancel()
 	if e, err := c.Nodes[3].Client.Lookup(kept, metadata.RootIno, name); err == nil {
 		t.Errorf("the node that is away still has %v", e)
 	}
 }
 
-// What another node does to a file right after its open has made it is seen by
-// the first question about it.
+// TestNewFileIsTrue: a change that another node makes to a file right after the open that created it is seen by the
+// first stat.
 func TestNewFileIsTrue(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -194,7 +192,7 @@ func TestNewFileIsTrue(t *testing.T) {
 	}
 }
 
-// fileChanges is what another node does to the file f of dir.
+// fileChanges lists changes that another node makes to the file f of dir.
 var fileChanges = []change{
 	{"chmod", func(_, f string) error { return os.Chmod(f, 0o600) }, func(_, f string, _ os.FileInfo) error {
 		fi, err := stat(f)
@@ -263,8 +261,8 @@ func ctimeLater(_, f string, before os.FileInfo) error {
 	return err
 }
 
-// What a mount and its client keep of files is right at the moment when another node's change
-// returns, also for a process that has the file open.
+// TestKeptFilesAreTrue: file data cached by a mount and its client is correct at the moment when another node's
+// change returns, also for a process that has the file open.
 func TestKeptFilesAreTrue(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -289,7 +287,7 @@ func TestKeptFilesAreTrue(t *testing.T) {
 			}
 			defer f.Close()
 			before := keep(t, c.Nodes[2], filepath.Join(here, files[i]))
-			if _, err := f.Stat(); err != nil { // into the kernel
+			if _, err := f.Stat(); err != nil { // loads it into the kernel
 				t.Fatal(err)
 			}
 			dir := filepath.Dir(files[i])
@@ -311,7 +309,7 @@ func TestKeptFilesAreTrue(t *testing.T) {
 	}
 }
 
-// After a listing, the attributes of the files of another node cost no call.
+// TestListedFilesCostNoCall: after a listing, the attributes of remote files cost no call.
 func TestListedFilesCostNoCall(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -320,7 +318,7 @@ func TestListedFilesCostNoCall(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
 	var dir string
-	for i := 0; ; i++ { // until its home is not the node that lists it
+	for i := 0; ; i++ { // until its home is not the listing node
 		dir = fmt.Sprintf("d%d", i)
 		if err := os.Mkdir(filepath.Join(ms[0].Scratch, dir), 0o755); err != nil {
 			t.Fatal(err)
@@ -351,8 +349,8 @@ func TestListedFilesCostNoCall(t *testing.T) {
 	})
 }
 
-// TestOwnMkdirBesideStat: the answer to a stat of a directory, from the lease, reaches the kernel after a mkdir in it on the
-// same node has returned. The kernel does not take it.
+// TestOwnMkdirBesideStat: the answer to a stat of a directory, from the lease, reaches the kernel after a mkdir in it
+// on the same node has returned. The kernel discards it.
 func TestOwnMkdirBesideStat(t *testing.T) {
 	c := Start(t, Config{})
 	m := c.Mount(t, 2)[0]
@@ -381,7 +379,7 @@ func TestOwnMkdirBesideStat(t *testing.T) {
 		stated <- unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
 	}()
 	<-held
-	merr := unix.Mkdirat(int(f.Fd()), "sub", 0o755) // a path would make the kernel look d up first
+	merr := unix.Mkdirat(int(f.Fd()), "sub", 0o755) // with a path, the kernel would look up d first
 	close(release)
 	if err := errors.Join(merr, <-stated); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// heldDisk lets no write but those at the start of a file go on until it is let go.
+// heldDisk blocks all writes but those at the start of a file until it is released.
 type heldDisk struct {
 	chunkstore.FS
 	free chan struct{}
@@ -42,9 +42,8 @@ func (f *heldFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.File.WriteAt(p, off)
 }
 
-// TestLeaveWithOpenFiles: what was written last is copied out, also by a process
-// that was killed and whose file is still being closed, and by one that has its
-// file open.
+// TestLeaveWithOpenFiles: the last writes are staged out, also those of a killed process whose file is still being
+// closed, and of a process that has its file open.
 func TestLeaveWithOpenFiles(t *testing.T) {
 	const piece, pieces = 4096, 8
 	disk := &heldDisk{FS: chunkstore.Machine, free: make(chan struct{})}
@@ -77,10 +76,10 @@ func TestLeaveWithOpenFiles(t *testing.T) {
 	dead := make(chan struct{})
 	go func() {
 		defer close(dead)
-		_ = dd.Wait() // it is killed
+		_ = dd.Wait() // it was killed
 	}()
 	t.Cleanup(func() { <-dead })
-	t.Cleanup(func() { _ = dd.Process.Kill() }) // if it is not dead yet
+	t.Cleanup(func() { _ = dd.Process.Kill() }) // if it still runs
 	if _, err := in.Write(want); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +108,7 @@ func TestLeaveWithOpenFiles(t *testing.T) {
 		})
 	}
 	Eventually(t, "the others leave", func() bool { return len(c.Nodes[2].View().Map.Up()) <= 1 })
-	<-time.After(300 * time.Millisecond) // long enough to copy what must not be copied
+	<-time.After(300 * time.Millisecond) // long enough for a wrong copy to show
 	if n := copied(t, to); n != 0 {
 		t.Errorf("%d files were copied before what was written had arrived", n)
 	}

@@ -126,8 +126,7 @@ func (l *locker) want(t *testing.T, command, want string) {
 
 const busy = "resource temporarily unavailable"
 
-// lockMounts is a file, and its path on the mounts of two nodes neither of
-// which is its home.
+// lockMounts makes a file and returns its path on the mounts of two nodes, neither of which is its home.
 func lockMounts(t *testing.T, c *Cluster, name string) (here, there string) {
 	t.Helper()
 	ms := c.Mount(t, 1, 2)
@@ -138,14 +137,13 @@ func lockMounts(t *testing.T, c *Cluster, name string) (here, there string) {
 	return filepath.Join(ms[0].Scratch, name), filepath.Join(ms[1].Scratch, name)
 }
 
-// TestLocksOfProcesses: what POSIX promises processes of one machine holds for
-// those of two nodes.
+// TestLocksOfProcesses: POSIX lock semantics between processes of one machine hold between processes of two nodes.
 func TestLocksOfProcesses(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
 	here, there := lockMounts(t, c, "f")
 	a, a2, b := startLocker(t, here), startLocker(t, here), startLocker(t, there)
-	a.want(t, "lock w 1073741824 510", "ok") // where SQLite has its locks
+	a.want(t, "lock w 1073741824 510", "ok") // SQLite's lock bytes
 	b.want(t, "lock r 1073741825 1", busy)
 	a2.want(t, "lock r 1073741825 1", busy)
 	b.want(t, "lock w 1073741824 1 ", busy)
@@ -155,7 +153,7 @@ func TestLocksOfProcesses(t *testing.T) {
 	b.want(t, "lock w 0 1", "ok")
 	a.want(t, "lock u 1073741830 1", "ok")
 	b.want(t, "lock w 1073741830 1", "ok")
-	// Who closes any descriptor of the file has no lock on it.
+	// Closing any descriptor of the file releases the process's locks on it.
 	a.want(t, "open", "ok")
 	a.want(t, "close", "ok")
 	b.want(t, "lock w 1073741824 510", "ok")
@@ -168,8 +166,7 @@ func TestLocksOfProcesses(t *testing.T) {
 	Eventually(t, "a process that was killed has no locks", func() bool { return a2.say(t, "lock w 0 0") == "ok" })
 }
 
-// TestWaitingProcesses: a process that waits for a lock gets it, or ends by a
-// signal, or is killed.
+// TestWaitingProcesses: a process that waits for a lock gets it, or is interrupted by a signal, or is killed.
 func TestWaitingProcesses(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
@@ -221,7 +218,7 @@ func TestWaitingProcesses(t *testing.T) {
 	}
 }
 
-// sqliteScript adds n to a counter, one transaction for each.
+// sqliteScript adds n to a counter, in one transaction per step.
 const sqliteScript = `
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=120, isolation_level=None)
@@ -233,7 +230,7 @@ for i in range(int(sys.argv[2])):
     db.execute("COMMIT")
 `
 
-// TestSQLite: a database that processes of two nodes write at once loses nothing.
+// TestSQLite: a database that processes of two nodes write concurrently loses nothing.
 func TestSQLite(t *testing.T) {
 	t.Parallel()
 	if err := exec.Command("python3", "-c", "import sqlite3").Run(); err != nil {
@@ -282,8 +279,7 @@ print(db.execute("SELECT v FROM counter").fetchone()[0], db.execute("SELECT coun
 	}
 }
 
-// TestKilledInWrite: a process that is killed while it writes leaves whole
-// requests, no open file, and nothing that anybody waits for.
+// TestKilledInWrite: a process that is killed during a write leaves whole requests, no open file, and blocks nothing.
 func TestKilledInWrite(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 3})

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// lockOf is a lock of fcntl on the bytes from off on.
+// lockOf returns an fcntl lock on n bytes from off.
 func lockOf(typ metadata.LockType, owner, off, n uint64) metadata.Lock {
 	return metadata.Lock{Type: typ, Owner: owner, Start: off, End: off + n - 1, PID: 4711}
 }
@@ -30,7 +30,7 @@ func wantLock(t *testing.T, what string, err, want error) {
 	}
 }
 
-// later starts a lock that waits, and returns its end.
+// later starts a blocking lock call and returns a channel for its result.
 func later(ctx context.Context, n *Node, ino metadata.Ino, l metadata.Lock) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- n.Client.Lock(ctx, ino, l, true) }()
@@ -53,7 +53,7 @@ func waiters(t *testing.T, home *Node, n int) {
 	Eventually(t, fmt.Sprint(n, " wait"), func() bool { return home.Home().FileLocks().Waiters == n })
 }
 
-// lockFile is a file that all nodes have open.
+// lockFile makes a file that all nodes have open.
 func lockFile(t *testing.T, c *Cluster, name string) metadata.Ino {
 	t.Helper()
 	a := put(t, c.Nodes[1], metadata.RootIno, name, []byte("x"), metadata.Layout{})
@@ -63,8 +63,8 @@ func lockFile(t *testing.T, c *Cluster, name string) metadata.Ino {
 	return a.Ino
 }
 
-// TestLocks: locks of several nodes exclude each other; waiters are
-// served in turn; closing a file, or losing a node, ends its locks.
+// TestLocks: locks of several nodes exclude each other; waiters are served in order; closing a file, or losing a
+// node, releases its locks.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -102,7 +102,7 @@ func TestLocks(t *testing.T) {
 	wantLock(t, "another use has it open", lock(c.Nodes[1], ino, lockOf(metadata.ReadLock, 1, 1<<30, 1)), syscall.EAGAIN)
 	f = openFile(t, c.Nodes[3], ino)
 	closeFile(t, f)
-	closeFile(t, f) // the last use
+	closeFile(t, f) // the last close
 	Eventually(t, "who has closed has no locks", func() bool {
 		return lock(c.Nodes[1], ino, lockOf(metadata.ReadLock, 1, 1<<30, 1)) == nil
 	})
@@ -143,8 +143,8 @@ func TestLocksOutliveHome(t *testing.T) {
 	})
 }
 
-// TestManyWaiters: more waiters than a connection has room for calls, on every
-// node, each of which gets the lock once, and metadata is answered meanwhile.
+// TestManyWaiters: with more waiters on every node than a connection can carry calls, each gets the lock once, and
+// metadata calls are answered meanwhile.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -192,7 +192,7 @@ func TestManyWaiters(t *testing.T) {
 	}
 }
 
-// TestLockDeadlock: a circle of waiters over three nodes is found.
+// TestLockDeadlock: a cycle of waiters over three nodes is detected.
 func TestLockDeadlock(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})

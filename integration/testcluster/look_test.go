@@ -14,11 +14,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// TestTreeIsWalkedByAll: who scans a tree waits for the source; so all nodes look at
-// the files, each at others. Those who cannot see them leave them to the one who scans.
+// TestTreeIsWalkedByAll: a scan is bound by the source's latency, so all nodes stat files, each its own part. A node
+// that cannot see the files leaves them to the scanning node.
 func TestTreeIsWalkedByAll(t *testing.T) {
 	t.Parallel()
-	const n, leader = 2400, 1 // more than the leader's own workers look at
+	const n, leader = 2400, 1 // more than the leader's own workers stat
 	m := make(map[string][]byte, n)
 	for i := range n {
 		m[fmt.Sprintf("d%d/%d", i%30, i)] = []byte{byte(i)}
@@ -52,13 +52,12 @@ func TestTreeIsWalkedByAll(t *testing.T) {
 	}
 }
 
-// looks counts who looks at files. The leader sees nothing before all others were
-// asked.
+// looks counts the nodes that stat files. The leader sees no file before all other nodes were asked.
 type looks struct {
 	under         string
 	leader, blind int
 	at            [4]atomic.Int64
-	asked         atomic.Int64 // of the others
+	asked         atomic.Int64 // of the other nodes
 	there         chan struct{}
 }
 
@@ -76,7 +75,7 @@ func (f lookedFS) Lstat(path string) (source.Info, error) {
 	case f.node == f.leader:
 		select {
 		case <-f.there:
-		case <-time.After(Patience): // then it is seen that one has not looked
+		case <-time.After(Patience): // then the test reports which node did not stat
 		}
 	case first && f.asked.Add(1) == int64(len(f.at)-1):
 		close(f.there)

@@ -14,8 +14,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestRemoveWhatIsLost: a file that has lost bytes with a node can be removed, and so can the names of files and
-// directories that were lost themselves, by rm; until then they are EIO. What the node has of them goes when it is back.
+// TestRemoveWhatIsLost: rm removes files that lost bytes with a node, and names of lost files and directories; until
+// then they are EIO. The node's own part is removed when it returns.
 func TestRemoveWhatIsLost(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})

@@ -13,12 +13,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// smallMemory is what a server takes for requests without data: one for each
-// worker and connection.
+// smallMemory is the memory a server uses for requests without data: one buffer per worker and connection.
 const smallMemory = 1 << 20
 
-// TestManyReadersTakeLittle: 64 readers and 16 writers on other nodes take no
-// more of a node's memory than the formula says, and give it back.
+// TestManyReadersTakeLittle: 64 readers and 16 writers on other nodes use no more of a node's memory than the formula
+// allows, and release it.
 func TestManyReadersTakeLittle(t *testing.T) {
 	c := Start(t, Config{Nodes: 4, Memory: 8 << 20})
 	home := c.Nodes[0]
@@ -80,8 +79,7 @@ func readPieces(client *fsclient.Client, a metadata.Attr, want []byte) error {
 	return nil
 }
 
-// wantNoBuffers waits until no node has memory for requests of others in use,
-// but for what comes and goes: reports.
+// wantNoBuffers waits until no node holds memory for requests of others, other than that of periodic reports.
 func (c *Cluster) wantNoBuffers(t *testing.T) {
 	t.Helper()
 	for i, n := range c.Nodes {

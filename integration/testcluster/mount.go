@@ -16,10 +16,9 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 )
 
-// Mounted is a node's client as the kernel shows it, in this process. Who uses
-// it does not map its files and enters it with no child (exec.Cmd.Dir): in both
-// a thread would wait for an answer where Go's scheduler cannot see it. A
-// shell's cd and a child's own mapping are safe.
+// Mounted is a node's client, mounted by this process. Tests must not map its files or start children in it
+// (exec.Cmd.Dir): a thread would block on this process itself, unknown to Go's scheduler. A shell's cd and a child's
+// own mapping are safe.
 type Mounted struct {
 	*mount.Mount
 	Node    int
@@ -29,14 +28,14 @@ type Mounted struct {
 	gone sync.Once
 }
 
-// NeedFUSE skips where the machine cannot mount.
+// NeedFUSE skips the test if the machine cannot mount.
 func NeedFUSE(t testing.TB) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		t.Skipf("no FUSE here: %v", err)
 	}
-	_ = f.Close() // nothing was done with it
+	_ = f.Close() // only opened
 	if os.Geteuid() != 0 {
 		if _, err := exec.LookPath("fusermount3"); err != nil {
 			t.Skip("mounting needs root or fusermount3")
@@ -44,9 +43,8 @@ func NeedFUSE(t testing.TB) {
 	}
 }
 
-// Mount mounts the given nodes until the test ends, whatever still uses the
-// mounts then; to leave one in use is a failure of the test. No name means all
-// nodes.
+// Mount mounts the given nodes, or all if none is given, until the test ends. The mounts end even if they are still
+// in use, but that fails the test.
 func (c *Cluster) Mount(t testing.TB, nodes ...int) []*Mounted {
 	t.Helper()
 	NeedFUSE(t)
@@ -83,7 +81,7 @@ func (n *Node) mount(t testing.TB, i int) *Mounted {
 	return d
 }
 
-// unmount waits for the last user for a while.
+// unmount waits a while for the last user.
 func (m *Mounted) unmount(t testing.TB) {
 	m.gone.Do(func() {
 		if os.Geteuid() != 0 {
@@ -106,8 +104,7 @@ func (m *Mounted) unmount(t testing.TB) {
 	})
 }
 
-// Abort ends all that goes on in the mount with an error, and takes it away, as
-// the death of the process that serves it does.
+// Abort fails all requests in the mount and removes it, like the death of the process that serves it.
 func (m *Mounted) Abort() {
 	m.gone.Do(func() {
 		m.abort()
@@ -116,20 +113,19 @@ func (m *Mounted) Abort() {
 }
 
 func (m *Mounted) abort() {
-	_ = unix.Unmount(m.Dir(), unix.MNT_FORCE) // EBUSY, but it has aborted the connection
+	_ = unix.Unmount(m.Dir(), unix.MNT_FORCE) // returns EBUSY, but has aborted the connection
 	_ = unix.Unmount(m.Dir(), unix.MNT_DETACH)
 }
 
-// watch takes the mounts away when the process $1 is gone, a zombie, or has a
-// SIGKILL that it cannot take (bit 8 of its pending signals): a thread of its
-// own that waits for an answer of the mount keeps a killed process, and with it
-// the connection, for ever.
+// watch removes the mounts when process $1 has exited, is a zombie, or has a SIGKILL that it cannot handle (bit 8 of
+// its pending signals): if one of its own threads waits for an answer of the mount, a killed process, and with it the
+// connection, would stay forever.
 const watch = `pid=$1; shift
 while read -r _ _ s _ </proc/$pid/stat 2>/dev/null && [ "$s" != Z ] && [ "$s" != X ] &&
 	! grep -q '^S[a-z]*Pnd:.*[13579bdf]..$' /proc/$pid/status; do sleep 0.5; done
 for d; do umount -f "$d"; umount -l "$d" || fusermount3 -uz "$d"; done`
 
-// guard takes the mounts away if this process dies before it does.
+// guard removes the mounts if this process dies first.
 func guard(t testing.TB, ms []*Mounted) {
 	t.Helper()
 	args := []string{"-c", watch, "guard", strconv.Itoa(os.Getpid())}

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestMount: what is written through the mount of one node is read through all
-// others, and a killed node's mount is an error, not a hang.
+// TestMount: data written through one node's mount is read through all others, and a killed node's mount returns an
+// error instead of hanging.
 func TestMount(t *testing.T) {
 	t.Parallel()
 	NeedFUSE(t)
@@ -42,8 +42,8 @@ func TestMount(t *testing.T) {
 	})
 }
 
-// TestMountOfKilledProcess: a process that is killed while one of its threads
-// waits for its own mount leaves no mount and no process.
+// TestMountOfKilledProcess: a process that is killed while one of its threads waits for its own mount leaves no mount
+// and no process.
 func TestMountOfKilledProcess(t *testing.T) {
 	if os.Getenv(killed) != "" {
 		killedHelper(t)
@@ -67,7 +67,7 @@ func TestMountOfKilledProcess(t *testing.T) {
 	})
 }
 
-const killed = "BIVOUAC_TEST_KILLED" // where the helper's temporary files are
+const killed = "BIVOUAC_TEST_KILLED" // the helper's temporary directory
 
 // killedHelper kills itself while a read of its mount hangs.
 func killedHelper(t *testing.T) {

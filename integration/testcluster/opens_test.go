@@ -36,7 +36,7 @@ func unlink(t *testing.T, n *Node, name string) {
 	}
 }
 
-// readsAll waits until f can be read, and wants its content to be want.
+// readsAll waits until f can be read, and checks its content.
 func readsAll(t *testing.T, what string, f *fsclient.File, want []byte) {
 	t.Helper()
 	b := make([]byte, len(want)+1)
@@ -51,7 +51,7 @@ func readsAll(t *testing.T, what string, f *fsclient.File, want []byte) {
 	}
 }
 
-// spaceBack waits until no node has any bytes of file data.
+// spaceBack waits until no node stores any file data.
 func (c *Cluster) spaceBack(t *testing.T) {
 	t.Helper()
 	for i, n := range c.Nodes {
@@ -70,8 +70,8 @@ func inodeGone(t *testing.T, home *Node, ino metadata.Ino) {
 	})
 }
 
-// TestOpenUnlinked: a file without a name is what it was for all nodes that
-// have it open, and its space comes back with the last close.
+// TestOpenUnlinked: an unlinked file stays usable on all nodes that have it open, and its space is freed with the
+// last close.
 func TestOpenUnlinked(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -105,7 +105,7 @@ func TestOpenUnlinked(t *testing.T) {
 	c.spaceBack(t)
 }
 
-// TestHomeRestarts: what is open outlives a restart of its home, and only that.
+// TestHomeRestarts: a home that restarts keeps the unlinked files that a node has open, and removes the others.
 func TestHomeRestarts(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -118,7 +118,7 @@ func TestHomeRestarts(t *testing.T) {
 	unlink(t, c.Nodes[2], "held")
 	unlink(t, c.Nodes[2], "loose")
 	c.Kill(t, 0)
-	closeFile(t, h) // the home cannot be reached
+	closeFile(t, h) // the home is unreachable
 	home := c.Revive(t, 0)
 	inodeGone(t, home, loose.Ino)
 	readsAll(t, "the file without a name", f, want)
@@ -134,8 +134,8 @@ func TestHomeRestarts(t *testing.T) {
 	c.spaceBack(t)
 }
 
-// TestHolderDies: an orphan that a lost node had open counts as closed, once the map says
-// that the node is down, or when the node restarts.
+// TestHolderDies: an orphan that a lost node had open counts as closed once the map shows the node as down, or when
+// the node restarts.
 func TestHolderDies(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -160,7 +160,7 @@ func TestHolderDies(t *testing.T) {
 			c.spaceBack(t)
 			continue
 		}
-		// Its own part of the data comes back with it.
+		// Its own part of the data returns with it.
 		Eventually(t, "node 3 is given up", func() bool {
 			n, _ := c.Nodes[0].View().Map.Node(3)
 			return n.State == cluster.Down
@@ -174,8 +174,8 @@ func TestHolderDies(t *testing.T) {
 	}
 }
 
-// TestWriterAndHomeDie: a writer dies before it has reported its file's size, and then the
-// home that knew of this dies. Removing the file later still removes all its data.
+// TestWriterAndHomeDie: a writer dies before it has reported its file's size, and then the home that knew of the open
+// dies. Removing the file later still removes all its data.
 func TestWriterAndHomeDie(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -199,8 +199,8 @@ func TestWriterAndHomeDie(t *testing.T) {
 	c.spaceBack(t)
 }
 
-// TestHolderIsBack: a node that was given up, and comes back with what it had
-// open, is asked for it.
+// TestHolderIsBack: a node that was declared down and returns with files open is asked again which files it holds
+// open.
 func TestHolderIsBack(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -224,8 +224,7 @@ func TestHolderIsBack(t *testing.T) {
 	c.spaceBack(t)
 }
 
-// TestManyOpen: a client with ten thousand files open, all without a name, that
-// never closes them, costs nothing when it dies.
+// TestManyOpen: a client that dies with ten thousand unlinked files open, never closed, leaves nothing behind.
 func TestManyOpen(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
@@ -256,8 +255,8 @@ func TestManyOpen(t *testing.T) {
 	c.spaceBack(t)
 }
 
-// TestMapAfterRestarts: one node at a time may map a file shared and writable, also when its
-// home or the node itself starts again.
+// TestMapAfterRestarts: only one node at a time may map a file shared and writable, also when its home or the node
+// itself restarts.
 func TestMapAfterRestarts(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})

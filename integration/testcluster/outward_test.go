@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// outwardCluster is a job that copies ckpt out while it runs.
+// outwardCluster starts a job that stages ckpt out while it runs.
 func outwardCluster(t *testing.T, cfg Config) (c *Cluster, ckpt metadata.Ino, to string) {
 	t.Helper()
 	to = filepath.Join(t.TempDir(), "out")
@@ -37,8 +37,8 @@ func has(to, name string, want []byte) bool {
 	return err == nil && bytes.Equal(b, want)
 }
 
-// TestOutward: what was closed and left alone is copied out while the job runs,
-// once, and again when it has changed.
+// TestOutward: files that were closed and left unchanged are staged out once while the job runs, and again after a
+// change.
 func TestOutward(t *testing.T) {
 	c, ckpt, to := outwardCluster(t, Config{})
 	const files = 20
@@ -90,7 +90,7 @@ func TestOutward(t *testing.T) {
 	}
 }
 
-// TestOutwardPieces: a large file is copied by all nodes, each a part of it.
+// TestOutwardPieces: all nodes copy a large file together, each a part.
 func TestOutwardPieces(t *testing.T) {
 	c, ckpt, to := outwardCluster(t, Config{Piece: 1 << 20})
 	want := make([]byte, 9<<20+11)
@@ -109,8 +109,7 @@ func TestOutwardPieces(t *testing.T) {
 	}
 }
 
-// TestOutwardAtOnce: who asks for a stage-out that goes on anyway, several
-// times at once, gets all files without a failure.
+// TestOutwardAtOnce: several requests for the same running stage-out each copy every file without a failure.
 func TestOutwardAtOnce(t *testing.T) {
 	c, ckpt, to := outwardCluster(t, Config{})
 	ctx := context.Background()
@@ -142,8 +141,8 @@ func TestOutwardAtOnce(t *testing.T) {
 	}
 }
 
-// TestOutTold: a target that fails is told in the job's output: once while the
-// job runs, and in the end one line for all nodes together.
+// TestOutTold: a failing target is reported in the job's output: once while the job runs, and at the end in one line
+// for all nodes.
 func TestOutTold(t *testing.T) {
 	output := filepath.Join(t.TempDir(), "slurm-test.out")
 	f, err := os.OpenFile(output, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)

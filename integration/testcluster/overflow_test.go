@@ -23,7 +23,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// fillUp writes to scratch what each node has room for, but for so many bytes.
+// fillUp fills each node with scratch data until only leave bytes are free.
 func (c *Cluster) fillUp(t *testing.T, leave int64) {
 	t.Helper()
 	ctx := context.Background()
@@ -56,7 +56,7 @@ func (c *Cluster) fillUp(t *testing.T, leave int64) {
 	}
 }
 
-// loses kills a node, and waits until it is given up. What it had of a dataset is returned, by path.
+// loses kills a node, waits until it is declared lost, and returns its files of a dataset by path.
 func (c *Cluster) loses(t *testing.T, i int, ds metadata.DatasetID, m map[string][]byte) map[string][]byte {
 	t.Helper()
 	had := make(map[string][]byte)
@@ -112,8 +112,8 @@ func writeZip(t *testing.T, path string, m map[string][]byte) {
 	}
 }
 
-// TestLostNodeFindsNoRoom: what a lost node had of a dataset, and for which the others have no room, is
-// read through by those who would have it now, once for all; status says so.
+// TestLostNodeFindsNoRoom: if the survivors have no room for a lost node's part of a dataset, its new owners read it
+// through from the source for all nodes; status reports this.
 func TestLostNodeFindsNoRoom(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(t *testing.T, path string, m map[string][]byte){
@@ -147,7 +147,7 @@ func TestLostNodeFindsNoRoom(t *testing.T) {
 				if large := int64(len(had["large"])); large > 0 {
 					lost -= large - large/4
 				}
-				wasted := int64(12 << 20) // what fetches under way had read when they found no room
+				wasted := int64(12 << 20) // what fetches in flight had read when they found no room
 				if n := fsys.sum() - before; n < lost/2 || n > lost+lost/4+wasted {
 					t.Errorf("%d bytes came from the source, the lost node had %d", n, lost)
 				}
@@ -174,7 +174,7 @@ func TestLostNodeFindsNoRoom(t *testing.T) {
 	}
 }
 
-// wantDisplaced waits until status says how many files have no room, in both its forms.
+// wantDisplaced waits until status, as text and JSON, reports this number of files without room.
 func (c *Cluster) wantDisplaced(t *testing.T, want int64) {
 	t.Helper()
 	var files, lacking int64
@@ -199,7 +199,7 @@ func (c *Cluster) wantDisplaced(t *testing.T, want int64) {
 	}
 }
 
-// TestLostNodeFindsSomeRoom: what there is room for is fetched again, and the rest is read through.
+// TestLostNodeFindsSomeRoom: files that fit are fetched again, and the rest is read through from the source.
 func TestLostNodeFindsSomeRoom(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(t *testing.T, path string, m map[string][]byte){
@@ -212,7 +212,7 @@ func TestLostNodeFindsSomeRoom(t *testing.T) {
 			write(t, src, m)
 			c := Start(t, Config{Capacity: bytesOf(m)/4 + 2<<20, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 			ds := c.Dataset(t, 0, "set")
-			c.fillUp(t, bytesOf(m)/4/3/2) // half of what each is to have more
+			c.fillUp(t, bytesOf(m)/4/3/2) // half of what each must take over
 			had := c.loses(t, 1, ds.ID, m)
 			readAll(t, c, ds.ID, m, 1)
 			var files int64
@@ -227,8 +227,8 @@ func TestLostNodeFindsSomeRoom(t *testing.T) {
 	}
 }
 
-// TestLostNodeAndItsSource: what a lost node had and no source has is EIO, and nothing else is; status says
-// which files, how many, and what to do. So it is when there is room and when there is none.
+// TestLostNodeAndItsSource: only files of a lost node that no source has fail with EIO; status reports which, how
+// many, and what to do, with and without room on the nodes.
 func TestLostNodeAndItsSource(t *testing.T) {
 	t.Parallel()
 	for _, full := range []bool{false, true} {
@@ -285,8 +285,8 @@ func TestLostNodeAndItsSource(t *testing.T) {
 	}
 }
 
-// TestLostNodeOfWhatCannotStay: what has no room and cannot be read from the middle of its archive is EIO, and
-// status says what to do; then it can be read.
+// TestLostNodeOfWhatCannotStay: a file without room that cannot be read from the middle of its archive is EIO, and
+// status reports what to do; afterwards it can be read.
 func TestLostNodeOfWhatCannotStay(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(100, 60_000)

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rate"
 )
 
-// TestPaces: with bounds on what each node reads and serves nothing fails, every
-// byte that crosses them is counted once, and none is faster than they allow.
+// TestPaces: with limits on each node's read and serve rates nothing fails, every byte they apply to is counted once,
+// and no rate exceeds them.
 func TestPaces(t *testing.T) {
 	const bound = 4 << 20
 	m := files(200, 60_000)
@@ -41,7 +41,7 @@ func TestPaces(t *testing.T) {
 	if got := sum("staged", func(p daemon.Paces) *rate.Stats { return p.Stage }); got != fsys.sum() || got != bytesOf(m) {
 		t.Errorf("%d bytes were counted as staged, %d read, of %d", got, fsys.sum(), bytesOf(m))
 	}
-	want := bytesOf(m) * int64(len(c.Nodes)-1) // each node reads what the others have
+	want := bytesOf(m) * int64(len(c.Nodes)-1) // each node reads the files of the others
 	if got := sum("served", func(p daemon.Paces) *rate.Stats { return p.Serve }); got != want {
 		t.Errorf("%d bytes were counted as served, want %d", got, want)
 	}

@@ -21,8 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// packMembers compresses a file as bgzip does, into many members and an empty one: its
-// end says nothing of its size.
+// packMembers compresses a file as bgzip does, into many members and an empty one: its end does not show its size.
 func packMembers(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -53,8 +52,7 @@ func deflated(t *testing.T, b []byte) []byte {
 	return out.Bytes()
 }
 
-// packStream compresses a file as zstd in a pipe does: into one frame that does not say how
-// large it is.
+// packStream compresses a file as zstd in a pipe does: into one frame without a content size.
 func packStream(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -77,7 +75,7 @@ func packStream(t *testing.T, path string) {
 	}
 }
 
-// fourth is every fourth file, from i on.
+// fourth returns every fourth file, from i on.
 func fourth(m map[string][]byte, i int) map[string][]byte {
 	part := make(map[string][]byte)
 	for k, path := range slices.Sorted(maps.Keys(m)) {
@@ -88,7 +86,7 @@ func fourth(m map[string][]byte, i int) map[string][]byte {
 	return part
 }
 
-// halfPacks is n files of up to size bytes, half of which packs well.
+// halfPacks returns n files of up to size bytes, half of which compress well.
 func halfPacks(n, size int) map[string][]byte {
 	m := make(map[string][]byte, n)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -102,8 +100,7 @@ func halfPacks(n, size int) map[string][]byte {
 	return m
 }
 
-// wantHalf checks that some files of a dataset are on the nodes and some in the source,
-// in all parts of the archive.
+// wantHalf checks that some files of a dataset are on the nodes and some in the source, in all parts of the archive.
 func wantHalf(t *testing.T, c *Cluster, name string, m map[string][]byte) {
 	t.Helper()
 	for _, ds := range c.Nodes[0].Status(context.Background()).Datasets {
@@ -124,13 +121,13 @@ func wantHalf(t *testing.T, c *Cluster, name string, m map[string][]byte) {
 	}
 }
 
-// wantFourth has a node of four read its part of the files of a dataset.
+// wantFourth checks that a node of four reads its part of a dataset's files.
 func wantFourth(t *testing.T, n *Node, ds metadata.DatasetID, m map[string][]byte) {
 	t.Helper()
 	wantAll(t, n, ds, fourth(m, int(n.Job.Self)))
 }
 
-// wantAll has a node read all of m.
+// wantAll checks that a node reads all of m.
 func wantAll(t *testing.T, n *Node, ds metadata.DatasetID, m map[string][]byte) {
 	t.Helper()
 	for path, want := range m {
@@ -140,7 +137,7 @@ func wantAll(t *testing.T, n *Node, ds metadata.DatasetID, m map[string][]byte) 
 	}
 }
 
-// packOne compresses a file in place into one member of gzip, as tar czf does.
+// packOne compresses a file in place into one gzip member, as tar czf does.
 func packOne(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -152,16 +149,16 @@ func packOne(t *testing.T, path string) {
 	}
 }
 
-// TestPackedMoreThanSpace: a compressed tar for which there is no room fails, before a byte
-// is copied if it says how large it is, and else when the room is used up. The error says
-// what to do, nothing stays on the nodes, and no node ever holds more than its capacity.
+// TestPackedMoreThanSpace: a compressed tar without enough room fails: before a byte is copied if it states its size,
+// else when the room is used up. The error says what to do, nothing stays on the nodes, and no node ever exceeds its
+// capacity.
 func TestPackedMoreThanSpace(t *testing.T) {
 	t.Parallel()
 	const capacity = 2 << 20
 	m := make(map[string][]byte)
 	r := rand.New(rand.NewPCG(5, 6))
 	for i := range 120 {
-		b := make([]byte, 100_000) // half of it packs well
+		b := make([]byte, 100_000) // half of each compresses well
 		for k := range len(b) / 2 {
 			b[k] = byte(r.Uint32())
 		}
@@ -177,7 +174,7 @@ func TestPackedMoreThanSpace(t *testing.T) {
 		"and overflow=fail":   {packZstd, true, stagein.OverflowFail, []string{"needs room for", "has 2.0 MiB", "a plain tar or a zip archive"}},
 		"of unknown size":     {packStream, false, stagein.OverflowSource, []string{" needs room for at least ", " and had 2.0 MiB when the stage-in began (", "unpack=no"}},
 		"with restart points": {packMembers, false, stagein.OverflowSource, []string{" needs room for at least ", " and had 2.0 MiB when the stage-in began (", "unpack=no"}},
-		// How much several archives need is known only if each was read far enough.
+		// The need of several archives is known only if each was read far enough.
 		"and several": {packStream, false, stagein.OverflowSource, []string{"2.0 MiB when the stage-in began", "unpack=no"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,8 +220,7 @@ func TestPackedMoreThanSpace(t *testing.T) {
 	}
 }
 
-// TestOverflowAtOnce: what has stayed in the source is read there also as soon as a daemon that starts again
-// knows the dataset.
+// TestOverflowAtOnce: a restarted daemon reads overflow files from the source as soon as it knows the dataset.
 func TestOverflowAtOnce(t *testing.T) {
 	t.Parallel()
 	m := halfPacks(200, 60_000)

@@ -21,16 +21,16 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// gatedFS is a node's view of a source: it gives out bytes behind the first eighth of
-// a file only when it is open, and counts them all.
+// gatedFS is a node's view of a source: while closed, it returns bytes only of the first eighth of a file; it counts
+// all bytes.
 type gatedFS struct {
 	source.FS
-	gate  chan struct{} // closed when it is open
-	dead  chan struct{} // closed when reads that are held up fail; nil is never
+	gate  chan struct{} // closed to open the gate
+	dead  chan struct{} // closed when blocked reads fail; nil is never
 	once  sync.Once
 	bytes *atomic.Int64
-	after int64 // bytes of a file that are given out all the same, and few bytes anywhere; 0 is an eighth
-	most  int64 // bytes of all files that are given out all the same; 0 is any
+	after int64 // bytes of a file returned while closed, besides reads of up to 4 KiB; 0 is an eighth
+	most  int64 // bytes of all files returned while closed; 0 is no limit
 	given atomic.Int64
 }
 
@@ -61,8 +61,7 @@ func (f gatedFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// pass is a stage-in of an archive that is read to be known, which is held up on
-// all nodes.
+// pass is a single-pass stage-in of an archive, held up on all nodes.
 type pass struct {
 	*Cluster
 	m     map[string][]byte
@@ -72,15 +71,14 @@ type pass struct {
 	done  chan error
 }
 
-const leads = 3 // the node that leads it
+const leads = 3 // the node that leads the stage-in
 
-// acrossEnds is the name of a large file that lies over the beginnings of the last two regions of
-// four. Before it are four of five of the others, in the order of a tar: so there is
-// something for every node before readers are held up, and the parts of nodes 0 and 1
-// have files of their own.
+// acrossEnds names a large file that spans the beginnings of the last two of four regions. In tar order, four fifths
+// of the other files precede it, so that every node gets something before readers are held up, and the parts of nodes
+// 0 and 1 have files of their own.
 const acrossEnds = "d3/large"
 
-// beginPass begins it, and waits until something has come in.
+// beginPass starts the pass, and waits until some data has arrived.
 func beginPass(t *testing.T, ext string) *pass {
 	t.Helper()
 	return beginPassIn(t, ext, Config{})
@@ -110,7 +108,7 @@ func beginPassIn(t *testing.T, ext string, c Config) *pass {
 		p.done <- p.Nodes[leads].StageIn(context.Background(), job.Dataset{Source: src, Name: "set"})
 	}()
 	Eventually(t, "bytes have come in", func() bool {
-		if ext == packedTar { // of which an unpacker may want much before it gives anything
+		if ext == packedTar { // an unpacker may need much of it before its first output
 			return p.bytes.Load() > p.size/16
 		}
 		return objects(p.Nodes[0])+objects(p.Nodes[2]) > 0
@@ -118,8 +116,7 @@ func beginPassIn(t *testing.T, ext string, c Config) *pass {
 	return p
 }
 
-// archive is the name of an archive that, if it has a single reader, is not read by
-// the node that leads.
+// archive returns the name of an archive that, if it has a single reader, is not read by the leading node.
 func (p *pass) archive(t *testing.T, ext string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -130,7 +127,7 @@ func (p *pass) archive(t *testing.T, ext string) string {
 	}
 }
 
-// pack compresses a file, little, in place.
+// pack compresses a file slightly, in place.
 func pack(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -138,7 +135,7 @@ func pack(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&out, gzip.NoCompression) // the level is good
+	w, _ := gzip.NewWriterLevel(&out, gzip.NoCompression) // the level is valid
 	if _, err := w.Write(b); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +153,7 @@ func (p *pass) open() {
 	}
 }
 
-// reader is a node, which does not lead, that reads the archive; the last one of those.
+// reader returns the last node, other than the leader, that reads the archive.
 func (p *pass) reader(t *testing.T) int {
 	t.Helper()
 	found := -1
@@ -171,7 +168,7 @@ func (p *pass) reader(t *testing.T) int {
 	return found
 }
 
-// lost waits until node i is given up, by what the leading node knows.
+// lost waits until the leading node declares node i lost.
 func (p *pass) lost(t *testing.T, i int) {
 	t.Helper()
 	Eventually(t, "the node is given up", func() bool {
@@ -180,8 +177,8 @@ func (p *pass) lost(t *testing.T, i int) {
 	})
 }
 
-// settle opens all gates, and checks what there is then: all files on the nodes, each
-// once, and at most again bytes read more than once.
+// settle opens all gates and checks the result: each file is on the nodes once, and at most again bytes were read
+// more than once.
 func (p *pass) settle(t *testing.T, again int64, on ...int) {
 	t.Helper()
 	p.open()
@@ -216,7 +213,7 @@ func (p *pass) settle(t *testing.T, again int64, on ...int) {
 	}
 }
 
-// slack is what nodes may read ahead of what they then use, and headers.
+// slack allows for unused read-ahead of the nodes, and headers.
 const slack = 2 << 20
 
 const (
@@ -224,8 +221,8 @@ const (
 	packedTar = ".tar.gz"
 )
 
-// TestPassReaderRestarts: a daemon that reads a part of an archive is killed and
-// starts again; it reads that part again, and no other part is read again.
+// TestPassReaderRestarts: a daemon that reads a part of an archive is killed and restarts; it reads that part again,
+// and no other part is read again.
 func TestPassReaderRestarts(t *testing.T) {
 	t.Parallel()
 	for _, ext := range []string{plainTar, packedTar} {
@@ -233,7 +230,7 @@ func TestPassReaderRestarts(t *testing.T) {
 			p := beginPass(t, ext)
 			i := p.reader(t)
 			p.Cut(i)
-			go p.gates[i].open() // it cannot end while it reads
+			go p.gates[i].open() // it cannot end during a read
 			p.Kill(t, i)
 			p.Revive(t, i)
 			again := p.size/4 + slack
@@ -245,8 +242,8 @@ func TestPassReaderRestarts(t *testing.T) {
 	}
 }
 
-// TestPassReaderKnowsNoMap: a daemon that has started again is asked to read its part
-// before it has heard which nodes are up. It does not take them for lost.
+// TestPassReaderKnowsNoMap: a restarted daemon is asked to read its part before it knows which nodes are up. It does
+// not treat them as lost.
 func TestPassReaderKnowsNoMap(t *testing.T) {
 	t.Parallel()
 	p := beginPass(t, plainTar)
@@ -254,7 +251,7 @@ func TestPassReaderKnowsNoMap(t *testing.T) {
 	heard := make(chan struct{})
 	hear := sync.OnceFunc(func() { close(heard) })
 	p.Cut(i)
-	go p.gates[i].open() // it cannot end while it reads
+	go p.gates[i].open() // it cannot end during a read
 	p.Kill(t, i)
 	for k := range p.Nodes {
 		if k != leads {
@@ -268,9 +265,9 @@ func TestPassReaderKnowsNoMap(t *testing.T) {
 	}
 	was := p.bytes.Load()
 	p.Revive(t, i)
-	t.Cleanup(hear) // before the node is stopped, which waits for what it says
+	t.Cleanup(hear) // before the node stops, which waits for its messages
 	Eventually(t, "it is asked to read", func() bool { return shares(p.Nodes[i]) > 0 })
-	time.Sleep(200 * time.Millisecond) // all of its part would take less
+	time.Sleep(200 * time.Millisecond) // its whole part would take less
 	if n := p.bytes.Load() - was; n > 0 {
 		t.Errorf("%d bytes are read by one that knows no node", n)
 	}
@@ -278,7 +275,7 @@ func TestPassReaderKnowsNoMap(t *testing.T) {
 	p.settle(t, p.size/4+slack, 0, 1, 2, 3)
 }
 
-// dumbConn lets nothing out before it may.
+// dumbConn blocks writes until it is released.
 type dumbConn struct {
 	net.Conn
 	heard chan struct{}
@@ -289,8 +286,8 @@ func (c dumbConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// TestPassReaderIsLost: a node that reads a part of an archive is lost for good. Another
-// reads that part, and what the lost one was to have is fetched by those that are left.
+// TestPassReaderIsLost: a node that reads a part of an archive is lost for good. Another node reads that part, and
+// the survivors fetch the lost node's files.
 func TestPassReaderIsLost(t *testing.T) {
 	t.Parallel()
 	for _, ext := range []string{plainTar, packedTar} {
@@ -307,15 +304,14 @@ func TestPassReaderIsLost(t *testing.T) {
 			}
 			again := 2*p.size/4 + p.size/8 + slack
 			if ext == packedTar {
-				again = 4 * p.size // one by each of those that stand in
+				again = 4 * p.size // one by each replacement
 			}
 			p.settle(t, again, on...)
 		})
 	}
 }
 
-// TestPassReaderIsLostLate: the same, when it takes its time until it is given up, as it
-// does outside of tests.
+// TestPassReaderIsLostLate: the same, when it takes some time until the node is declared lost, as in production.
 func TestPassReaderIsLostLate(t *testing.T) {
 	t.Parallel()
 	p := beginPassIn(t, plainTar, Config{Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: 12 * time.Second}})
@@ -325,8 +321,8 @@ func TestPassReaderIsLostLate(t *testing.T) {
 	p.settle(t, 2*p.size/4+p.size/8+slack, others(i)...)
 }
 
-// TestPassReaderComesBack: a node is given up while it reads a part of an archive, and is
-// back before the others are done. What it goes on with counts for nothing.
+// TestPassReaderComesBack: a node is declared lost while it reads a part of an archive, and returns before the others
+// are done. Its continued work is ignored.
 func TestPassReaderComesBack(t *testing.T) {
 	t.Parallel()
 	p := beginPass(t, plainTar)
@@ -338,8 +334,8 @@ func TestPassReaderComesBack(t *testing.T) {
 	p.settle(t, p.size+slack, 0, 1, 2, 3)
 }
 
-// TestPassHolderRestarts: a daemon whose part is done already, and which has told its
-// seam, is killed and starts again while the others read.
+// TestPassHolderRestarts: a daemon that has finished its part and reported its boundary is killed and restarts while
+// the others read.
 func TestPassHolderRestarts(t *testing.T) {
 	t.Parallel()
 	p := beginPass(t, plainTar)
@@ -352,7 +348,7 @@ func TestPassHolderRestarts(t *testing.T) {
 	p.settle(t, p.size/4+slack, 0, 1, 2, 3)
 }
 
-// TestPassHolderIsLost: the same, but it does not come back.
+// TestPassHolderIsLost: the same, but it does not return.
 func TestPassHolderIsLost(t *testing.T) {
 	t.Parallel()
 	p := beginPass(t, plainTar)

@@ -29,8 +29,7 @@ type led struct {
 	ext string
 }
 
-// beginLed begins a pass by the node that leads, which is held up on all nodes when
-// something has come in.
+// beginLed starts a pass that is held up on all nodes once some data has arrived.
 func beginLed(t *testing.T, ext string) *led {
 	m := files(200, 60_000)
 	m[acrossEnds] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19)
@@ -84,7 +83,7 @@ func packZstd(t *testing.T, path string) {
 	packEach(t, path, math.MaxInt)
 }
 
-// packEach compresses a file in place into frames of zstd that have so many bytes each.
+// packEach compresses a file in place into zstd frames of size bytes each.
 func packEach(t *testing.T, path string, size int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -104,11 +103,11 @@ func packEach(t *testing.T, path string, size int) {
 	}
 }
 
-// restart kills the daemon of node i as it reads, and starts it again.
+// restart kills the daemon of node i during its reads, and restarts it.
 func (p *led) restart(t *testing.T, i int) {
 	t.Helper()
 	p.Cut(i)
-	close(p.gates[i].dead) // it cannot end while it reads
+	close(p.gates[i].dead) // it cannot end during a read
 	p.Kill(t, i)
 	p.gates[i] = p.gate()
 	p.Revive(t, i)
@@ -125,8 +124,8 @@ func (p *led) done(t *testing.T, nodes ...int) {
 	}
 }
 
-// came opens all gates, and checks that all files are on the nodes, that at most again
-// bytes were read more than once, and that the registry says so.
+// came opens all gates, and checks that all files are on the nodes, that at most again bytes were read more than
+// once, and that the registry agrees.
 func (p *led) came(t *testing.T, again int64, on ...int) cluster.Dataset {
 	t.Helper()
 	p.open()
@@ -165,7 +164,7 @@ func (p *led) came(t *testing.T, again int64, on ...int) cluster.Dataset {
 	return ds
 }
 
-// others is all nodes but some.
+// others returns all nodes but some.
 func others(not ...int) (all []int) {
 	for i := range 4 {
 		keep := true
@@ -179,7 +178,7 @@ func others(not ...int) (all []int) {
 	return all
 }
 
-// has is how many bytes of files a node is to have.
+// has returns the bytes of files that a node owns.
 func (p *led) has(node metadata.NodeID) (sum int64) {
 	m := p.Nodes[leads].View().Map
 	for path, b := range p.m {
@@ -190,8 +189,8 @@ func (p *led) has(node metadata.NodeID) (sum int64) {
 	return sum
 }
 
-// again is what is read again when so many parts are: if their nodes are lost, beside
-// what those had, and went on to read.
+// again returns how much is read again for this many parts. If their nodes are lost, this includes the files those
+// had, and what they continued to read.
 func (p *led) again(part int64, lost bool) int64 {
 	switch {
 	case p.ext == plainTar && lost:
@@ -204,8 +203,8 @@ func (p *led) again(part int64, lost bool) int64 {
 
 var tars = []string{plainTar, packedTar, zstdTar}
 
-// TestPassLeaderRestarts: the daemon that leads a pass is killed while all read, and
-// starts again: it goes on with the pass, and the others read nothing again.
+// TestPassLeaderRestarts: the daemon that leads a pass is killed while all nodes read, and restarts: it continues the
+// pass, and the others read nothing again.
 func TestPassLeaderRestarts(t *testing.T) {
 	t.Parallel()
 	for _, ext := range tars {
@@ -226,11 +225,10 @@ func TestPassLeaderRestartsLate(t *testing.T) {
 	Eventually(t, "it goes on", func() bool { return p.Nodes[0].View().Datasets[0].Attempt == 1 })
 	p.done(t, 2)
 	p.restart(t, leads)
-	p.came(t, p.again(2, false), 0, 1, 2, 3) // in the same turn, if it starts before it knows of that one
+	p.came(t, p.again(2, false), 0, 1, 2, 3) // in the same attempt, if it starts before it knows of that one
 }
 
-// TestPassLeaderRestartsWhenDone: the same, when its own part is done and others are not:
-// nothing is read again.
+// TestPassLeaderRestartsWhenDone: the same, when its own part is done and others are not: nothing is read again.
 func TestPassLeaderRestartsWhenDone(t *testing.T) {
 	t.Parallel()
 	p := beginLedBy(t, 0, plainTar, files(200, 60_000))
@@ -243,8 +241,8 @@ func TestPassLeaderRestartsWhenDone(t *testing.T) {
 	p.came(t, 0, 0, 1, 2, 3)
 }
 
-// TestPassGoesOn: a daemon that is killed in the middle of its part goes on there, from
-// the last mark: what is read again is what was in flight.
+// TestPassGoesOn: a daemon that is killed in the middle of its part continues from its last mark: only reads in
+// flight are repeated.
 func TestPassGoesOn(t *testing.T) {
 	t.Parallel()
 	p := beginLedBy(t, 0, plainTar, files(200, 500_000))
@@ -263,8 +261,8 @@ func TestPassGoesOn(t *testing.T) {
 	p.came(t, p.size/8-mark+slack, 0, 1, 2, 3)
 }
 
-// TestPassLeaderIsLost: the node that leads a pass is lost for good. Another goes on with
-// it; what the others have read stays.
+// TestPassLeaderIsLost: the node that leads a pass is lost for good. Another continues it; what the others have read
+// stays.
 func TestPassLeaderIsLost(t *testing.T) {
 	t.Parallel()
 	for _, ext := range tars {
@@ -277,9 +275,9 @@ func TestPassLeaderIsLost(t *testing.T) {
 	}
 }
 
-// TestPassOutlastsGroupLeader: the node that leads a pass is lost, and just before it is
-// given up the leader of the group is, too. The next one knows of nobody's silence, and
-// the parts that have to bring something to the lost node wait until it does.
+// TestPassOutlastsGroupLeader: the node that leads a pass is lost, and the group's leader is lost just before that is
+// declared. The next group leader does not know how long nodes were silent; parts with data for the lost node wait
+// until it declares the loss.
 func TestPassOutlastsGroupLeader(t *testing.T) {
 	t.Parallel()
 	const down = 4 * time.Second
@@ -303,8 +301,8 @@ func TestPassLeaderIsLostLate(t *testing.T) {
 	p.came(t, had+p.again(1, true), others(leads)...)
 }
 
-// TestPassLeaderComesBack: it is given up, and is back before the others are done. What
-// it goes on with counts for nothing.
+// TestPassLeaderComesBack: the leader is declared lost, and returns before the others are done. Its continued work is
+// ignored.
 func TestPassLeaderComesBack(t *testing.T) {
 	t.Parallel()
 	p := beginLed(t, plainTar)
@@ -315,8 +313,7 @@ func TestPassLeaderComesBack(t *testing.T) {
 	p.came(t, p.size+slack, 0, 1, 2, 3)
 }
 
-// TestPassTwoLeadersAreLost: the node that leads a pass is lost, and so is the one that
-// went on with it.
+// TestPassTwoLeadersAreLost: the node that leads a pass is lost, and so is its successor.
 func TestPassTwoLeadersAreLost(t *testing.T) {
 	t.Parallel()
 	for _, ext := range tars {
@@ -334,7 +331,7 @@ func TestPassTwoLeadersAreLost(t *testing.T) {
 	}
 }
 
-// TestPassLeaderAndReaderRestart: both at a time.
+// TestPassLeaderAndReaderRestart: the leader and a reader restart at the same time.
 func TestPassLeaderAndReaderRestart(t *testing.T) {
 	t.Parallel()
 	for _, ext := range tars {
@@ -350,7 +347,7 @@ func TestPassLeaderAndReaderRestart(t *testing.T) {
 	}
 }
 
-// kept is how many bytes an heir knows to have been read.
+// kept returns how many bytes a standby knows to have been read.
 func (p *led) kept(t *testing.T, i int) (sum int64) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(p.Nodes[i].Job.Dirs.Store[0], "stage", "1", "state"))
@@ -374,8 +371,8 @@ func (p *led) kept(t *testing.T, i int) (sum int64) {
 	return sum
 }
 
-// TestPassLeaderAndReaderAreLost: both are lost for good at a time. What they had read is
-// known to the heirs of the one that led.
+// TestPassLeaderAndReaderAreLost: both are lost for good at the same time. The leader's standbys know what they had
+// read.
 func TestPassLeaderAndReaderAreLost(t *testing.T) {
 	t.Parallel()
 	for _, ext := range tars {
@@ -395,7 +392,7 @@ func TestPassLeaderAndReaderAreLost(t *testing.T) {
 				p.Cut(lost)
 			}
 			ds := p.came(t, p.again(2, true)+2*p.size, others(leads, i)...)
-			// Who stands in for them reads a compressed tar ahead of what it then uses.
+			// Their replacements read a compressed tar ahead without using all bytes.
 			if got := p.bytes.Load(); ds.SourceBytes < got-2*slack || ds.SourceBytes > got+slack {
 				t.Errorf("the registry says that %d bytes were read, it was %d", ds.SourceBytes, got)
 			}
@@ -403,7 +400,7 @@ func TestPassLeaderAndReaderAreLost(t *testing.T) {
 	}
 }
 
-// TestPassListIsLost: of archives that are dealt out in lists, another node has the lists.
+// TestPassListIsLost: the standby has the lists of archives that are assigned in lists.
 func TestPassListIsLost(t *testing.T) {
 	t.Parallel()
 	p := &led{&pass{m: files(200, 60_000)}, plainTar}

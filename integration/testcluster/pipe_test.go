@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
-// pipedSize is enough for many requests of the kernel.
+// pipedSize is enough for many kernel requests.
 const pipedSize = 8<<20 + 4321
 
 func random(n int, seed uint64) []byte {
@@ -23,9 +23,8 @@ func random(n int, seed uint64) []byte {
 	return p
 }
 
-// TestReadsGoThroughPipes: the bytes of large reads, of datasets and of live
-// files with holes, are right through the mounts of all nodes and by many
-// readers; they go through pipes, and none stays in use.
+// TestReadsGoThroughPipes: large reads of datasets and of live files with holes return the right bytes through the
+// mounts of all nodes with many readers; they use pipes, and no pipe is leaked.
 func TestReadsGoThroughPipes(t *testing.T) {
 	t.Parallel()
 	NeedFUSE(t)

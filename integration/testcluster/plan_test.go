@@ -14,8 +14,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// TestPlan: a plan that is set over one node's control socket is shown by another's, its map
-// names the owners of the files, and it can be cleared.
+// TestPlan: a plan that is set over one node's control socket is shown by another's, its map names the owners of the
+// files, and it can be cleared.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	m := map[string][]byte{".DS_Store": {1}, "val/a/v.jpg": {2}}

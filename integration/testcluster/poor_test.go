@@ -22,11 +22,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// poorConn is a connection that is good for so many bytes.
+// poorConn is a connection that breaks after a number of bytes.
 type poorConn struct {
 	net.Conn
 	left atomic.Int64
-	slow time.Duration // for each piece that is read
+	slow time.Duration // delay of each read
 	end  func(net.Conn) error
 }
 
@@ -45,22 +45,21 @@ func (c *poorConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestPoorWire: peers that are slow, that hang up, and that reset in the middle
-// of what they say do not show: no error, the right bytes, and nothing that is
-// left over, at either end.
+// TestPoorWire: peers that are slow, disconnect, or reset in the middle of a message cause no error and no wrong
+// byte, and leave nothing behind at either end.
 func TestPoorWire(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
-	var mu sync.Mutex // r's
+	var mu sync.Mutex // guards r
 	bytesLeft := func(most int64) int64 {
 		mu.Lock()
 		defer mu.Unlock()
 		return 1 + r.Int64N(most)
 	}
 	reset := func(c net.Conn) error {
-		_ = c.(*net.TCPConn).SetLinger(0) // a help: the end is the same without
+		_ = c.(*net.TCPConn).SetLinger(0) // makes a reset likely; the outcome is the same without
 		_ = c.Close()
 		return syscall.ECONNRESET
 	}
@@ -120,7 +119,7 @@ func TestPoorWire(t *testing.T) {
 	}
 }
 
-// badDisk is a disk whose files fail while a flag is set.
+// badDisk is a disk with file errors while a flag is set.
 type badDisk struct {
 	chunkstore.FS
 	fault atomic.Pointer[diskFault]
@@ -152,7 +151,7 @@ type badFile struct {
 
 func (f *badFile) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.disk.now().read; err != nil {
-		n, _ := f.File.ReadAt(p[:len(p)/2], off) // some of it comes
+		n, _ := f.File.ReadAt(p[:len(p)/2], off) // a partial read
 		return n, err
 	}
 	return f.File.ReadAt(p, off)
@@ -166,9 +165,8 @@ func (f *badFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.File.WriteAt(p, off)
 }
 
-// TestBadDisk: an error of another node's disk is the errno of the read or the
-// write that met it, and of no other; what was there before is there when the
-// disk is well again.
+// TestBadDisk: an error of another node's disk is returned by the read or write that met it, and by no other; earlier
+// data is readable when the disk works again.
 func TestBadDisk(t *testing.T) {
 	t.Parallel()
 	disk := &badDisk{FS: chunkstore.Machine}
@@ -186,7 +184,7 @@ func TestBadDisk(t *testing.T) {
 	defer f.Close()
 	const chunk = 1 << 20
 	old := func(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, chunk) }
-	const chunks = 8 // on both nodes by turns
+	const chunks = 8 // on both nodes in turn
 	for i := range chunks {
 		if _, err := f.WriteAt(old(i), int64(i*chunk)); err != nil {
 			t.Fatal(err)
@@ -200,7 +198,7 @@ func TestBadDisk(t *testing.T) {
 			_, err := f.ReadAt(got, int64(i*chunk))
 			_, werr := f.WriteAt(old(i), int64(i*chunk))
 			switch {
-			case err == nil && werr == nil && bytes.Equal(got, old(i)): // on the good disk
+			case err == nil && werr == nil && bytes.Equal(got, old(i)): // on the working disk
 			case errors.Is(err, syscall.EIO) && errors.Is(werr, no):
 				failed++
 			default:
@@ -221,8 +219,7 @@ func TestBadDisk(t *testing.T) {
 	}
 }
 
-// TestShortObject: a node that has less of a sealed file than it says is an
-// error, never zeros.
+// TestShortObject: a node that has less of a sealed file than it should returns an error, never zeros.
 func TestShortObject(t *testing.T) {
 	t.Parallel()
 	c, far := remoteSamples(t)
@@ -240,8 +237,7 @@ func TestShortObject(t *testing.T) {
 	c.wantNoBuffers(t)
 }
 
-// deafConn is a connection to a machine that has lost power: nothing comes of it,
-// and nobody says so.
+// deafConn is a connection to a machine that has lost power: it delivers nothing and reports no error.
 type deafConn struct {
 	net.Conn
 	closed chan struct{}
@@ -274,7 +270,7 @@ func TestSilentNode(t *testing.T) {
 		if to != 3 {
 			return conn
 		}
-		// The handshake is answered, and then no more.
+		// The peer answers the handshake, and nothing after it.
 		return &quietConn{deafConn: deafConn{conn, make(chan struct{}), new(sync.Once)}, asked: asked}
 	})
 	read := make(chan error, 1)
@@ -293,14 +289,14 @@ func TestSilentNode(t *testing.T) {
 	}
 }
 
-// quietConn becomes deaf with the first frame after the handshake.
+// quietConn goes deaf with the first frame after the handshake.
 type quietConn struct {
 	deafConn
 	wrote atomic.Int64
 	asked chan<- struct{}
 }
 
-// handshake is what a client writes for it.
+// handshake is the number of bytes that a client writes for the handshake.
 const handshake = wire.HelloSize + wire.ProofSize
 
 func (c *quietConn) Write(p []byte) (int, error) {

@@ -32,14 +32,13 @@ const (
 func sampleName(i int) string    { return fmt.Sprintf("%05d.jpg", i) }
 func sampleContent(i int) []byte { return bytes.Repeat([]byte(sampleName(i)), 200+i%300) }
 
-// training is a job of two nodes with a dataset, the access plan of each node's engine, and a rank
-// on each node.
+// training is a job of two nodes with a dataset, the access plan of each node's engine, and a rank on each node.
 type training struct {
 	t       *testing.T
 	c       *Cluster
 	files   int
 	content func(i int) []byte
-	order   accessplan.Plan // in which the ranks read
+	order   accessplan.Plan // the order in which the ranks read
 	ms      []*Mounted
 	engines []*prefetch.Engine
 }
@@ -61,7 +60,7 @@ func startTraining(t *testing.T, plan accessplan.Plan) *training {
 	return x
 }
 
-// start starts the job, in which each node's engine has the plan.
+// start starts the job and gives the plan to each node's engine.
 func (x *training) start(cfg Config, plan accessplan.Plan) {
 	t := x.t
 	t.Helper()
@@ -91,7 +90,7 @@ func (x *training) start(cfg Config, plan accessplan.Plan) {
 	x.ms = x.c.Mount(t)
 }
 
-// epoch has each rank read an epoch of the order by two workers, whose batches take turns, through its node's mount. The files read are dropped from the page cache.
+// epoch has each rank read one epoch with two alternating workers through its mount, and drops the page cache.
 func (x *training) epoch(number int) {
 	x.t.Helper()
 	e, err := x.order.Epoch(number, x.files)
@@ -102,7 +101,7 @@ func (x *training) epoch(number int) {
 	for rank := range trainRanks {
 		ranks.Go(func() {
 			const workers = 2
-			var batches [workers]chan int // in which each worker reads
+			var batches [workers]chan int // the batches of each worker
 			done := make(chan struct{}, 2*workers)
 			var wg sync.WaitGroup
 			for k := range batches {
@@ -153,7 +152,7 @@ func (x *training) read(rank, i int) {
 	}
 }
 
-// served is the single and batched reads that the nodes answered each other.
+// served returns the single and batched reads that the nodes served each other.
 func (x *training) served() (single, batched int64) {
 	for _, n := range x.c.Nodes {
 		s := n.Status(context.Background()).RPC.Requests
@@ -162,8 +161,8 @@ func (x *training) served() (single, batched int64) {
 	return single, batched
 }
 
-// TestPrefetchOfEpochs: by the plan, most samples of other nodes come in batches before they are
-// read, in every epoch, and their bytes are right.
+// TestPrefetchOfEpochs: with the plan, most remote samples arrive in batches before they are read, in every epoch,
+// and their bytes are right.
 func TestPrefetchOfEpochs(t *testing.T) {
 	x := startTraining(t, accessplan.Plan{Dataset: "set", Kind: accessplan.Torch, Seed: 7, Shuffle: true, Ranks: trainRanks})
 	for e := range 3 {
@@ -182,8 +181,7 @@ func TestPrefetchOfEpochs(t *testing.T) {
 	}
 }
 
-// TestPrefetchWrongSeed: a plan that the script does not follow becomes stale, and then nothing is
-// prefetched.
+// TestPrefetchWrongSeed: a plan that the script does not follow becomes stale, and nothing more is prefetched.
 func TestPrefetchWrongSeed(t *testing.T) {
 	x := startTraining(t, accessplan.Plan{Dataset: "set", Kind: accessplan.Torch, Seed: 1000, Shuffle: true, Ranks: trainRanks})
 	for e := range 3 {

@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// TestPrefetchOfRuns: of a tar that does not fit, files that lie side by side and are read soon are fetched by one request
-// of the source, as its own counter says.
+// TestPrefetchOfRuns: of a tar that does not fit, adjacent files that are read soon are fetched by one request to the
+// source, by the source's own count.
 func TestPrefetchOfRuns(t *testing.T) {
 	NeedFUSE(t)
 	const n, size = 640, 66_000 // a tar of smaller files would not be scanned
@@ -45,7 +45,7 @@ func TestPrefetchOfRuns(t *testing.T) {
 	}
 	requests := int64(0)
 	for e := range 2 {
-		// What the source's client has cached is dropped when the file is opened.
+		// The source's client drops its cache when the file is opened.
 		f, err := os.Open(filepath.Join(at, "set.tar"))
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestPrefetchOfRuns(t *testing.T) {
 	}
 }
 
-// overflow is how many files are on no node.
+// overflow returns the number of files that are on no node.
 func (x *training) overflow() (n int64) {
 	store, _ := x.c.Nodes[0].Table(x.c.Dataset(x.t, 0, "set").ID)
 	err := store.(accessplan.Files).Files(func(_ string, _ uint32, _ string, a metadata.Attr) bool {

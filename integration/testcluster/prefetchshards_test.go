@@ -15,8 +15,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// TestPrefetchOfShards: a rank that reads large shards in the order of a list has the bytes of the other node prefetched piece
-// by piece, through its mount: of the bytes that come over the network, the reads ask for half at the most.
+// TestPrefetchOfShards: when a rank reads large shards in list order through its mount, remote bytes are prefetched
+// piece by piece: at most half of the bytes from the network are demand reads.
 func TestPrefetchOfShards(t *testing.T) {
 	t.Parallel()
 	NeedFUSE(t)
@@ -33,7 +33,7 @@ func TestPrefetchOfShards(t *testing.T) {
 	x := &training{t: t}
 	x.start(Config{Datasets: []job.Dataset{{Source: tree, Name: "set"}}}, accessplan.Plan{Dataset: "set", Kind: accessplan.List, Paths: names})
 	e := x.engines[0]
-	var other int64 // bytes of the other node that were read
+	var other int64 // remote bytes that were read
 	for _, name := range names {
 		f, err := os.Open(filepath.Join(x.ms[0].Data, "set", name))
 		if err != nil {
@@ -67,5 +67,5 @@ func TestPrefetchOfShards(t *testing.T) {
 	t.Logf("%d bytes of the other node, %d not prefetched; single reads %d, batches %d; %+v", other, own(), s[wire.OpRead], s[wire.OpReadMany], e.State())
 }
 
-// pieceOf is what a rank reads at once.
+// pieceOf returns the piece that a rank reads in one call.
 func pieceOf(b []byte, off int) []byte { return b[off:min(off+256<<10, len(b))] }

@@ -10,10 +10,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// knownText is what a listener on the network looks for.
+// knownText is the text that an eavesdropper searches for.
 var knownText = []byte("known plain text of a file on four nodes. ")
 
-// listening counts the known text in what a connection carries, either way.
+// listening counts occurrences of the known text on a connection, in both directions.
 type listening struct {
 	net.Conn
 	found, bytes *atomic.Int64
@@ -35,8 +35,8 @@ func (c listening) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// TestProtected: a job with protection works: control plane, metadata, data to and from other nodes. With
-// encrypt=tls a listener sees nothing of a file.
+// TestProtected: a job with protection works: control plane, metadata, and data to and from other nodes. With
+// encrypt=tls an eavesdropper sees nothing of a file.
 func TestProtected(t *testing.T) {
 	t.Parallel()
 	text := bytes.Repeat(knownText, 100_000) // several chunks: on several nodes

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// mute is a connection on which nothing can be said any more from some time on.
+// mute is a connection on which writes fail once from returns true.
 type mute struct {
 	net.Conn
 	from func() bool
@@ -26,7 +26,7 @@ func (c mute) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// publishing reports whether a node knows of a dataset that is published.
+// publishing reports whether a node knows of a published dataset.
 func publishing(n *Node) bool {
 	for _, ds := range n.View().Datasets {
 		if ds.Phase >= cluster.Publishing {
@@ -36,8 +36,8 @@ func publishing(n *Node) bool {
 	return false
 }
 
-// TestPublishingLeaderIsLost: the node that leads a stage-in has made the manifest, and
-// is lost before any other has asked it for that.
+// TestPublishingLeaderIsLost: the node that leads a stage-in has made the manifest, and is lost before another node
+// has requested it.
 func TestPublishingLeaderIsLost(t *testing.T) {
 	t.Parallel()
 	m := files(100, 20_000)
@@ -76,11 +76,11 @@ func TestPublishingLeaderIsLost(t *testing.T) {
 	}
 }
 
-// TestManifestIsHandedOut: in a small job a node that is no heir has the manifest when it hears
-// that there is one: it need not ask anybody for it.
+// TestManifestIsHandedOut: in a small job a node that is no standby already has the manifest when it learns of it,
+// and need not request it.
 func TestManifestIsHandedOut(t *testing.T) {
 	t.Parallel()
-	const last = leads - 1 // the heirs are those before it
+	const last = leads - 1 // the standbys are the nodes before it
 	dir := t.TempDir()
 	writeTree(t, dir, files(100, 2_000))
 	c := Start(t, Config{})

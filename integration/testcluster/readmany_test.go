@@ -23,8 +23,7 @@ func manyOf(files []metadata.Attr) ([]datapath.RangeRead, []byte) {
 	return rs, make([]byte, n)
 }
 
-// TestReadMany: files of another node come in one call, from their objects; one that is missing
-// fails alone.
+// TestReadMany: one call returns several remote files from their objects; a missing one fails alone.
 func TestReadMany(t *testing.T) {
 	t.Parallel()
 	c, far := remoteSamples(t)
@@ -55,7 +54,7 @@ func TestReadMany(t *testing.T) {
 	}
 }
 
-// BenchmarkReadMany reads ranges of files of another node one by one and in batches; an op is a file.
+// BenchmarkReadMany reads ranges of remote files one by one and in batches; an op is a file.
 func BenchmarkReadMany(b *testing.B) {
 	c, far := remoteSamples(b)
 	for len(far) < 32 {
@@ -87,7 +86,7 @@ func BenchmarkReadMany(b *testing.B) {
 	}
 }
 
-// processor is the processor time of this process.
+// processor returns the processor time of this process.
 func processor(t testing.TB) time.Duration {
 	t.Helper()
 	var ru syscall.Rusage

@@ -8,8 +8,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestReplacedIsOpenable: a file that a process has looked up can be opened although renames on another node have since
-// replaced its name more than once.
+// TestReplacedIsOpenable: a file that a process has looked up can be opened although renames on another node have
+// since replaced its name more than once.
 func TestReplacedIsOpenable(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})

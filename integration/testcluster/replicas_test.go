@@ -26,8 +26,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// withReplicas starts a job with a dataset of replicas, and waits until all are there and all
-// nodes know.
+// withReplicas starts a job with a replicated dataset, and waits until all nodes know that all replicas exist.
 func withReplicas(t *testing.T, cfg Config, src string, r cluster.Replicas) (*Cluster, cluster.Dataset) {
 	t.Helper()
 	cfg.Datasets = []job.Dataset{{Source: src, Name: "set", Options: stagein.Options{Replicas: r}}}
@@ -40,12 +39,12 @@ func withReplicas(t *testing.T, cfg Config, src string, r cluster.Replicas) (*Cl
 	return c, ds
 }
 
-// awaitReplicas waits until all nodes know that all replicas are made.
+// awaitReplicas waits until all nodes know that all replicas exist.
 func (c *Cluster) awaitReplicas(t *testing.T) {
 	t.Helper()
 	for i, n := range c.Nodes {
 		Eventually(t, fmt.Sprintf("all replicas are made, as node %d knows", i), func() bool {
-			all := n.Status(context.Background()).Datasets // none on a node that has just begun
+			all := n.Status(context.Background()).Datasets // none on a node that has just started
 			if len(all) == 0 || all[0].Copies == nil {
 				return false
 			}
@@ -55,7 +54,7 @@ func (c *Cluster) awaitReplicas(t *testing.T) {
 	}
 }
 
-// remote is the bytes that the clients have read from other nodes.
+// remote returns the bytes that the clients have read from other nodes.
 func (c *Cluster) remote() (n int64) {
 	for _, x := range c.Nodes {
 		n += x.Client.Stats().ReadRemote
@@ -63,8 +62,8 @@ func (c *Cluster) remote() (n int64) {
 	return n
 }
 
-// TestReplicasHealALostOwner: with each way of counting replicas, and from each kind of source,
-// the loss of an owner costs no byte from the source, and all bytes are right.
+// TestReplicasHealALostOwner: with each replication mode and each kind of source, the loss of an owner costs no byte
+// from the source, and all bytes are right.
 func TestReplicasHealALostOwner(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []struct {
@@ -117,8 +116,8 @@ func TestReplicasHealALostOwner(t *testing.T) {
 	}
 }
 
-// TestReplicasOfStripedFiles: each chunk of a file on several nodes has replicas, which are read, verified, and heal the loss
-// of an owner without the source. Scratch gets their room.
+// TestReplicasOfStripedFiles: each chunk of a striped file has replicas, which are read, verified, and replace a lost
+// owner without the source. Scratch can take their room.
 func TestReplicasOfStripedFiles(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(20, 30_000)
@@ -153,7 +152,7 @@ func TestReplicasOfStripedFiles(t *testing.T) {
 	}
 }
 
-// TestReplicasAreShown: locate names the owner first and then the replicas, and status counts.
+// TestReplicasAreShown: locate lists the owner first and then the replicas, and status counts them.
 func TestReplicasAreShown(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(40, 20_000)
@@ -190,8 +189,8 @@ func TestReplicasAreShown(t *testing.T) {
 	}
 }
 
-// TestCorruptReplica: no byte of a corrupt replica is sent to a reader with verify=reads, and verify
-// names it. A damaged owner is repaired from the replica that is right, not from the source.
+// TestCorruptReplica: no byte of a corrupt replica is sent to a reader with verify=reads, and verify names it. A
+// damaged owner is repaired from the intact replica, not from the source.
 func TestCorruptReplica(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(30, 30_000)
@@ -243,8 +242,8 @@ func TestCorruptReplica(t *testing.T) {
 	}
 }
 
-// TestReplicasGiveWay: scratch gets all the room that it had without replicas, while the dataset
-// is read, and status says so.
+// TestReplicasGiveWay: scratch gets all the room that it had without replicas, while the dataset is being read, and
+// status reports this.
 func TestReplicasGiveWay(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(200, 60_000)
@@ -288,7 +287,7 @@ func TestReplicasGiveWay(t *testing.T) {
 	}
 }
 
-// TestReplicasWithoutRoom: if only a part of the replicas fits, that part is made, and no more.
+// TestReplicasWithoutRoom: if only a part of the replicas fits, only that part is made.
 func TestReplicasWithoutRoom(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(200, 60_000)
@@ -313,8 +312,8 @@ func TestReplicasWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestSpareFollowsThePlan: each node has room for replicas of a third of what others have, and made the same ones as all
-// nodes. Then a plan is set by which it reads the same quarter of the files in every epoch: it has replicas of these instead.
+// TestSpareFollowsThePlan: each node has room for replicas of a third of the others' files, and made the same ones on
+// all nodes. Then a plan makes it read the same quarter of the files in every epoch: it replicates these instead.
 func TestSpareFollowsThePlan(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(200, 60_000)
@@ -368,7 +367,7 @@ func (s slowConn) Read(b []byte) (int, error) {
 	return s.Conn.Read(b)
 }
 
-// TestSlowOwnerIsRelieved: few files are read from an owner with slow answers.
+// TestSlowOwnerIsRelieved: few reads go to an owner that answers slowly.
 func TestSlowOwnerIsRelieved(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(80, 30_000)
@@ -434,7 +433,7 @@ func TestReplicasAfterRestart(t *testing.T) {
 	for _, o := range c.Nodes[1].objectFiles(t) {
 		info, err := os.Stat(o)
 		if was := before[filepath.Base(o)]; err != nil || was == nil || !info.ModTime().Equal(was.ModTime()) {
-			again++ // inode numbers are used again, too
+			again++ // inode numbers are reused, too
 		}
 	}
 	if again != 1 {

@@ -14,8 +14,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// TestRequestsToTheSource: what a file in a directory asks of the source's servers is to
-// be found, opened and read, each once. Whether it is still what it was is known from that.
+// TestRequestsToTheSource: to stage a file of a directory, the source's servers serve one lookup, one open and one
+// read. These also show whether the file has changed since the scan.
 func TestRequestsToTheSource(t *testing.T) {
 	t.Parallel()
 	const n, dirs = 300, 40
@@ -29,7 +29,7 @@ func TestRequestsToTheSource(t *testing.T) {
 	}
 }
 
-// requests is what it asks of a source that has the directory under to stage name of it.
+// requests stages the tree name of the directory under, and returns the requests that the source served.
 func requests(t *testing.T, under, name string) slowpfs.Counts {
 	t.Helper()
 	at, s := slowly(t, under)
@@ -40,15 +40,14 @@ func requests(t *testing.T, under, name string) slowpfs.Counts {
 	return s.Stats().Sum
 }
 
-// slowly serves the directory under at another place.
+// slowly serves the directory under through slowpfs at another path.
 func slowly(t *testing.T, under string) (at string, s *slowpfs.Server) {
 	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and /dev/fuse")
 	}
 	at = t.TempDir()
-	// A client that has looked a name up keeps it: so each is asked for once, however
-	// slow the machine is.
+	// The client caches names, so that each is looked up once on any machine.
 	s, err := slowpfs.Serve(slowpfs.Config{Under: under, Mounts: []string{at}, Kept: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -61,8 +60,8 @@ func slowly(t *testing.T, under string) (at string, s *slowpfs.Server) {
 	return at, s
 }
 
-// TestExactReads: of a source behind FUSE a read fetches what it asks for, also at the
-// file's end; elsewhere pages are read.
+// TestExactReads: of a source behind FUSE, a read fetches exactly what it requests, also at the file's end; other
+// sources read whole pages.
 func TestExactReads(t *testing.T) {
 	t.Parallel()
 	under := t.TempDir()

@@ -19,12 +19,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// mortalFS counts what is read of it; reads behind the first eighth of a file wait
-// until it dies, if it is to.
+// mortalFS counts the bytes read. If it is mortal, reads beyond the first eighth of a file block until it dies.
 type mortalFS struct {
 	source.FS
 	read  *atomic.Int64
-	waits chan struct{} // gets a value when a read waits; room for one. nil is immortal
+	waits chan struct{} // receives a value when a read blocks; room for one. nil is immortal
 	dead  chan struct{} // closed when reads fail
 }
 
@@ -55,8 +54,7 @@ func (f mortalFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// scanCluster is a job of which node 3 stops in the middle of a scan: waits tells that
-// it has. die ends what waits.
+// scanCluster starts a job in which node 3 stops in the middle of a scan. die fails the blocked reads.
 func scanCluster(t *testing.T) (c *Cluster, m map[string][]byte, size int64, read *atomic.Int64, die func()) {
 	t.Helper()
 	src := filepath.Join(t.TempDir(), "set.tar")
@@ -85,7 +83,7 @@ func scanCluster(t *testing.T) (c *Cluster, m map[string][]byte, size int64, rea
 	return c, m, info.Size, mortal.read, die
 }
 
-// came makes sure that the dataset is whole on all nodes, and that each byte of its files was read once.
+// came checks that the dataset is complete on all nodes, and that each byte of its files was read once.
 func came(t *testing.T, c *Cluster, m map[string][]byte, size int64, read *atomic.Int64) {
 	t.Helper()
 	ds := c.Dataset(t, 0, "set")
@@ -117,20 +115,18 @@ func readOf(n *Node, ds cluster.Dataset, path string) ([]byte, error) {
 	return read(context.Background(), n, ds.ID, path)
 }
 
-// TestScanRestarts: a daemon that is killed while it scans does so again, and the
-// dataset comes up.
+// TestScanRestarts: a daemon that is killed during a scan repeats it, and the dataset becomes visible.
 func TestScanRestarts(t *testing.T) {
 	t.Parallel()
 	c, m, size, read, die := scanCluster(t)
-	c.Cut(3) // while it closes it must not tell anybody
+	c.Cut(3) // it must not notify others while it closes
 	die()
 	c.Kill(t, 3)
 	c.Revive(t, 3)
 	came(t, c, m, size, read)
 }
 
-// TestScanTakenOver: the scan of a node that is lost goes on on another; when that
-// node is back it knows.
+// TestScanTakenOver: another node continues the scan of a lost node, which knows this when it returns.
 func TestScanTakenOver(t *testing.T) {
 	t.Parallel()
 	c, m, size, read, die := scanCluster(t)
@@ -144,11 +140,11 @@ func TestScanTakenOver(t *testing.T) {
 	came(t, c, m, size, read)
 }
 
-// stuckFS is a source of which the first read hangs until it is freed.
+// stuckFS is a source whose first read hangs until it is freed.
 type stuckFS struct {
 	source.FS
 	began *atomic.Bool
-	waits chan struct{} // closed when it hangs
+	waits chan struct{} // closed when the first read hangs
 	freed chan struct{}
 }
 
@@ -173,9 +169,9 @@ func (f stuckFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.File.ReadAt(p, off)
 }
 
-// stuckScan is a stage-in whose source hangs, until free, for the node that scans. Another
-// has begun the stage-in anew, and the first one reads a part of it, and does not know
-// yet that its turn, which works in dir, is over.
+// stuckScan is a stage-in whose source hangs for the scanning node until free is called. Another node has restarted
+// the stage-in, and the first one reads a part of it, without knowing yet that its own attempt, which works in dir,
+// was superseded.
 func stuckScan(t *testing.T) (p *led, dir string, free func()) {
 	t.Helper()
 	p = &led{&pass{m: files(200, 60_000)}, plainTar}
@@ -210,7 +206,7 @@ func stuckScan(t *testing.T) (p *led, dir string, free func()) {
 	})
 	p.Mend(leads)
 	Eventually(t, "the node is back", func() bool { return len(p.Nodes[0].View().Map.Up()) == 4 })
-	p.Cut(2) // whose part goes to the one that is stuck
+	p.Cut(2) // its part goes to the stuck node
 	stage := filepath.Join(p.Nodes[leads].Job.Dirs.Store[0], "stage", "1")
 	Eventually(t, "it reads a part", func() bool {
 		found, err := filepath.Glob(filepath.Join(stage, "records-2.try-*"))
@@ -226,8 +222,8 @@ func stuckScan(t *testing.T) (p *led, dir string, free func()) {
 	return p, dir, free
 }
 
-// TestScannerIsStuck: a node whose scan was stuck until another had begun the stage-in
-// anew keeps what it has of that.
+// TestScannerIsStuck: a node whose scan was stuck until another had restarted the stage-in keeps its data of the new
+// attempt.
 func TestScannerIsStuck(t *testing.T) {
 	t.Parallel()
 	p, dir, free := stuckScan(t)
@@ -239,8 +235,8 @@ func TestScannerIsStuck(t *testing.T) {
 	p.came(t, p.size+slack, others(2)...)
 }
 
-// TestScannerStaysStuck: the dataset is there on all nodes while the first scan still
-// hangs, on that of it, too.
+// TestScannerStaysStuck: the dataset is available on all nodes, including the stuck one, while the first scan still
+// hangs.
 func TestScannerStaysStuck(t *testing.T) {
 	t.Parallel()
 	p, _, free := stuckScan(t)
@@ -249,11 +245,10 @@ func TestScannerStaysStuck(t *testing.T) {
 	p.came(t, p.size+slack, others(2)...)
 }
 
-// hungFS is a source of which files whose names begin with "hung" are not read until they
-// are freed.
+// hungFS is a source that blocks reads of files whose names begin with "hung" until it is freed.
 type hungFS struct {
 	source.FS
-	hang  *atomic.Int64 // how many reads do
+	hang  *atomic.Int64 // the number of hanging reads
 	freed chan struct{}
 }
 
@@ -276,11 +271,11 @@ func (f hungFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.File.ReadAt(p, off)
 }
 
-// TestStuckScansLeaveTheirTurn: a node whose source hangs for as many stage-ins as it leads at
-// a time leads another one when others have begun those anew.
+// TestStuckScansLeaveTheirTurn: a node whose source hangs in as many stage-ins as it leads concurrently leads another
+// one once others have restarted those.
 func TestStuckScansLeaveTheirTurn(t *testing.T) {
 	t.Parallel()
-	const n = 4 // as many as a node leads at a time
+	const n = 4 // as many as a node leads concurrently
 	hung := hungFS{source.OS{}, new(atomic.Int64), make(chan struct{})}
 	c := Start(t, Config{SourceOf: func(i int) source.FS {
 		if i == leads {

@@ -21,7 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
-// put writes a file of scratch through a node.
+// put writes a scratch file through a node.
 func put(t testing.TB, n *Node, dir metadata.Ino, name string, b []byte, l metadata.Layout) metadata.Attr {
 	t.Helper()
 	ctx := context.Background()
@@ -41,7 +41,7 @@ func put(t testing.TB, n *Node, dir metadata.Ino, name string, b []byte, l metad
 	return a
 }
 
-// live reads a file of scratch through a node.
+// live reads a scratch file through a node.
 func live(n *Node, path string) ([]byte, error) {
 	ctx := context.Background()
 	ino, err := n.Client.Resolve(ctx, metadata.RootIno, path)
@@ -57,9 +57,8 @@ func live(n *Node, path string) ([]byte, error) {
 	return b[:got], err
 }
 
-// TestKilledNode: a node that was killed comes back with what it had: it joins
-// again, its sealed datasets and its part of scratch can be read, on it and
-// from the others. So does the leader, and all of them at once.
+// TestKilledNode: a killed node returns with its data: it joins again, and its sealed datasets and its part of
+// scratch are readable, on it and from the others. The same holds for the leader, and for all nodes at once.
 func TestKilledNode(t *testing.T) {
 	t.Parallel()
 	m := files(60, 20_000)
@@ -79,7 +78,7 @@ func TestKilledNode(t *testing.T) {
 		for i, n := range c.Nodes {
 			Eventually(t, "the dataset is visible", func() bool { return len(n.Datasets()) == 1 })
 			for p, want := range m {
-				// The first may still find a connection that has ended.
+				// The first read may still find a connection that has ended.
 				Eventually(t, fmt.Sprintf("node %d reads %s", i, p), func() bool {
 					got, err := read(context.Background(), n, ds.ID, p)
 					if err == nil && !bytes.Equal(got, want) {
@@ -131,12 +130,11 @@ func TestKilledNode(t *testing.T) {
 	check()
 }
 
-// slowFS is a source that gives out bytes only until its gate is shut, and
-// then waits for it to open.
+// slowFS is a source that blocks reads while its gate is shut.
 type slowFS struct {
 	source.FS
-	gate chan struct{} // closed when reads may go on
-	seen chan struct{} // gets a value when a read waits; room for many
+	gate chan struct{} // closed when reads may continue
+	seen chan struct{} // receives a value when a read waits; room for many
 }
 
 func newSlowFS() *slowFS {
@@ -156,7 +154,7 @@ type slowFile struct {
 	s *slowFS
 }
 
-// ReadAt lets the first half of a file through.
+// ReadAt lets reads of the first half of a file through.
 func (f slowFile) ReadAt(p []byte, off int64) (int, error) {
 	if info, err := f.Stat(); err == nil && off > info.Size/8 {
 		select {
@@ -168,7 +166,7 @@ func (f slowFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.File.ReadAt(p, off)
 }
 
-// slowCluster is a job whose stage-ins stop in the middle until open is called.
+// slowCluster starts a job whose stage-ins stop in the middle until open is called.
 func slowCluster(t *testing.T) (c *Cluster, src string, open func()) {
 	t.Helper()
 	fsys := newSlowFS()
@@ -198,9 +196,8 @@ func objects(n *Node) int64 {
 
 func shares(n *Node) int { return n.Status(context.Background()).Shares }
 
-// TestCoordinatorDies: when the node that leads a stage-in is lost and nobody can go on
-// with it, as what was asked for is too long for the registry, the dataset
-// fails, the shares of the others end, and nothing of them is left.
+// TestCoordinatorDies: if the leader of a stage-in is lost and no node can continue it, because its request is too
+// long for the registry, the dataset fails, the other nodes' shares end, and no data of it is left.
 func TestCoordinatorDies(t *testing.T) {
 	t.Parallel()
 	c, src, open := slowCluster(t)
@@ -221,14 +218,13 @@ func TestCoordinatorDies(t *testing.T) {
 	c.Mend(3)
 	Eventually(t, "nothing is left on the node that led", func() bool { return objects(c.Nodes[3]) == 0 && shares(c.Nodes[3]) == 0 })
 	Eventually(t, "node 3 is back", func() bool { return len(c.Nodes[0].View().Map.Up()) == 4 })
-	// The name is free again, and connections that were cut are made again.
+	// The name is free again, and cut connections are re-established.
 	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "slow"}); err != nil {
 		t.Errorf("stage-in after a failure: %v", err)
 	}
 }
 
-// TestLeaderChanges: a stage-in outlives the leader of the control group, if
-// the leader has no part in it.
+// TestLeaderChanges: a stage-in survives the loss of the control group's leader if that node has no part in it.
 func TestLeaderChanges(t *testing.T) {
 	t.Parallel()
 	c, src, open := slowCluster(t)
@@ -238,7 +234,7 @@ func TestLeaderChanges(t *testing.T) {
 		n, _ := c.Nodes[3].View().Map.Node(metadata.NodeID(leader))
 		return n.State == cluster.Down
 	})
-	// A dataset staged while a node is down is whole on the others.
+	// A dataset staged while a node is down is complete on the others.
 	done := make(chan error, 1)
 	go func() {
 		done <- c.Nodes[3].StageIn(context.Background(), job.Dataset{Source: src, Name: "slow"})
@@ -265,7 +261,7 @@ func TestLeaderChanges(t *testing.T) {
 	}
 }
 
-// leaveAll ends the nodes, as their keepers do, and returns their errors.
+// leaveAll makes the nodes leave, as their keepers do, and returns their errors.
 func leaveAll(t *testing.T, c *Cluster, wait time.Duration, nodes ...int) []error {
 	t.Helper()
 	errs := make([]error, len(nodes))
@@ -275,7 +271,7 @@ func leaveAll(t *testing.T, c *Cluster, wait time.Duration, nodes ...int) []erro
 			ctx, cancel := context.WithTimeout(context.Background(), wait)
 			defer cancel()
 			errs[k] = c.Nodes[i].Leave(ctx)
-			c.Nodes[i].stop(t) // a stopped node does not answer any more
+			c.Nodes[i].stop(t) // a stopped node no longer answers
 			done <- struct{}{}
 		}()
 	}
@@ -290,8 +286,7 @@ func leaveAll(t *testing.T, c *Cluster, wait time.Duration, nodes ...int) []erro
 	return errs
 }
 
-// leaveButOne has all nodes leave, of which one dies when the others copy; it
-// returns the errors of the others.
+// leaveButOne has all nodes leave; one dies when the others copy. It returns the errors of the others.
 func leaveButOne(t *testing.T, c *Cluster, dead int) []error {
 	t.Helper()
 	stuck := make(chan struct{})
@@ -320,7 +315,7 @@ func leaveButOne(t *testing.T, c *Cluster, dead int) []error {
 	return errs
 }
 
-// outCluster is a job with n files to copy out.
+// outCluster starts a job with n files to stage out.
 func outCluster(t *testing.T, n int) (c *Cluster, to string) {
 	t.Helper()
 	to = filepath.Join(t.TempDir(), "out")
@@ -333,10 +328,10 @@ func outCluster(t *testing.T, n int) (c *Cluster, to string) {
 	return c, to
 }
 
-// dirOn makes the directory name of the root, and has it homed on the node id.
+// dirOn makes the directory name in the root, with node id as its home.
 func dirOn(t testing.TB, c *Cluster, id metadata.NodeID, name string) metadata.Attr {
 	t.Helper()
-	n := c.Nodes[id] // who makes a directory mostly has it
+	n := c.Nodes[id] // a new directory's home is usually the node that makes it
 	ctx := context.Background()
 	for i := range 1000 {
 		other := fmt.Sprint(name, ".", i)
@@ -367,7 +362,7 @@ func copied(t *testing.T, to string) int {
 	return len(es)
 }
 
-// TestLeave: all nodes leave, the leader too, and everything is copied.
+// TestLeave: all nodes leave, including the leader, and everything is copied.
 func TestLeave(t *testing.T) {
 	c, to := outCluster(t, 40)
 	begin := time.Now()
@@ -384,8 +379,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestLeaveWithDeadNode: the share of a node that dies after the nodes have met
-// is copied by the others.
+// TestLeaveWithDeadNode: if a node dies after the nodes have met for the leave, the others copy its share.
 func TestLeaveWithDeadNode(t *testing.T) {
 	c, to := outCluster(t, 40)
 	for _, err := range leaveButOne(t, c, 3) {
@@ -398,8 +392,7 @@ func TestLeaveWithDeadNode(t *testing.T) {
 	}
 }
 
-// TestLeaveInTime: a node that is alone with its wish to leave goes at its
-// deadline, and has copied its share.
+// TestLeaveInTime: a node that leaves alone goes at its deadline, and has copied its share.
 func TestLeaveInTime(t *testing.T) {
 	c, to := outCluster(t, 40)
 	begin := time.Now()

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestScrub: a bit that flips on a drive after the stage-in is found, and the file is fetched again, before it is read.
+// TestScrub: a bit that flips on a drive after the stage-in is detected, and the file is refetched before it is read.
 func TestScrub(t *testing.T) {
 	t.Parallel()
 	m := files(20, 30_000)

@@ -12,11 +12,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// sampleSize is that of the files whose remote reads are measured.
+// sampleSize is the size of the files whose remote reads are measured.
 const sampleSize = 110 << 10
 
-// remoteSamples stages files of sampleSize in on two nodes, and returns those
-// that node 0 reads from node 1.
+// remoteSamples stages files of sampleSize in on two nodes, and returns those that node 0 reads from node 1.
 func remoteSamples(t testing.TB) (*Cluster, []metadata.Attr) {
 	t.Helper()
 	m := make(map[string][]byte)
@@ -52,9 +51,8 @@ func remoteSamples(t testing.TB) (*Cluster, []metadata.Attr) {
 	return c, far
 }
 
-// TestReadsAreSentFromTheFile: the data of a remote read of a sealed file goes
-// from its object to the socket without a copy in the daemon, and is right; no
-// descriptor stays lent.
+// TestReadsAreSentFromTheFile: the data of a remote read of a sealed file goes from its object to the socket without
+// a copy in the daemon, and is right; no descriptor is leaked.
 func TestReadsAreSentFromTheFile(t *testing.T) {
 	t.Parallel()
 	c, far := remoteSamples(t)
@@ -75,8 +73,7 @@ func TestReadsAreSentFromTheFile(t *testing.T) {
 	}
 }
 
-// TestReadIsOneCall: a small file of another node costs one call, its attributes
-// none.
+// TestReadIsOneCall: reading a small remote file costs one call; its attributes cost none.
 func TestReadIsOneCall(t *testing.T) {
 	t.Parallel()
 	c, far := remoteSamples(t)
@@ -101,8 +98,7 @@ func TestReadIsOneCall(t *testing.T) {
 	}
 }
 
-// BenchmarkRemoteRead reads sealed files of another node, and reports the
-// processor time of both ends.
+// BenchmarkRemoteRead reads remote sealed files, and reports the processor time of both ends.
 func BenchmarkRemoteRead(b *testing.B) {
 	c, far := remoteSamples(b)
 	p := make([]byte, sampleSize)

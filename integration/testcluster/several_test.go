@@ -15,8 +15,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// several is a stage-in of n compressed tars, for which there is plenty of room, in which all readers are
-// held up by what gate makes of their gates. each is the size of one.
+// several stages in n compressed tars, with plenty of room, in which all readers are held up as gate configures their
+// gates. each is the size of one tar.
 func several(t *testing.T, n int, m map[string][]byte, pack func(*testing.T, string), gate func(g *gatedFS, each int64)) (p *pass, each int64) {
 	t.Helper()
 	p = &pass{m: m, done: make(chan error, 1)}
@@ -50,17 +50,17 @@ func several(t *testing.T, n int, m map[string][]byte, pack func(*testing.T, str
 	return p, each
 }
 
-// restart kills the daemon that reads, cut off or not, and has it start again.
+// restart kills the reading daemon, whether cut off or not, and restarts it.
 func (p *pass) restart(t *testing.T, i int) {
 	t.Helper()
-	close(p.gates[i].dead) // it cannot end while it reads
+	close(p.gates[i].dead) // it cannot end during a read
 	p.Kill(t, i)
 	p.gates[i] = &gatedFS{FS: source.OS{}, gate: make(chan struct{}), dead: make(chan struct{}), bytes: &p.bytes}
 	p.Revive(t, i)
 }
 
-// goesOn kills the daemon that reads a part and has it start again. All is right then, and at most again bytes are
-// read a second time.
+// goesOn kills the daemon that reads a part and restarts it. It checks that the result is right, and that at most
+// again bytes were read a second time.
 func (p *pass) goesOn(t *testing.T, i int, again int64) {
 	t.Helper()
 	p.Cut(i)
@@ -89,7 +89,7 @@ func (p *pass) goesOn(t *testing.T, i int, again int64) {
 	})
 }
 
-// TestSeveralReaderRestarts: a daemon that reads several compressed tars is killed and starts again. It reads its own
+// TestSeveralReaderRestarts: a daemon that reads several compressed tars is killed and restarts. It reads its own
 // part again, and no other part is read again.
 func TestSeveralReaderRestarts(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// onDisk is what the objects of a node take on its disks, in bytes.
+// onDisk returns the disk usage of a node's objects, in bytes.
 func onDisk(n *Node) (sum int64, err error) {
 	for _, dir := range n.Job.Dirs.Store {
 		err := filepath.WalkDir(filepath.Join(dir, "objects"), func(_ string, e fs.DirEntry, err error) error {
@@ -42,8 +42,7 @@ func onDisk(n *Node) (sum int64, err error) {
 	return sum, nil
 }
 
-// watchDisks looks at the nodes' disks until stop is called, which returns the most
-// that the objects of one took.
+// watchDisks samples the nodes' disks until stop is called, which returns the peak usage of one node's objects.
 func watchDisks(t *testing.T, c *Cluster) (stop func() int64) {
 	t.Helper()
 	var most int64
@@ -76,9 +75,8 @@ func watchDisks(t *testing.T, c *Cluster) (stop func() int64) {
 	return stop
 }
 
-// TestSmallMembersOfMoreThanSpace: of a tar of small files, each of which takes a page
-// where it lies, a part stays in the source when there is no room for all pages. Every
-// file can be read in every epoch, and at no time the objects of a node take more than
+// TestSmallMembersOfMoreThanSpace: of a tar of small files, each of which takes a whole page, a part stays in the
+// source if there is no room for all pages. Every file can be read in every epoch, and a node's objects never exceed
 // its capacity.
 func TestSmallMembersOfMoreThanSpace(t *testing.T) {
 	t.Parallel()
@@ -138,7 +136,7 @@ func TestSmallMembersOfMoreThanSpace(t *testing.T) {
 	}
 }
 
-// TestNamesThatDifferByCase: they are files of their own, whatever the source is.
+// TestNamesThatDifferByCase: names that differ by case are different files, for every kind of source.
 func TestNamesThatDifferByCase(t *testing.T) {
 	t.Parallel()
 	m := map[string][]byte{"a/README": []byte("upper"), "a/readme": []byte("lower"), "A/readme": []byte("other"), "a/Readme": []byte("both")}
@@ -161,7 +159,7 @@ func TestNamesThatDifferByCase(t *testing.T) {
 			}
 		}
 	}
-	// Two datasets whose names differ by case are two, and the same name twice is refused.
+	// Two datasets whose names differ by case are distinct, and the same name twice is refused.
 	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: tree, Name: "TREE"}); err != nil {
 		t.Error(err)
 	}

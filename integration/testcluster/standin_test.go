@@ -15,14 +15,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// tree is what was acknowledged below a directory with two copies.
+// tree is the acknowledged content below a directory with two copies.
 type tree struct {
 	root  metadata.Ino
 	dirs  map[string]metadata.Ino
 	files map[string]map[string][]byte // by directory
 }
 
-// growTree makes directories below root on each node, with files from each node, renamed and removed ones.
+// growTree makes directories below root on each node, with files from each node, some renamed, some removed.
 func growTree(t *testing.T, c *Cluster, root metadata.Ino) *tree {
 	t.Helper()
 	ctx := context.Background()
@@ -84,7 +84,7 @@ func (w *tree) change(t *testing.T, nodes []*Node, made, removed string) {
 	}
 }
 
-// want wants the whole tree as node n sees it, and nothing else.
+// want checks that node n sees exactly this tree.
 func (w *tree) want(t *testing.T, n *Node, when string) {
 	t.Helper()
 	ctx := context.Background()
@@ -127,8 +127,8 @@ func (w *tree) want(t *testing.T, n *Node, when string) {
 	}
 }
 
-// holdFile has node a write to, and lock, a new file of dir that b has open too. The function that it returns ends that
-// after the file's home is lost: the size arrives, and the lock excludes b until a gives it back.
+// holdFile has node a write to and lock a new file of dir that b also has open. The returned function completes this
+// after the file's home is lost: the size arrives, and the lock excludes b until a releases it.
 func holdFile(t *testing.T, a, b *Node, dir metadata.Ino) func(home int) {
 	t.Helper()
 	ctx := context.Background()
@@ -161,8 +161,8 @@ func holdFile(t *testing.T, a, b *Node, dir metadata.Ino) func(home int) {
 	}
 }
 
-// TestLostHome: a directory with two copies loses nothing with any one node, the home of the root among them, and
-// its files can be changed as before. The node returns with its old records, or with an empty disk; nothing reads those.
+// TestLostHome: a directory with two copies loses nothing with any one node, including the home of the root; its
+// files stay writable. The node returns with its old records, which are not read, or with an empty disk.
 func TestLostHome(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []int{0, 2, 3} {
@@ -202,7 +202,7 @@ func TestLostHome(t *testing.T) {
 				return err == nil && r.Wrong == 0
 			})
 			if lost == 3 { // its disk is empty when it returns; a member of the control group keeps its log
-				dirs := c.Nodes[lost].Job.Dirs // a machine that was set up anew has no run directory either
+				dirs := c.Nodes[lost].Job.Dirs // a reinstalled machine has no run directory either
 				if err := errors.Join(os.RemoveAll(dirs.Store[0]), os.RemoveAll(dirs.Run)); err != nil {
 					t.Fatal(err)
 				}
@@ -222,7 +222,7 @@ func TestLostHome(t *testing.T) {
 	}
 }
 
-// wantServed wants that a node serves the names of another one by the status of all nodes.
+// wantServed checks that, by the status of all nodes, a node serves the names of another one.
 func (c *Cluster) wantServed(t *testing.T, nodes []*Node, home, by int) {
 	t.Helper()
 	for _, n := range nodes {
@@ -232,7 +232,7 @@ func (c *Cluster) wantServed(t *testing.T, nodes []*Node, home, by int) {
 	}
 }
 
-// whole waits until all names and files have two copies by the status of all nodes.
+// whole waits until, by the status of all nodes, all names and files have two copies.
 func (c *Cluster) whole(t *testing.T, nodes []*Node) {
 	t.Helper()
 	for _, n := range nodes {
@@ -243,7 +243,7 @@ func (c *Cluster) whole(t *testing.T, nodes []*Node) {
 	}
 }
 
-// lose waits until a node that no other one reaches is given up.
+// lose waits until an unreachable node is declared lost.
 func lose(t *testing.T, nodes []*Node, lost int) {
 	t.Helper()
 	for _, n := range nodes {
@@ -254,11 +254,11 @@ func lose(t *testing.T, nodes []*Node, lost int) {
 	}
 }
 
-// TestLostStandIn: a directory with two copies loses nothing with a node and then with the one that stands in for it,
-// once status says that all has two copies again.
+// TestLostStandIn: a directory with two copies loses nothing with a node and later with its partner, once status
+// reports that everything has two copies again.
 func TestLostStandIn(t *testing.T) {
 	t.Parallel()
-	// The first three nodes have the control plane. Leases are long enough for a busy machine.
+	// The first three nodes run the control plane. Leases are long enough for a busy machine.
 	c := Start(t, Config{Nodes: 5, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: 10 * time.Second, Sweep: 20 * time.Millisecond}})
 	w := growTree(t, c, twoCopies(t, c, "tree", "local"))
 	left := []*Node{c.Nodes[0], c.Nodes[1], c.Nodes[2], c.Nodes[4]}

@@ -16,18 +16,17 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// noisy is a connection on which a bit of file data flips now and then: of what
-// is written, or of what is read.
+// noisy is a connection that occasionally flips a bit of file data, written or read.
 type noisy struct {
 	net.Conn
 	reads bool
-	body  *int // bytes of the message's body that are still to be written
+	body  *int // bytes of the message's body still to be written
 	every int64
 	seen  *atomic.Int64 // large pieces
 	flips *atomic.Int64
 }
 
-// large is from how many bytes at once a message carries file data.
+// large is the smallest write or read that is taken for file data.
 const large = 16 << 10
 
 func (c noisy) spoils(n int) bool {
@@ -51,7 +50,7 @@ func (c noisy) Write(p []byte) (int, error) {
 	switch {
 	case len(p) >= wire.HeaderSize && h.Parse(p[:wire.HeaderSize]) == nil:
 		*c.body = int(h.Body) - (len(p) - wire.HeaderSize)
-	case *c.body > 0: // a change there costs the connection
+	case *c.body > 0: // a flip there breaks the connection
 		*c.body -= len(p)
 	case !c.reads && c.spoils(len(p)):
 		p = bytes.Clone(p)
@@ -60,8 +59,7 @@ func (c noisy) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// TestNoisyReads: with verify=reads nobody reads a bit that has flipped on the way
-// from another node, or on its drive.
+// TestNoisyReads: with verify=reads no reader gets a bit that flipped on the network or on a drive.
 func TestNoisyReads(t *testing.T) {
 	t.Parallel()
 	m := files(30, 200_000)
@@ -72,7 +70,7 @@ func TestNoisyReads(t *testing.T) {
 	dir := t.TempDir()
 	writeTree(t, filepath.Join(dir, "tree"), m)
 	small := maps.Clone(m)
-	delete(small, "striped") // of a part of it there is no sum where several nodes read a tar
+	delete(small, "striped") // if several nodes read a tar, a part of this file has no checksum
 	writeTar(t, filepath.Join(dir, "a.tar"), small)
 	writeTar(t, filepath.Join(dir, "b.tar"), m)
 	packTar(t, filepath.Join(dir, "b.tar"), filepath.Join(dir, "b.tar.gz"))
@@ -104,8 +102,7 @@ func TestNoisyReads(t *testing.T) {
 	t.Logf("%d bits have flipped", flips.Load())
 }
 
-// TestNoisyStageIn: a bit that flips while a dataset is staged is noticed by who
-// stores it.
+// TestNoisyStageIn: the storing node detects a bit that flips during a stage-in.
 func TestNoisyStageIn(t *testing.T) {
 	t.Parallel()
 	m := files(60, 300_000)

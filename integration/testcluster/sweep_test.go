@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// gone is an inode of home that was there once, and is no more.
+// gone returns an inode of home that existed and was removed.
 func (c *Cluster) gone(t *testing.T, home int, name string) metadata.Ino {
 	t.Helper()
 	dir, err := c.Nodes[home].Client.Mkdir(t.Context(), metadata.RootIno, name, metadata.New{Mode: 0o755})
@@ -29,7 +29,7 @@ func (c *Cluster) gone(t *testing.T, home int, name string) metadata.Ino {
 	return a.Ino
 }
 
-// leak has node i keep bytes of an inode, as a write does that comes late.
+// leak makes node i store bytes of an inode, like a late write.
 func (c *Cluster) leak(t *testing.T, i int, inos ...metadata.Ino) {
 	t.Helper()
 	for _, ino := range inos {
@@ -45,9 +45,8 @@ func (c *Cluster) has(i int, ino metadata.Ino) bool {
 	return n == 1 && err == nil
 }
 
-// TestSweep: data of files that are gone is removed by a daemon that starts
-// again, and by the others then; what anybody can reach stays, and what only
-// looks as if nobody could.
+// TestSweep: a restarting daemon removes the data of removed files, and so do the others then; all reachable data
+// stays, also data that only looks unreachable.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -65,7 +64,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlink(t, c.Nodes[3], "open")
-	strange := metadata.LiveIno(3, 1<<38) // which node 3 has never had
+	strange := metadata.LiveIno(3, 1<<38) // node 3 never had this inode
 	before := objects(c.Nodes[2])
 	c.leak(t, 2, append(gone, strange)...)
 	c.leak(t, 1, gone...)
@@ -99,8 +98,7 @@ func TestSweep(t *testing.T) {
 	inodeGone(t, c.Nodes[0], a.Ino)
 }
 
-// TestSweepWaits: of what a node that is down alone can know nothing is removed
-// until it is back.
+// TestSweepWaits: data whose state only a down node can know is kept until it returns.
 func TestSweepWaits(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -122,9 +120,8 @@ func TestSweepWaits(t *testing.T) {
 	Eventually(t, "nothing waits", func() bool { return n.Status(t.Context()).Swept.Waiting == 0 })
 }
 
-// TestSweepNameless: inodes that nothing on any node names go when their home
-// starts again, with their data; a directory with something in it stays, and so
-// does what is only named on another node.
+// TestSweepNameless: inodes without a name on any node are removed with their data when their home restarts; a
+// directory that is not empty stays, and so does an inode that is named only on another node.
 func TestSweepNameless(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -141,8 +138,7 @@ func TestSweepNameless(t *testing.T) {
 	if _, err := c.Nodes[2].Client.Rename(ctx, metadata.Rename{Dir: dirs[1].Ino, Name: "moved", NewDir: dirs[0].Ino, NewName: "moved"}); err != nil {
 		t.Fatal(err)
 	}
-	// A link without a name, and a directory: what a transaction leaves of which
-	// the other half is impossible.
+	// A link count without a name, and a directory: half of a transaction whose other half is impossible.
 	peer := remote.NewStore(c.Nodes[0].Peers().To(1))
 	half := func(n uint64, e metadata.Edit) metadata.Vote {
 		t.Helper()

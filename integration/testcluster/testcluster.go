@@ -1,13 +1,9 @@
-// Package testcluster runs the daemons of a job in one process, with mounts
-// where a test wants them, over a network whose links a test can cut. Its one idea is that the seams the
-// program is wired by (a listener, a Dialer, a stub of another node's data) are
-// all that is needed to have a whole job in a unit test under the race
-// detector.
+// Package testcluster runs the daemons of a job in one process, with mounts where a test wants them, over a network
+// whose links a test can cut. Its one idea is that the seams by which the program is wired (a listener, a Dialer, a
+// stub of another node's data) suffice to run a whole job in a unit test under the race detector.
 //
-// A job here shares nothing with another one, so tests run in parallel, but for
-// those of what is counted or bounded for the whole process (goroutines, the
-// heap), of a time or rate, and of what is told at the end of a job, which is
-// given up after a few reports.
+// Jobs share nothing, so tests run in parallel, except tests of process-wide counts or limits (goroutines, the heap),
+// of a time or rate, and of messages at the end of a job, which are dropped after a few reports.
 package testcluster
 
 import (
@@ -39,34 +35,34 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
-// Patience bounds what has to happen; it is no measure of speed.
+// Patience bounds the wait for an expected event; it is no measure of speed.
 const Patience = time.Minute
 
-// Config is what a test may want to be different.
+// Config holds the settings that a test may change.
 type Config struct {
-	Nodes    int // 4
+	Nodes    int // default 4
 	Capacity int64
 	Window   int64
-	// Rate and ServeRate are daemon.Job's.
+	// Rate and ServeRate are passed to daemon.Job.
 	Rate, ServeRate int64
-	VerifyReads     bool        // daemon.Job's
-	Protect         secure.Mode // daemon.Job's
+	VerifyReads     bool        // passed to daemon.Job
+	Protect         secure.Mode // passed to daemon.Job
 	Memory          int64
-	// Tamper is Cluster.Tamper's, for all nodes from the start.
+	// Tamper is the function for Cluster.Tamper, set for all nodes from the start.
 	Tamper func(to int, conn net.Conn) net.Conn
-	// Disk is where a node keeps file data; nil is the machine.
+	// Disk returns the file system for a node's file data; nil is the machine's.
 	Disk func(node int) chunkstore.FS
-	// Store is the store directories of a node; nil is one of the test's.
+	// Store returns the store directories of a node; nil is a temporary one.
 	Store    func(node int) []string
 	Source   source.FS                // shared by all nodes
-	SourceOf func(node int) source.FS // instead
+	SourceOf func(node int) source.FS // one per node, instead of Source
 	Datasets []job.Dataset
 	StageOut []job.StageOut
-	Piece    int64  // bytes of a large file that one node copies out at a time
+	Piece    int64  // bytes of a large file that a node copies out as one task
 	WorkDir  string // of the job
 	Timing   daemon.Timing
-	SplitAt  int      // entries from which a directory is wide; 0 is the default
-	Switches []string // of the nodes; nil: not known
+	SplitAt  int      // entries from which a directory is spread over nodes; 0 is the default
+	Switches []string // switches of the nodes; nil: not known
 }
 
 // Cluster is a running job.
@@ -83,7 +79,7 @@ type Node struct {
 	*daemon.Daemon
 	Client *fsclient.Client
 	Job    *job.File
-	// Prefetch is mount.Config's of later mounts.
+	// Prefetch is passed to mount.Config in later mounts.
 	Prefetch func(metadata.DatasetID) mount.Prefetch
 	dir      string
 	log      *logrus.Entry
@@ -103,14 +99,14 @@ func (n *Node) stop(t testing.TB) {
 	})
 }
 
-// Start starts a job, which ends with the test, and waits until it is up.
+// Start starts a job, which ends with the test, and waits until all nodes are up.
 func Start(t testing.TB, cfg Config) *Cluster {
 	t.Helper()
 	if cfg.Nodes == 0 {
 		cfg.Nodes = 4
 	}
 	if cfg.Timing == (daemon.Timing{}) {
-		// A node that is not lost may have to wait for a processor as long as others take it.
+		// A live node may have to wait long for a processor that others use.
 		cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 4 * time.Second, Sweep: 20 * time.Millisecond}
 	}
 	c := &Cluster{cfg: cfg, links: &links{cut: make(map[int]bool), conns: make(map[int][]net.Conn), tamper: make(map[int]func(int, net.Conn) net.Conn)}}
@@ -212,9 +208,8 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	return n
 }
 
-// Kill ends node i as kill -9 does: the others hear nothing of it, and its
-// stores are what is in its files at that moment, not what it would have
-// written at its end. Its mounts are gone.
+// Kill ends node i like kill -9: the others are not notified, and its stores keep the current content of their files,
+// not what a shutdown would write. Its mounts are aborted.
 func (c *Cluster) Kill(t testing.TB, i int) {
 	t.Helper()
 	c.Cut(i)
@@ -230,7 +225,7 @@ func (c *Cluster) Kill(t testing.TB, i int) {
 	n.dir = image
 }
 
-// Revive starts node i again on the stores that it left, and lets it answer.
+// Revive restarts node i on the stores that it left, and waits until it answers.
 func (c *Cluster) Revive(t testing.TB, i int) *Node {
 	t.Helper()
 	dir := c.Nodes[i].dir
@@ -247,14 +242,14 @@ func (c *Cluster) Revive(t testing.TB, i int) *Node {
 	return c.Nodes[i]
 }
 
-// Cut breaks all connections of node i and lets it make no new ones.
+// Cut breaks all connections of node i and prevents new ones.
 func (c *Cluster) Cut(i int) { c.links.set(i, true) }
 
 // Mend undoes Cut.
 func (c *Cluster) Mend(i int) { c.links.set(i, false) }
 
-// Tamper puts what fn makes of them before the connections that node i makes
-// from now on, and breaks those that it has; nil is nothing.
+// Tamper wraps the connections that node i makes from now on with fn, and breaks its existing ones; nil is no
+// wrapper.
 func (c *Cluster) Tamper(i int, fn func(to int, conn net.Conn) net.Conn) {
 	c.links.mu.Lock()
 	c.links.tamper[i] = fn
@@ -279,7 +274,7 @@ func (c *Cluster) Dataset(t testing.TB, node int, name string) cluster.Dataset {
 	return found
 }
 
-// Eventually polls until ok, less and less often, and fails the test if it never is.
+// Eventually polls ok with growing intervals, and fails the test if it stays false for Patience.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	const soon, late = time.Millisecond, 20 * time.Millisecond
@@ -297,12 +292,12 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 
 var errCut = errors.New("the link is cut")
 
-// links is which nodes are cut off, and the connections to break for it.
+// links records which nodes are cut off, and the connections to break for that.
 type links struct {
 	mu    sync.Mutex
 	cut   map[int]bool       // guarded by mu
 	conns map[int][]net.Conn // guarded by mu
-	// tamper is what is put before the connections that a node makes. Guarded by mu.
+	// tamper wraps the connections that a node makes. Guarded by mu.
 	tamper map[int]func(to int, conn net.Conn) net.Conn
 }
 
@@ -319,7 +314,7 @@ func (l *links) set(i int, cut bool) {
 	}
 }
 
-// pass lets a connection between a and b be, if neither is cut off.
+// pass registers a connection, unless one of its ends is cut off.
 func (l *links) pass(c net.Conn, ends ...int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -105,7 +105,7 @@ func writeTree(t testing.TB, dir string, m map[string][]byte) {
 	}
 }
 
-// read returns the bytes of a file of a dataset as node sees it.
+// read returns the bytes of a file of a dataset as read through node n.
 func read(ctx context.Context, n *Node, ds metadata.DatasetID, path string) ([]byte, error) {
 	ino, err := n.Client.Resolve(ctx, metadata.SealedIno(ds, metadata.DirPart, 0), path)
 	if err != nil {
@@ -120,8 +120,7 @@ func read(ctx context.Context, n *Node, ds metadata.DatasetID, path string) ([]b
 	return b[:got], err
 }
 
-// TestStageIn: a tar and a directory come in whole, on all nodes, each byte of
-// the source read once.
+// TestStageIn: a tar and a directory are staged completely on all nodes, and each byte of the source is read once.
 func TestStageIn(t *testing.T) {
 	t.Parallel()
 	m := files(400, 30_000)
@@ -151,8 +150,7 @@ func TestStageIn(t *testing.T) {
 	}
 }
 
-// TestStageInFails: a source that is no good is an error that says why, and
-// leaves no byte behind.
+// TestStageInFails: an invalid source returns an error that gives the reason, and leaves no data behind.
 func TestStageInFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -233,8 +231,7 @@ func TestScratch(t *testing.T) {
 	}
 }
 
-// TestLostNode: the others give a node up that does not answer, and take it
-// back when it does.
+// TestLostNode: the others declare an unresponsive node down, and readmit it when it answers again.
 func TestLostNode(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -273,7 +270,7 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// TestMissingHost: a host that never answers is named.
+// TestMissingHost: the error names a host that never answers.
 func TestMissingHost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -293,7 +290,7 @@ func TestMissingHost(t *testing.T) {
 	}
 }
 
-// overSocket is what a server on a Unix socket answers.
+// overSocket returns the answer of a server on a Unix socket.
 func overSocket(t *testing.T, socket, path string) string {
 	t.Helper()
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// homes makes a directory of the root on each node.
+// homes makes one directory of the root on each node.
 func (c *Cluster) homes(t *testing.T) []metadata.Ino {
 	t.Helper()
 	var dirs []metadata.Ino
@@ -23,8 +23,8 @@ func (c *Cluster) homes(t *testing.T) []metadata.Ino {
 	return dirs
 }
 
-// TestRenameBetweenHomes: of the calls that a rename between two homes takes
-// the client makes one, if the first of them is elsewhere.
+// TestRenameBetweenHomes: of the calls for a rename between two homes, the client makes one, or none if it runs on
+// the first home.
 func TestRenameBetweenHomes(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
@@ -47,8 +47,8 @@ func TestRenameBetweenHomes(t *testing.T) {
 	c.Check(t)
 }
 
-// TestOppositeMoves: of two nodes that move two directories into each other at
-// once one is told that this is a loop.
+// TestOppositeMoves: if two nodes concurrently move two directories into each other, one of them gets the error for a
+// loop.
 func TestOppositeMoves(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
@@ -87,16 +87,15 @@ func TestOppositeMoves(t *testing.T) {
 	}
 }
 
-// traveller is a file that is moved between directories and never lost: after
-// an error it has its old name or its new one.
+// traveller is a file that is moved between directories and must not be lost: after an error it has its old name or
+// its new one.
 type traveller struct {
 	ino   metadata.Ino
-	where [][2]any // the names that it may have: directory and name
+	where [][2]any // possible names: directory and name
 }
 
-// TestNodesDieAtWork: nodes are killed and links cut while others move, link,
-// make and remove the same names. When all are back the tree is right, and what
-// was acknowledged is there.
+// TestNodesDieAtWork: nodes are killed and links cut while others rename, link, make and remove the same names. When
+// all nodes have returned, the tree is consistent and has all acknowledged files.
 func TestNodesDieAtWork(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -151,7 +150,7 @@ func TestNodesDieAtWork(t *testing.T) {
 	}
 }
 
-// while lets the others work for a time.
+// while lets the others work for d.
 func (c *Cluster) while(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
@@ -160,7 +159,7 @@ func (c *Cluster) while(t *testing.T, d time.Duration) {
 	}
 }
 
-// travel moves a file about by the client of node 0.
+// travel moves a file around through the client of node 0.
 func (c *Cluster) travel(ctx context.Context, f *traveller, dirs []metadata.Ino, name string, rng *rand.Rand) {
 	client := c.Nodes[0].Client
 	for n := 0; ctx.Err() == nil; n++ {
@@ -173,7 +172,7 @@ func (c *Cluster) travel(ctx context.Context, f *traveller, dirs []metadata.Ino,
 				at = &f.where[i]
 			}
 		}
-		if at == nil { // on a node that is away
+		if at == nil { // on a node that is down
 			continue
 		}
 		to := [2]any{dirs[rng.IntN(len(dirs))], fmt.Sprint(name, "-", n)}
@@ -189,7 +188,7 @@ func (c *Cluster) travel(ctx context.Context, f *traveller, dirs []metadata.Ino,
 	}
 }
 
-// disturb does anything to a few names. What fails, fails.
+// disturb applies random operations to a few names, and ignores errors.
 func (c *Cluster) disturb(ctx context.Context, dirs []metadata.Ino, rng *rand.Rand) {
 	client := c.Nodes[0].Client
 	for ctx.Err() == nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
-// TestUnchangedTreeCostsNoCalls: what another node has made is listed, looked at, opened, read and missed without a call, also
-// when the first leases would have ended; a change by any node is seen at once.
+// TestUnchangedTreeCostsNoCalls: another node's tree is listed, looked up, opened, read, and missing names are found
+// missing, without a call, also after the first leases would have ended; a change by any node is seen at once.
 func TestUnchangedTreeCostsNoCalls(t *testing.T) {
 	t.Parallel()
 	const n = 50
 	c := Start(t, Config{})
 	ms := c.Mount(t)
 	var dir string
-	for i := 0; ; i++ { // neither its home nor its maker looks at it
+	for i := 0; ; i++ { // until the node is neither its home nor its maker
 		name := fmt.Sprint("d", i)
 		if err := os.Mkdir(filepath.Join(ms[0].Scratch, name), 0o755); err != nil {
 			t.Fatal(err)
@@ -75,7 +75,7 @@ func TestUnchangedTreeCostsNoCalls(t *testing.T) {
 	for _, pause := range []time.Duration{0, leases.Term * 3 / 2} {
 		Eventually(t, fmt.Sprintf("it costs no call after %v", pause), func() bool {
 			look(n)
-			<-time.After(pause) // a machine that is busy may not renew in time
+			<-time.After(pause) // a busy machine may not renew in time
 			before := calls()
 			look(n)
 			return calls() == before
@@ -96,7 +96,7 @@ func TestUnchangedTreeCostsNoCalls(t *testing.T) {
 	}
 }
 
-// TestLookupsListOnce: whoever looks up one name after the other in a directory of another node gets the rest by one listing.
+// TestLookupsListOnce: a node that looks up name after name in a remote directory gets the rest with one listing.
 func TestLookupsListOnce(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -119,7 +119,7 @@ func TestLookupsListOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		<-time.After(leases.Term) // what another node has just changed is not leased
+		<-time.After(leases.Term) // a recent change of another node is not leased
 		before := c.Nodes[1].Client.Stats().MetaRemote
 		for k := range n {
 			if _, err := os.Lstat(filepath.Join(seen, fmt.Sprint("f", k))); err != nil {
@@ -133,7 +133,7 @@ func TestLookupsListOnce(t *testing.T) {
 	}
 }
 
-// TestIdleFileIsClosed: a file that was read on a node stays open there for its home, until another node removes it.
+// TestIdleFileIsClosed: a file that was read on a node stays open there for its home until another node removes it.
 func TestIdleFileIsClosed(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})

@@ -20,7 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/show"
 )
 
-// randomFiles is n files of up to size random bytes.
+// randomFiles makes n files of up to size random bytes.
 func randomFiles(n, size int) map[string][]byte {
 	m := make(map[string][]byte, n)
 	r := rand.New(rand.NewPCG(7, 8))
@@ -34,7 +34,7 @@ func randomFiles(n, size int) map[string][]byte {
 	return m
 }
 
-// flipSource flips a bit of a source, whose times stay.
+// flipSource flips a bit of a source file and keeps its times.
 func flipSource(t *testing.T, path string, at int) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -56,8 +56,8 @@ func flipSource(t *testing.T, path string, at int) {
 	}
 }
 
-// TestSourceIsWrong: a file of a lost node that is read through, and is not what was staged, is not served: EIO, and
-// every node's status names it until it is read right. Verify counts such files, and reads them if it is asked to.
+// TestSourceIsWrong: a lost node's file whose source differs from the staged bytes fails with EIO, and every node's
+// status names it until a read succeeds. Verify counts such files, and on request reads them.
 func TestSourceIsWrong(t *testing.T) {
 	t.Parallel()
 	m := randomFiles(300, 60_000)

@@ -16,8 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// spoil flips a bit of every object on the nodes' drives that want is a whole of,
-// and returns how many there are.
+// spoil flips a bit of every object on the nodes' drives whose beginning occurs in want, and returns their number.
 func (c *Cluster) spoil(t *testing.T, want []byte) (spoilt int) {
 	t.Helper()
 	for _, n := range c.Nodes {
@@ -53,7 +52,7 @@ func (c *Cluster) mustSpoil(t *testing.T, want []byte) {
 	}
 }
 
-// objectFiles is the files in which node n keeps data.
+// objectFiles returns the files in which node n keeps data.
 func (n *Node) objectFiles(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -78,8 +77,8 @@ func (c *Cluster) verify(t *testing.T, s dataset.VerifySpec) dataset.VerifyResul
 	return r
 }
 
-// TestVerifyMends: a bit that has flipped on a drive is found, named and fetched
-// again, whatever the source is, and who has read it before sees what is right.
+// TestVerifyMends: a bit that flipped on a drive is detected, named and refetched, for every kind of source, and a
+// process that read it before sees the right bytes.
 func TestVerifyMends(t *testing.T) {
 	t.Parallel()
 	m := files(40, 30_000)
@@ -140,8 +139,8 @@ func TestVerifyMends(t *testing.T) {
 	}
 }
 
-// TestVerifyStripedOfPacked: of a striped file of a compressed tar each node compares its own
-// chunks, and names one that is not what it was, by where it is.
+// TestVerifyStripedOfPacked: of a striped file of a compressed tar each node checks its own chunks, and reports a
+// damaged one by its place.
 func TestVerifyStripedOfPacked(t *testing.T) {
 	t.Parallel()
 	m := files(20, 30_000)
@@ -171,7 +170,7 @@ func TestVerifyStripedOfPacked(t *testing.T) {
 	readAll(t, c, ds.ID, m, 1)
 }
 
-// named is the files that were bad, by name.
+// named returns the bad files by name.
 func named(r dataset.VerifyResult) (names []string) {
 	for _, f := range r.BadFiles {
 		names = append(names, string(f.Path))
@@ -180,8 +179,7 @@ func named(r dataset.VerifyResult) (names []string) {
 	return names
 }
 
-// TestVerifyLostNode: what others have fetched again of what a lost node had is
-// compared, and nothing else is bad.
+// TestVerifyLostNode: only the lost node's files that others have refetched are compared, and nothing is bad.
 func TestVerifyLostNode(t *testing.T) {
 	t.Parallel()
 	m := files(60, 30_000)

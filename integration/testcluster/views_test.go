@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// TestOwnChange: when a proposal is answered, the view of the node that proposed it has the change,
-// on the leader, on other members of the group and outside it; Refresh has those of other nodes.
+// TestOwnChange: when a proposal returns, the proposing node's view has the change, on the leader, on other members
+// of the group and outside it; Refresh adds the changes of other nodes.
 func TestOwnChange(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 6, Timing: daemon.Timing{Report: time.Second, Down: time.Minute}})
@@ -26,7 +26,7 @@ func TestOwnChange(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The node soon finds that it does not read the dataset, and fails it.
+		// The node soon finds that it does not read the dataset, and marks it failed.
 		k := slices.IndexFunc(v.Datasets, func(x cluster.Dataset) bool { return x.Name == ds.Name })
 		if k < 0 {
 			t.Fatalf("the answer to node %d has no dataset %s", n.Self(), ds.Name)

@@ -18,13 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dirent is an entry as getdents64 has it; off is the place behind it.
+// dirent is an entry as getdents64 returns it; off is the offset of the next one.
 type dirent struct {
 	name string
 	off  int64
 }
 
-// getdents reads some entries at the place where d is.
+// getdents reads some entries at the current offset of d.
 func getdents(t *testing.T, d *os.File) (all []dirent) {
 	t.Helper()
 	b := make([]byte, 8<<10)
@@ -41,7 +41,7 @@ func getdents(t *testing.T, d *os.File) (all []dirent) {
 	return all
 }
 
-// wideDir is a directory with n files that is wide.
+// wideDir makes a directory with n files and waits until it is wide.
 func wideDir(t *testing.T, c *Cluster, ms []*Mounted, name string, n int) {
 	t.Helper()
 	dir := filepath.Join(ms[0].Scratch, name)
@@ -60,8 +60,7 @@ func wideDir(t *testing.T, c *Cluster, ms []*Mounted, name string, n int) {
 	Eventually(t, "it is wide", func() bool { return c.epochOf(inoOf(st)) != 0 })
 }
 
-// TestWideSeekdir: telldir and seekdir in a wide directory lead to where they
-// say, and rewinddir shows what is new.
+// TestWideSeekdir: seekdir in a wide directory returns to the position of telldir, and rewinddir shows new entries.
 func TestWideSeekdir(t *testing.T) {
 	t.Parallel()
 	const n = 3000
@@ -111,8 +110,8 @@ func TestWideSeekdir(t *testing.T) {
 	}
 }
 
-// TestWideRemoveAll: a wide directory is removed while others create in it:
-// they are refused in the end, and nothing is left.
+// TestWideRemoveAll: a wide directory is removed while others create in it: their creates fail in the end, and
+// nothing is left.
 func TestWideRemoveAll(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{SplitAt: 200})
@@ -160,11 +159,11 @@ func TestWideRemoveAll(t *testing.T) {
 	}
 }
 
-// TestRemovedWhileSplit: what rm -r does, while the directory is split: it lists and unlinks, each name
-// once, and each is there.
+// TestRemovedWhileSplit: a process lists and unlinks like rm -r while the directory is split: it sees each name once,
+// and each name exists.
 func TestRemovedWhileSplit(t *testing.T) {
 	t.Parallel()
-	const n, splitAt = 1500, 1000 // more than a page of a cursor
+	const n, splitAt = 1500, 1000 // more than one page of a cursor
 	c := Start(t, Config{SplitAt: splitAt})
 	ms := c.Mount(t)
 	path := filepath.Join(ms[0].Scratch, "d")

@@ -15,8 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/txn"
 )
 
-// wideMover renames its own files between two directories, and remembers where
-// they are.
+// wideMover renames its own files between two directories, and tracks their names.
 type wideMover struct {
 	c     *Cluster
 	r     *rand.Rand
@@ -26,7 +25,7 @@ type wideMover struct {
 	made  int
 }
 
-// place is where a file is.
+// place is the directory and name of a file.
 type place struct {
 	dir  metadata.Ino
 	name string
@@ -38,7 +37,7 @@ func (m *wideMover) fresh() string {
 	return fmt.Sprintf("w%d.%d", m.id, m.made)
 }
 
-// step does one operation on some node.
+// step does one operation on a random node.
 func (m *wideMover) step(ctx context.Context) error {
 	client := m.c.Nodes[m.r.IntN(4)].Client
 	if len(m.files) < 2 || m.r.IntN(3) == 0 {
@@ -67,8 +66,8 @@ func (m *wideMover) step(ctx context.Context) error {
 	return err
 }
 
-// TestWideRenames: files are renamed within, into and out of two directories
-// while these become wide, and replaced and exchanged; each is where it was put.
+// TestWideRenames: files are renamed within, into and out of two directories while these become wide, and replaced
+// and exchanged; each ends at its last name.
 func TestWideRenames(t *testing.T) {
 	t.Parallel()
 	const workers, steps = 8, 150
@@ -113,8 +112,8 @@ func TestWideRenames(t *testing.T) {
 	c.checkTree(t)
 }
 
-// TestWideDirectoryMoves: a wide directory is moved, replaces an empty wide one,
-// is not moved below itself, and is not replaced while something is in it.
+// TestWideDirectoryMoves: a wide directory can be moved, and can replace an empty wide one; it cannot be moved below
+// itself, nor replaced unless it is empty.
 func TestWideDirectoryMoves(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{SplitAt: 40})
@@ -150,7 +149,7 @@ func TestWideDirectoryMoves(t *testing.T) {
 			t.Errorf("rename %s = %v, want %v", what, c.got, c.want)
 		}
 	}
-	for i := range 8 { // whose names are on several nodes
+	for i := range 8 { // their names are on several nodes
 		name := fmt.Sprint("d", i)
 		d, err := client.Mkdir(ctx, b, name, metadata.New{Mode: 0o755})
 		if err == nil {
@@ -196,8 +195,7 @@ func TestWideDirectoryMoves(t *testing.T) {
 	c.checkTree(t)
 }
 
-// checkTree fails the test if what all homes have does not fit together, once
-// what is under way has come to its end.
+// checkTree fails the test if the records of all homes are inconsistent after pending work has ended.
 func (c *Cluster) checkTree(t *testing.T) {
 	t.Helper()
 	ctx := context.Background()

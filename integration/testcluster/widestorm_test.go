@@ -21,7 +21,7 @@ import (
 
 var file = metadata.New{Mode: syscall.S_IFREG | 0o644, UID: 1000, GID: 1000}
 
-// epochOf is the epoch in which dir was spread, as its home knows.
+// epochOf returns the epoch in which dir was spread, by its home's record.
 func (c *Cluster) epochOf(dir metadata.Ino) metadata.Epoch {
 	return c.Nodes[dir.Home()].Meta().(interface {
 		Epoch(metadata.Ino) metadata.Epoch
@@ -37,7 +37,7 @@ func (c *Cluster) mkdir(t testing.TB, name string) metadata.Ino {
 	return a.Ino
 }
 
-// listAll lists dir by pages of some entries; each name comes once.
+// listAll lists dir in pages of page entries; a name listed twice is an error.
 func listAll(ctx context.Context, c *fsclient.Client, dir metadata.Ino, page int) (map[string]metadata.Ino, error) {
 	names := make(map[string]metadata.Ino)
 	l, after := c.List(dir), ""
@@ -59,9 +59,8 @@ func listAll(ctx context.Context, c *fsclient.Client, dir metadata.Ino, page int
 	}
 }
 
-// TestWideWhileInUse: four nodes create and remove in one directory while it
-// becomes wide. What is there all the time is always found and listed once;
-// what a node has made the others see; in the end all is there that was made.
+// TestWideWhileInUse: four nodes create and remove in one directory while it becomes wide. Permanent files are always
+// found and listed once; nodes see each other's new files; at the end every created file exists.
 func TestWideWhileInUse(t *testing.T) {
 	t.Parallel()
 	const fixed, perWorker, workers = 150, 220, 8
@@ -75,7 +74,7 @@ func TestWideWhileInUse(t *testing.T) {
 	}
 	var g, watch errgroup.Group
 	var mu sync.Mutex
-	made := make(map[string]metadata.Ino) // under mu
+	made := make(map[string]metadata.Ino) // guarded by mu
 	for w := range workers {
 		g.Go(func() error {
 			here, there := c.Nodes[w%4].Client, c.Nodes[(w+1)%4].Client
@@ -158,7 +157,7 @@ func TestWideWhileInUse(t *testing.T) {
 	}
 }
 
-// TestListingBecomesWide: a listing that began before goes on where it was.
+// TestListingBecomesWide: a listing that began before the split continues at its position.
 func TestListingBecomesWide(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{SplitAt: 200})
@@ -200,8 +199,8 @@ func TestListingBecomesWide(t *testing.T) {
 	}
 }
 
-// TestSameNames: of many who create a name, on all nodes, in directories that
-// become wide meanwhile, one succeeds.
+// TestSameNames: of many concurrent creates of one name, on all nodes, in directories that are becoming wide, one
+// succeeds.
 func TestSameNames(t *testing.T) {
 	t.Parallel()
 	const workers, names = 64, 40
@@ -251,14 +250,13 @@ func TestSameNames(t *testing.T) {
 			t.Errorf("%d entries are listed, %v, want %d", len(got), err, names)
 		}
 	}
-	if a, err := (told{Client: c.Nodes[0].Client, c: c, t: t}).Getattr(ctx, dirs); err != nil || a.Nlink != 2+names {
+	if a, err := (settled{Client: c.Nodes[0].Client, c: c, t: t}).Getattr(ctx, dirs); err != nil || a.Nlink != 2+names {
 		t.Errorf("the directory of %d directories has %d links, %v", names, a.Nlink, err)
 	}
 	c.checkTree(t)
 }
 
-// TestMkdirStorm: 64 at once make directories, and directories in them, and take
-// all away again.
+// TestMkdirStorm: 64 workers concurrently make nested directories, and remove all of them.
 func TestMkdirStorm(t *testing.T) {
 	t.Parallel()
 	const workers, each = 64, 12
@@ -316,8 +314,8 @@ func TestMkdirStorm(t *testing.T) {
 	c.checkTree(t)
 }
 
-// TestWideNodeDown: what a lost node has of a directory is EIO at once, and a
-// listing says so after it has listed all else; all is well when it is back.
+// TestWideNodeDown: a lost node's part of a directory is EIO at once, and a listing reports the error after all other
+// entries; everything works when the node returns.
 func TestWideNodeDown(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{SplitAt: 64})
@@ -392,8 +390,8 @@ func TestWideNodeDown(t *testing.T) {
 	})
 }
 
-// TestWideSetgid: what is made in a wide setgid directory gets its group,
-// wherever its entry is, also at once after the change.
+// TestWideSetgid: new entries of a wide setgid directory get its group, on every node, also right after a change of
+// it.
 func TestWideSetgid(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{SplitAt: 64})
@@ -424,8 +422,8 @@ func TestWideSetgid(t *testing.T) {
 	}
 }
 
-// TestWideKilled: a daemon is killed while a directory becomes wide, the home
-// or another, and started again. What was acknowledged is there once.
+// TestWideKilled: a daemon, the home's or another, is killed while a directory becomes wide, and restarted. Every
+// acknowledged file exists once.
 func TestWideKilled(t *testing.T) {
 	t.Parallel()
 	for _, away := range []metadata.NodeID{0, 1, 2} {
@@ -447,14 +445,14 @@ func wideKilled(t *testing.T, away metadata.NodeID) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var mu sync.Mutex
-	made, maybe := map[string]bool{}, map[string]bool{} // under mu
+	made, maybe := map[string]bool{}, map[string]bool{} // guarded by mu
 	var g errgroup.Group
 	enough := make(chan struct{})
 	var once sync.Once
 	for w := range workers {
 		client := live[w%len(live)].Client
 		g.Go(func() error {
-			tick := time.NewTicker(5 * time.Millisecond) // all names are looked up in the end, by each node
+			tick := time.NewTicker(5 * time.Millisecond) // at the end each node looks up all names
 			defer tick.Stop()
 			for i := 0; ctx.Err() == nil; i++ {
 				if i > 300/workers {
@@ -521,8 +519,8 @@ func wideKilled(t *testing.T, away metadata.NodeID) {
 	c.checkTree(t)
 }
 
-// TestWideCalls: what concerns one entry of a wide directory is one call, and a
-// listing one for each thousand entries and each node.
+// TestWideCalls: an operation on one entry of a wide directory is one call, and a listing is one per thousand entries
+// and node.
 func TestWideCalls(t *testing.T) {
 	t.Parallel()
 	const n = 2500
@@ -536,7 +534,7 @@ func TestWideCalls(t *testing.T) {
 		}
 	}
 	Eventually(t, "it is wide", func() bool { return c.epochOf(dir) != 0 })
-	for i := range 20 { // the first one that is not at home says where it is
+	for i := range 20 { // the first remote one returns the placement
 		if _, err := client.Lookup(ctx, dir, fmt.Sprint("early", i)); err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,7 @@ func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // its end is all that counts
+		_, _ = io.Copy(io.Discard, os.Stdin) // waits for its end
 		stop()
 	}()
 	<-ctx.Done()
