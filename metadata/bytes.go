@@ -2,7 +2,7 @@ package metadata
 
 import "fmt"
 
-// FormatBytes writes n in binary units: 1.5 GiB.
+// FormatBytes formats n in binary units: 1.5 GiB.
 func FormatBytes(n int64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {

@@ -6,12 +6,11 @@ import (
 	"syscall"
 )
 
-// A directory with very many entries is sharded: its entries are in shards, one on each node that
-// was Up in the epoch of the split, and the hash of a name says which (cluster.ShardMap). Its inode
-// stays at its home.
+// A directory with very many entries is sharded: its entries are in shards, one on each node that was Up in the epoch
+// of the split, and the hash of a name selects the shard (cluster.ShardMap). Its inode stays at its home.
 
-// Redirect is the answer of a node that does not keep the requested entry: Dir is sharded over the
-// nodes of Epoch; with Epoch 0 its home knows.
+// Redirect is the error of a node that does not keep the requested entry: Dir is sharded over the nodes of Epoch. With
+// Epoch 0, ask the home of Dir.
 type Redirect struct {
 	Dir   Ino
 	Epoch Epoch
@@ -28,27 +27,26 @@ func (e *Redirect) Error() string {
 // Unwrap returns the errno that crosses the wire.
 func (e *Redirect) Unwrap() error { return syscall.EREMOTE }
 
-// Resharding is the answer of a node while the entries of a directory move: the same call works in
-// a moment, here or at another node.
+// Resharding is the error of a node while the entries of a directory move: the same call will soon succeed, here or at
+// another node.
 type Resharding struct{ Dir Ino }
 
-// Error is error.
+// Error implements error.
 func (e *Resharding) Error() string {
 	return fmt.Sprintf("directory %v is being split or merged: %v", e.Dir, syscall.EAGAIN)
 }
 
-// Unwrap is the errno, by which it is known on the wire.
+// Unwrap returns the errno that crosses the wire.
 func (e *Resharding) Unwrap() error { return syscall.EAGAIN }
 
-// Shard names one shard of a directory. Gen numbers the splits of the directory; a later one is
-// greater.
+// Shard names one shard of a directory. Gen numbers the splits of the directory; a later split has a greater one.
 type Shard struct {
 	Dir Ino
 	Gen uint64
 }
 
-// NewShard describes a shard to be created: the nodes of all shards, in order, the seed of the
-// hash, and the attributes that new entries inherit.
+// NewShard describes a shard to be created: the nodes of all shards, in order, the seed of the hash, and the attributes
+// that new entries inherit.
 type NewShard struct {
 	Shard
 	Epoch Epoch
@@ -62,9 +60,9 @@ type ShardOrder uint8
 
 // The orders of a home.
 const (
-	ShardActivate ShardOrder = 1 // its entries are the directory's from now on
+	ShardActivate ShardOrder = 1 // the shard's entries are the directory's from now on
 	ShardDrop     ShardOrder = 2 // delete the shard with its entries
-	ShardFreeze   ShardOrder = 3 // accept no changes; ENOTEMPTY unless it is empty
+	ShardFreeze   ShardOrder = 3 // refuse changes; ENOTEMPTY unless the shard is empty
 	ShardThaw     ShardOrder = 4 // undo the freeze
 	ShardSetAttr  ShardOrder = 5 // new entries inherit from these attributes
 )
@@ -73,11 +71,11 @@ const (
 type ShardChange struct {
 	Shard
 	Order  ShardOrder
-	Freeze uint64 // number of the freeze: of
+	Freeze uint64 // number of the freeze that the order belongs to
 	Attr   Attr   // of ShardSetAttr and ShardActivate
 }
 
-// ShardReport reports a shard's state and its changes of the directory's attributes to the home.
+// ShardReport reports a shard's state, and its changes of the directory's attributes, to the home.
 type ShardReport struct {
 	Shard
 	Freeze  uint64 // number of the freeze; 0 is none
@@ -85,7 +83,7 @@ type ShardReport struct {
 	Mtime   Time   // last change of an entry
 }
 
-// ShardState is what a home knows of a shard.
+// ShardState is a shard's state in a home's answer.
 type ShardState uint8
 
 // The answers to a report.
@@ -95,18 +93,18 @@ const (
 	ShardUnused ShardState = 3 // not part of the directory: drop it
 )
 
-// ShardAnswer is a home's answer to a report. Attr is what new entries inherit.
+// ShardAnswer is a home's answer to a report. New entries inherit from Attr.
 type ShardAnswer struct {
 	State ShardState
 	Attr  Attr
 }
 
-// Shards is the operations between the nodes of a sharded directory. All may be repeated; an
-// outdated Gen is ESTALE, or ignored.
+// Shards has the operations between the nodes of a sharded directory. All may be repeated; one with an outdated Gen
+// returns ESTALE, or is ignored.
 type Shards interface {
 	// CreateShard creates an empty, inactive shard.
 	CreateShard(ctx context.Context, n NewShard) error
-	// FillShard enters es into an inactive shard; an entry with Ino 0 is removed.
+	// FillShard enters es into an inactive shard; an entry with Ino 0 is removed from it.
 	FillShard(ctx context.Context, s Shard, es []Entry) error
 	// ChangeShard executes an order.
 	ChangeShard(ctx context.Context, c ShardChange) error
@@ -117,7 +115,7 @@ type Shards interface {
 
 // ShardReader lists the entries of a directory on one node.
 type ShardReader interface {
-	// ReadShard is ReadDir of the entries on this node, without their Attrs, for a caller that
-	// knows dir to be split in epoch, or, with epoch 0, not sharded. Redirect if that is wrong.
+	// ReadShard is ReadDir of the entries on this node, without their Attrs. The caller assumes that dir was split in
+	// epoch, or, with epoch 0, is not sharded; if that is wrong, it returns Redirect.
 	ReadShard(ctx context.Context, dir Ino, epoch Epoch, after string, limit int) ([]Entry, error)
 }

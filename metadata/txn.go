@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TxID names a transaction: an operation that changes records of several homes. It has the bits of
-// a live Ino and comes from the same counter of the coordinator, so that none is ever reused.
+// TxID names a transaction: an operation that changes records of several homes. It has the bits of a live Ino and is
+// drawn from the same counter of the coordinator, so that none is ever reused.
 type TxID uint64
 
 // Home returns the coordinator.
@@ -21,28 +21,26 @@ func (t TxID) String() string { return fmt.Sprintf("%d/%d", t.Home(), Ino(t).Cou
 // EditKind is the kind of an Edit.
 type EditKind uint8
 
-// The kinds of edits. Dir and Name are an entry; the last five have none, and change the inode Ino.
+// The kinds of edits. Dir and Name are an entry; the last five kinds have none, and change the inode Ino.
 const (
-	// EditKeep changes nothing: the entry names Ino, or does not exist if Ino is 0, until the end
-	// of the transaction.
+	// EditKeep changes nothing: until the end of the transaction the entry names Ino, or does not exist if Ino is 0.
 	EditKeep EditKind = 1
-	// EditEnter makes the entry name Ino, of type Mode. EEXIST if it is taken.
+	// EditEnter makes the entry name Ino, of type Mode. It fails with EEXIST if the entry exists.
 	EditEnter EditKind = 2
-	// EditReplace is EditEnter over an existing entry, by the rules of rename: the old inode loses
-	// this name, and an old directory, which must be empty, is removed. An entry that names Ino
-	// already stays. Ino leaves ToDir in the same transaction: ENOTEMPTY if the entry names that.
+	// EditReplace is EditEnter over an existing entry, by the rules of rename: the old inode loses this name, and an
+	// old directory, which must be empty, is removed. An entry that already names Ino stays. The same transaction moves
+	// Ino out of ToDir: ENOTEMPTY if the entry names ToDir.
 	EditReplace EditKind = 3
-	// EditSwap makes an existing entry name Ino instead; its old inode is named ToName in ToDir.
-	// ENOENT if there is no entry.
+	// EditSwap makes an existing entry name Ino instead; its old inode is named ToName in ToDir. It fails with ENOENT
+	// if there is no entry.
 	EditSwap EditKind = 4
 	// EditLeave removes the entry, which names Ino.
 	EditLeave EditKind = 5
-	// EditMake creates the directory New; the participant chooses Ino. ToDir and ToName will name
-	// it.
+	// EditMake creates the directory New; the participant chooses Ino. It will be named ToName in ToDir.
 	EditMake EditKind = 6
-	// EditDrop removes an empty directory: ENOTEMPTY.
+	// EditDrop removes an empty directory; it fails with ENOTEMPTY for any other.
 	EditDrop EditKind = 7
-	// EditLink adds a link to a file: EPERM for a directory.
+	// EditLink adds a link to a file; it fails with EPERM for a directory.
 	EditLink EditKind = 8
 	// EditUnlink removes a link from a file.
 	EditUnlink EditKind = 9
@@ -50,7 +48,7 @@ const (
 	EditMoved EditKind = 10
 )
 
-// MaxEdits is the most edits of a transaction at one home.
+// MaxEdits is the maximum number of edits of a transaction at one home.
 const MaxEdits = 4
 
 // Edit is a change of one home's records in a transaction. See EditKind.
@@ -65,32 +63,33 @@ type Edit struct {
 	New    *New
 }
 
-// Vote is the vote of a home on its edits. Attributes are those after the commit.
+// Vote is the vote of a home on its edits. Its attributes are those after the commit.
 type Vote struct {
-	// Old is the inode that an entry of EditReplace or EditSwap names before; nil if there is none.
-	// It has an Attr if its home is this one, which then changes it, too.
+	// Old is the previous inode of the entry of an EditReplace or EditSwap; nil if there was none. It has an Attr if
+	// its home is this one, which then also changes that inode.
 	Old *Entry
 	// Attr is the inode of EditMake, EditLink or EditUnlink.
 	Attr *Attr
 }
 
-// Participant is one home's side of a transaction that another coordinates.
+// Participant is one home's side of a transaction that another home coordinates.
 type Participant interface {
-	// Prepare locks what the edits need, so that they can be committed whatever happens;
-	// conflicting operations wait for Commit or Abort. EAGAIN if another transaction holds a lock;
-	// it never waits for one. After an error nothing is prepared.
+	// Prepare takes the locks that the edits need, so that they can be committed whatever happens; conflicting
+	// operations wait for Commit or Abort. It returns EAGAIN if another transaction holds a lock; it never waits for
+	// one. After an error nothing is prepared.
 	Prepare(ctx context.Context, tx TxID, edits []Edit) (Vote, error)
-	// Commit applies the edits, all at once. An unknown transaction is no error: it has been
-	// committed before.
+	// Commit applies the edits, all at once. An unknown transaction is no error: it was already committed.
 	Commit(ctx context.Context, tx TxID) error
 	// Abort releases a prepared transaction, if there is one.
 	Abort(ctx context.Context, tx TxID) error
 }
 
-// ErrUnknownOutcome is in the error of a change that may have taken effect, because another node has it, or will have.
+// ErrUnknownOutcome is in the error of a change that may have taken effect, because another node has it, or may still
+// get it.
 var ErrUnknownOutcome = errors.New("the change may have taken effect")
 
-// ErrMoved says that another node has the home that was asked, and that nothing was done. The call is to be repeated there.
+// ErrMoved means that another node now has the home that was asked, and that nothing was done. The caller repeats the
+// call there.
 var ErrMoved error = syscall.ENOLINK
 
 // Outcome is the outcome of a transaction.
@@ -119,41 +118,38 @@ func (o Outcome) String() string {
 // InDoubt is a prepared transaction whose outcome a participant does not know.
 type InDoubt struct {
 	Tx     TxID
-	Since  time.Time // when it was prepared; zero if before the last start
+	Since  time.Time // when it was prepared; zero if that was before the last start
 	GaveUp bool      // the participant has released its locks
 }
 
-// Inventory is all records of a store at one moment.
+// Inventory has all records of a store at one moment.
 type Inventory struct {
 	Self    NodeID
 	Inodes  map[Ino]InventoryInode
 	Entries map[Ino][]Entry // by directory; without Attrs
 	Orphans map[Ino]bool
-	// Open is the unfinished transactions: prepared ones, and decided ones that some participant
-	// may not know.
+	// Open lists the unfinished transactions: prepared ones, and decided ones that some participant may not know.
 	Open []TxID
 }
 
-// InventoryInode is an inode of an Inventory. Parent and Name are the entry of a directory, as its
-// inode has it.
+// InventoryInode is an inode of an Inventory. For a directory, Parent and Name are the entry recorded in its inode.
 type InventoryInode struct {
 	Attr   Attr
 	Parent Ino
 	Name   string
 }
 
-// TxPeer is a home as the other homes see it.
+// TxPeer is a home as other homes see it.
 type TxPeer interface {
 	Participant
 	// Outcome returns the outcome of a transaction that this home coordinates.
 	Outcome(ctx context.Context, tx TxID) (Outcome, error)
-	// LockRename takes the lock for moving directories for tx. The home of RootIno keeps it, until
-	// UnlockRename or the end of its lease. EAGAIN, after a short wait, if another transaction
-	// holds it.
+	// LockRename takes the lock for moving directories for tx. The home of RootIno keeps it until UnlockRename or the
+	// end of its lease. It returns EAGAIN, after a short wait, if another transaction holds the lock.
 	LockRename(ctx context.Context, tx TxID) error
-	// UnlockRename releases the lock, if tx holds it. ECANCELED for a LockRename that comes later.
+	// UnlockRename releases the lock, if tx holds it. A LockRename that arrives later fails with ECANCELED.
 	UnlockRename(ctx context.Context, tx TxID) error
-	// Ancestor walks up from the directory from to the first directory that is stop, is RootIno or
-	// has another home, and returns it. EAGAIN if a prepared transaction moves one of them.
+	// Ancestor walks up from the directory from to the first directory that is stop, is RootIno or has another home,
+	// and returns it. It returns EAGAIN if a prepared transaction moves one of them.
 	Ancestor(ctx context.Context, from, stop Ino) (Ino, error)
 }

@@ -10,7 +10,7 @@ import (
 const (
 	MaxXattrName  = 255
 	MaxXattrValue = 64 << 10
-	// MaxXattrList is the most that the names of one inode take, each with its terminating byte.
+	// MaxXattrList limits the names of one inode together, each with its terminating byte.
 	MaxXattrList = 64 << 10
 )
 
@@ -21,7 +21,7 @@ type XattrMode uint8
 const (
 	XattrAny     XattrMode = 0
 	XattrCreate  XattrMode = 1 // EEXIST if the attribute exists
-	XattrReplace XattrMode = 2 // ENODATA if it does not
+	XattrReplace XattrMode = 2 // ENODATA if it does not exist
 )
 
 // Xattr is an extended attribute to be set.
@@ -31,7 +31,7 @@ type Xattr struct {
 	Mode  XattrMode
 }
 
-// Check returns EINVAL or ERANGE for an invalid name and E2BIG for too long a value.
+// Check returns EINVAL or ERANGE for an invalid name, and E2BIG for a value that is too long.
 func (x Xattr) Check() error {
 	if x.Mode > XattrReplace {
 		return fmt.Errorf("attribute %q: mode %d: %w", x.Name, x.Mode, syscall.EINVAL)
@@ -55,17 +55,16 @@ func CheckXattrName(name string) error {
 	return nil
 }
 
-// Xattrs is the extended attributes of inodes, removed with the inode. Upper layers decide which
-// names are allowed.
+// Xattrs accesses the extended attributes of inodes, which are removed with the inode. Upper layers decide which names
+// are allowed.
 type Xattrs interface {
-	// Getxattr returns a value that is the caller's; ENODATA if there is no
-	// such attribute, ENOENT if there is no such inode.
+	// Getxattr returns a value that the caller owns. It returns ENODATA if there is no such attribute, and ENOENT if
+	// there is no such inode.
 	Getxattr(ctx context.Context, ino Ino, name string) ([]byte, error)
-	// Setxattr sets one attribute, and Ctime. ENOSPC if the names would take
-	// more than MaxXattrList.
+	// Setxattr sets one attribute, and Ctime. It returns ENOSPC if the names would exceed MaxXattrList.
 	Setxattr(ctx context.Context, ino Ino, x Xattr) error
 	// Listxattr returns the names in byte order.
 	Listxattr(ctx context.Context, ino Ino) ([]string, error)
-	// Removexattr removes one attribute, and sets Ctime; ENODATA.
+	// Removexattr removes one attribute, and sets Ctime. It returns ENODATA if there is no such attribute.
 	Removexattr(ctx context.Context, ino Ino, name string) error
 }

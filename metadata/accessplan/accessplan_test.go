@@ -16,12 +16,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestEpochAsTorch compares with what PyTorch 1.13 gave: for each rank
+// TestEpochAsTorch compares with the output of PyTorch 1.13: for each rank
 //
 //	s = DistributedSampler(range(n), num_replicas=ranks, rank=r, shuffle=..., seed=..., drop_last=...)
 //	s.set_epoch(epoch); list(s)
 //
-// and for Random and Loader the epochs, one after the other, of RandomSampler(range(n), generator=g)
+// and for Random and Loader the consecutive epochs of RandomSampler(range(n), generator=g)
 // and of DataLoader(range(n), shuffle=True, generator=g), where g.manual_seed(seed).
 func TestEpochAsTorch(t *testing.T) {
 	for _, tt := range []struct {
@@ -76,7 +76,7 @@ func TestEpochAsTorch(t *testing.T) {
 	}
 }
 
-// TestChunksAsPython: the file is what bivouac.torch.ChunkShuffleSampler gives, which the Python tests compare with it too.
+// TestChunksAsPython: the file contains the output of bivouac.torch.ChunkShuffleSampler; the Python tests use it, too.
 func TestChunksAsPython(t *testing.T) {
 	b, err := os.ReadFile("testdata/chunks.json")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestListEpochs(t *testing.T) {
 	}
 }
 
-// tree is files by path.
+// tree is a set of files, by path.
 type tree []string
 
 func (t tree) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
@@ -220,7 +220,7 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// TestRanges: a path may name a range of a file, unless a file has that name, and At finds the range that a read begins.
+// TestRanges: a path may name a range of a file, unless a file has that name, and At finds the range for a read.
 func TestRanges(t *testing.T) {
 	files := tree{"d/a.h5", "d/b:0+9", "z"}
 	n, err := Number(files, &Plan{Root: "d", Paths: []string{"a.h5:100+50", "a.h5:0+100", "b:0+9", "gone:0+1", "a.h5:-1+3", "a.h5:0+9223372036854775808", "a.h5:150+8"}})
@@ -307,7 +307,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzPlan has a plan from another node give an epoch of a dataset that it may not fit.
+// FuzzPlan computes an epoch of a plan from another node for a dataset that the plan may not fit.
 func FuzzPlan(f *testing.F) {
 	f.Add([]byte(`{"dataset":"d","kind":"torch","seed":1,"ranks":3,"shuffle":true}`), uint16(10))
 	f.Add([]byte(`{"dataset":"d","kind":"chunk","seed":1,"ranks":3,"chunk":2,"group":2}`), uint16(17))

@@ -8,8 +8,8 @@ const (
 	defaultGroup = 64
 )
 
-// chunks is the order of an epoch of the kind Chunk: the chunks of neighbours in random order are cut into equal parts,
-// one for each rank, which shuffles the files of group chunks at a time. Without DropLast files come again at the end.
+// chunks returns the order of an epoch of the kind Chunk: chunks of consecutive files, in random order, are cut into
+// one equal part for each rank, which shuffles the files of group chunks together. Without DropLast files repeat.
 func (p *Plan) chunks(e, n int) []uint32 {
 	ranks, chunk, group := max(p.Ranks, 1), cmp.Or(p.Chunk, defaultChunk), cmp.Or(p.Group, defaultGroup)
 	generator := func(more int) *twister { return newTwister(uint32((p.Seed+uint64(e))*1_000_003) + uint32(more)) }

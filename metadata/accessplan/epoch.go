@@ -12,8 +12,8 @@ type Epoch struct {
 	at    []uint32 // by number: its first place in order, plus one
 }
 
-// Epoch is the order of epoch e for a dataset of n files. Its cost is that of a permutation
-// of n; for epoch e of the kinds random and loader, their generator is advanced past the earlier ones.
+// Epoch returns the order of epoch e for a dataset of n files. It costs as much as a permutation of n; for the kinds
+// random and loader, the generator must also be advanced past the earlier epochs.
 func (p *Plan) Epoch(e, n int) (*Epoch, error) {
 	switch {
 	case e < 0 || p.Epochs > 0 && e >= p.Epochs || p.FirstOnly && e > 0:
@@ -35,7 +35,8 @@ func (p *Plan) Epoch(e, n int) (*Epoch, error) {
 	return x, nil
 }
 
-// order is the order of all files before the ranks share it; of the kind Chunk, with each rank's files in its places.
+// order returns the order of all files before they are divided among the ranks; for the kind Chunk each rank's files
+// are already in place.
 func (p *Plan) order(e, n int) ([]uint32, error) {
 	switch {
 	case n <= 0 || n > MaxFiles:
@@ -52,8 +53,7 @@ func (p *Plan) order(e, n int) ([]uint32, error) {
 	case p.Kind == Chunk:
 		return p.chunks(e, n), nil
 	case p.Kind == Random || p.Kind == Loader:
-		// When RandomSampler has handed out the last file, it draws one more permutation
-		// that it does not use.
+		// After RandomSampler has returned the last file, it draws one more permutation, which it does not use.
 		g, each := newTwister(uint32(p.Seed)), 2*draws(n)
 		if p.Kind == Loader {
 			each += 2
@@ -71,8 +71,8 @@ func (p *Plan) order(e, n int) ([]uint32, error) {
 	return all, nil
 }
 
-// divide makes the length of an order a multiple of ranks, as DistributedSampler does: files
-// come again at the end, or are dropped.
+// divide makes the length of an order a multiple of ranks, as DistributedSampler does: files at the end are repeated or
+// dropped.
 func divide(order []uint32, ranks int, dropLast, pad bool) []uint32 {
 	switch n := len(order); {
 	case n%ranks == 0:
@@ -89,7 +89,7 @@ func divide(order []uint32, ranks int, dropLast, pad bool) []uint32 {
 	return order
 }
 
-// Len is how many files a rank reads.
+// Len returns the number of files that a rank reads.
 func (x *Epoch) Len(rank int) int {
 	if rank < 0 || rank >= x.ranks {
 		return 0
@@ -97,7 +97,7 @@ func (x *Epoch) Len(rank int) int {
 	return (len(x.order) - rank + x.ranks - 1) / x.ranks
 }
 
-// At is the number of the file that a rank reads at a position, from 0 to Len(rank)-1.
+// At returns the number of the file that a rank reads at a position, from 0 to Len(rank)-1.
 func (x *Epoch) At(rank, pos int) (number int) { return int(x.order[rank+pos*x.ranks]) }
 
 // Find returns the rank that reads a file first, and its position; ok is false if no rank does.

@@ -11,33 +11,32 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Files is the files of a dataset; a manifest.Table is one.
+// Files lists the files of a dataset; manifest.Table implements it.
 type Files interface {
-	// Files calls fn with every name of a file, directory by directory, by
-	// name, until it returns false.
+	// Files calls fn with every name of a file, directory by directory, by name, until fn returns false.
 	Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error
 }
 
-// Numbering numbers the files of a dataset as the training program does it.
+// Numbering numbers the files of a dataset as the training program does.
 type Numbering struct {
 	root string
 	inos []metadata.Ino      // by number; 0 is a file that the dataset lacks
-	of   map[uint16][]uint32 // by the part of an inode and its number there; one more than the file's number
+	of   map[uint16][]uint32 // by the part of an inode and its number in the part; the file's number plus one
 
 	ranges []Range                   // by number; nil: every number is a whole file
 	within map[metadata.Ino][]uint32 // the numbers of each file by offset, if there are ranges
 }
 
-// Root is the directory below which the files are numbered.
+// Root returns the directory below which the files are numbered.
 func (n *Numbering) Root() string { return n.root }
 
-// Len is how many files are numbered.
+// Len returns the number of numbered files.
 func (n *Numbering) Len() int { return len(n.inos) }
 
-// Ino is the inode of a number, 0 if the dataset lacks the file.
+// Ino returns the inode of a number, 0 if the dataset lacks the file.
 func (n *Numbering) Ino(number int) metadata.Ino { return n.inos[number] }
 
-// Of is the number of an inode, the least if it has several names.
+// Of returns the number of an inode, or the least of its numbers if it has several names.
 func (n *Numbering) Of(ino metadata.Ino) (number int, ok bool) {
 	of := n.of[ino.Part()]
 	if seq := int(ino.Seq()); seq < len(of) && of[seq] > 0 {
@@ -46,7 +45,7 @@ func (n *Numbering) Of(ino metadata.Ino) (number int, ok bool) {
 	return 0, false
 }
 
-// add gives ino the next number.
+// add assigns ino the next number.
 func (n *Numbering) add(ino metadata.Ino) {
 	n.inos = append(n.inos, ino)
 	if ino == 0 {
@@ -61,26 +60,26 @@ func (n *Numbering) add(ino metadata.Ino) {
 	}
 }
 
-// imageExtensions is torchvision.datasets.folder.IMG_EXTENSIONS.
+// imageExtensions equals torchvision.datasets.folder.IMG_EXTENSIONS.
 var imageExtensions = map[string]bool{
 	".jpg": true, ".jpeg": true, ".png": true, ".ppm": true, ".bmp": true,
 	".pgm": true, ".tif": true, ".tiff": true, ".webp": true,
 }
 
-// trainDirs are the names that datasets give to the directory with the classes to train with.
+// trainDirs are the usual names of the directory with the training classes.
 var trainDirs = []string{"train", "training"}
 
-// found is a directory with the files that could be numbered.
+// found is a directory with files that could be numbered.
 type found struct {
 	path   string
 	images []metadata.Ino
 	others []metadata.Ino
 }
 
-// Number numbers the files of a plan. Without Paths they are numbered as torchvision's
-// ImageFolder does it: the first-level directories below the root, which are its classes,
-// by name, the directories in each by path, and the images in each by name, all as strings.
-// Other files are not counted, unless there is no image at all: then every file is.
+// Number numbers the files of a plan. Without Paths they are numbered as torchvision's ImageFolder does: the
+// first-level directories below the root, which are its classes, by name, the directories in each by path, and the
+// images in each by name, all as strings. Other files are not counted, unless there is no image at all: then every file
+// is.
 func Number(files Files, p *Plan) (*Numbering, error) {
 	if len(p.Paths) > 0 {
 		return numberPaths(files, p)
@@ -100,7 +99,7 @@ func Number(files Files, p *Plan) (*Numbering, error) {
 		return cmp.Or(cmp.Compare(class(a.path), class(b.path)), cmp.Compare(a.path, b.path))
 	})
 	for _, d := range dirs {
-		if d.path == n.root { // ImageFolder looks in classes alone
+		if d.path == n.root { // ImageFolder searches only in classes
 			continue
 		}
 		for _, ino := range d.images {
@@ -138,8 +137,8 @@ func findDirs(files Files) ([]found, error) {
 	return dirs, err
 }
 
-// trainRoot is the directory of the training set, if the dataset keeps it beside others: a
-// first-level directory of such a name that has images in directories of its own.
+// trainRoot returns the directory of the training set, if the dataset has other directories beside it: a first-level
+// directory with one of the trainDirs names that has images in subdirectories.
 func trainRoot(dirs []found) string {
 	for _, name := range trainDirs {
 		for _, d := range dirs {
@@ -155,7 +154,7 @@ func within(dir, root string) bool {
 	return root == "" || dir == root || strings.HasPrefix(dir, root+"/")
 }
 
-// numberPaths numbers the files that a plan names, or ranges of them: PATH:OFFSET+LENGTH, if no file has this name.
+// numberPaths numbers the files, or ranges of files, that a plan lists: PATH:OFFSET+LENGTH, if no file has this name.
 func numberPaths(files Files, p *Plan) (*Numbering, error) {
 	named := make(map[string]metadata.Ino, len(p.Paths))
 	for _, name := range p.Paths {

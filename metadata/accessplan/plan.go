@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// Kind is the sampler that gives the order.
+// Kind is the sampler that determines the order.
 type Kind string
 
 // The kinds of plan.
@@ -21,8 +21,8 @@ const (
 	Torch Kind = "torch"
 	// Random is torch's RandomSampler with a generator of its own that was seeded once.
 	Random Kind = "random"
-	// Loader is DataLoader(shuffle=True, generator=...): as Random, and the loader draws the
-	// seed of its workers from the same generator.
+	// Loader is DataLoader(shuffle=True, generator=...): like Random, but the loader draws the seed of its workers from
+	// the same generator.
 	Loader Kind = "loader"
 	// Chunk is bivouac.torch.ChunkShuffleSampler, with set_epoch called before each epoch.
 	Chunk Kind = "chunk"
@@ -30,7 +30,7 @@ const (
 	List Kind = "list"
 )
 
-// Bounds on what a plan may say.
+// Bounds of the values in a plan.
 const (
 	MaxFiles  = 1 << 28
 	MaxRanks  = 1 << 20
@@ -42,32 +42,31 @@ type Plan struct {
 	Dataset string `json:"dataset"`
 	Kind    Kind   `json:"kind"`
 	Seed    uint64 `json:"seed"`
-	// Ranks share each epoch: rank r reads every Ranks-th file, from the r-th on. 0: their
-	// number is not known.
+	// Ranks share each epoch: rank r reads every Ranks-th file, from the r-th on. 0: the number of ranks is unknown.
 	Ranks  int `json:"ranks,omitempty"`
-	Epochs int `json:"epochs,omitempty"` // 0: without end
+	Epochs int `json:"epochs,omitempty"` // 0: unlimited
 	// Shuffle and DropLast are DistributedSampler's arguments.
 	Shuffle  bool `json:"shuffle"`
 	DropLast bool `json:"drop_last,omitempty"`
-	// Chunk is how many files lie in a chunk of the kind Chunk, and Group how many chunks a rank shuffles at a time; 0: 64.
+	// Chunk is the number of files in a chunk of the kind Chunk, Group the number of chunks a rank shuffles together;
+	// 0: 64.
 	Chunk int `json:"chunk,omitempty"`
 	Group int `json:"group,omitempty"`
-	// Root is the directory in the dataset below which the files are numbered; "" is the
-	// dataset's root, or train below it if the classes are there.
+	// Root is the directory in the dataset below which the files are numbered; "" is the dataset's root, or train below
+	// it if the classes are there.
 	Root string `json:"root,omitempty"`
-	// Files is how many files the training program has; 0: not known.
+	// Files is the number of files of the training program; 0: unknown.
 	Files int `json:"files,omitempty"`
-	// Paths numbers the files if they are not numbered as ImageFolder does it: paths below Root, or ranges of files,
+	// Paths numbers the files if they are not numbered as in ImageFolder: paths below Root, or ranges of files,
 	// PATH:OFFSET+LENGTH.
 	Paths []string `json:"paths,omitempty"`
-	// Indices is the order of a List, as numbers of files; without it, a List is in the order
-	// of the numbers.
+	// Indices is the order of a List, as numbers of files; without it, a List is in the order of the numbers.
 	Indices []uint32 `json:"indices,omitempty"`
-	// FirstOnly says that a List is the order of epoch 0 alone.
+	// FirstOnly means that a List is the order of epoch 0 only.
 	FirstOnly bool `json:"first_only,omitempty"`
 }
 
-// Check refuses a plan that makes no sense. The error says what to give.
+// Check rejects an invalid plan. The error says how to correct it.
 func (p *Plan) Check() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("access plan: %s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
@@ -98,18 +97,18 @@ func (p *Plan) Check() error {
 // Fixed reports whether the order of every epoch is the same.
 func (p *Plan) Fixed() bool { return p.Kind == List || p.Kind == Torch && !p.Shuffle }
 
-// Digest names the plan: equal plans have equal digests.
+// Digest identifies the plan: equal plans have equal digests.
 func (p *Plan) Digest() string {
 	b, err := json.Marshal(p)
 	if err != nil {
-		panic(err) // it has no field that cannot be encoded
+		panic(err) // no field can fail to encode
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
 }
 
-// Parse parses the order of a sampler: seed:S, random:S, loader:S or chunk:S, and after commas ranks=R, epochs=E, root=DIR,
-// drop_last, and for chunk chunk=N and group=N. The dataset is left open.
+// Parse parses the order of a sampler: seed:S, random:S, loader:S or chunk:S, followed by comma-separated options:
+// ranks=R, epochs=E, root=DIR, drop_last, and for chunk chunk=N and group=N. It does not set the dataset.
 func Parse(text string) (Plan, error) {
 	bad := func(why string) (Plan, error) {
 		return Plan{}, fmt.Errorf("order=%s: %s: give seed:S, random:S, loader:S or chunk:S, with ranks=R, epochs=E, root=DIR and drop_last, and for chunk chunk=N and group=N: %w", text, why, syscall.EINVAL)
@@ -165,7 +164,7 @@ func Parse(text string) (Plan, error) {
 	return p, nil
 }
 
-// number is the value of a key that takes a number from 1 to most.
+// number parses the value of a key that takes a number from 1 to most.
 func number(key, value string, most int) (int, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 1 || n > most {

@@ -2,13 +2,13 @@ package accessplan
 
 import "math"
 
-// RandPerm is what torch.randperm(n) returns for a CPU generator with manual_seed(seed).
+// RandPerm returns the result of torch.randperm(n) for a CPU generator with manual_seed(seed).
 func RandPerm(seed uint64, n int) []uint32 { return newTwister(uint32(seed)).perm(n) }
 
 // wide is the length from which torch draws 64 bits for each place of a permutation.
 const wide = math.MaxUint32 / 20
 
-// draws is how many numbers perm(n) draws; they do not depend on what was drawn.
+// draws returns the count of numbers that perm(n) draws; it does not depend on the numbers drawn.
 func draws(n int) uint64 {
 	if n >= wide {
 		return 2 * uint64(n)
@@ -38,11 +38,11 @@ func (t *twister) perm(n int) []uint32 {
 	return p
 }
 
-// next64 is the next 64 bits, the upper half first.
+// next64 returns the next 64 bits, the upper half first.
 func (t *twister) next64() uint64 { return uint64(t.next())<<32 | uint64(t.next()) }
 
-// twister is MT19937 (Matsumoto and Nishimura, 1998), PyTorch's generator on the CPU, which
-// seeds only its lower 32 bits.
+// twister is MT19937 (Matsumoto and Nishimura, 1998), PyTorch's generator on the CPU, which uses only the lower 32 bits
+// of the seed.
 type twister struct {
 	state [twisterSize]uint32
 	at    int
@@ -81,7 +81,7 @@ func (t *twister) turn() {
 	t.at = 0
 }
 
-// skip advances a generator that has drawn nothing by k numbers. To epoch 90 of ImageNet it takes half a second.
+// skip advances an unused generator by k numbers. Reaching epoch 90 of ImageNet takes half a second.
 func (t *twister) skip(k uint64) {
 	for ; k > twisterSize; k -= twisterSize {
 		t.turn()
@@ -92,7 +92,7 @@ func (t *twister) skip(k uint64) {
 	}
 }
 
-// next is the next 32 bits.
+// next returns the next 32 bits.
 func (t *twister) next() uint32 {
 	if t.at == twisterSize {
 		t.turn()

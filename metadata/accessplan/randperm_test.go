@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTwister compares the generator with the values that its authors, and the
-// C++ standard (the 10000th of seed 5489), give.
+// TestTwister compares the generator with the values given by its authors and by the C++ standard (the 10000th of seed
+// 5489).
 func TestTwister(t *testing.T) {
 	g := newTwister(5489)
 	first := []uint32{3499211612, 581869302, 3890346734, 3586334585, 545404204}
@@ -25,21 +25,20 @@ func TestTwister(t *testing.T) {
 	}
 }
 
-// TestRandPerm compares with what PyTorch 1.13 printed for
-// torch.randperm(n, generator=torch.Generator().manual_seed(seed)).
+// TestRandPerm compares with the output of PyTorch 1.13 for torch.randperm(n,
+// generator=torch.Generator().manual_seed(seed)).
 func TestRandPerm(t *testing.T) {
 	for _, c := range []struct {
 		seed uint64
 		want []uint32
 	}{
 		{0, []uint32{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}},
-		{1 << 32, []uint32{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}}, // of the seed, 32 bits count
+		{1 << 32, []uint32{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}}, // only 32 bits of the seed count
 		{1, []uint32{5, 6, 1, 2, 0, 8, 9, 3, 7, 4}},
 		{42, []uint32{6, 3, 0, 7, 10, 15, 2, 12, 14, 9, 8, 5, 4, 13, 11, 1}},
 		{12345678901, []uint32{10, 0, 11, 5, 2, 7, 1, 9, 3, 6, 8, 4}},
 		{7, []uint32{0}},
-		// What DistributedSampler(range(11), num_replicas=2, seed=5) gave to the
-		// ranks in turn: 9,0,10,3,7,4 and 5,8,2,6,1,9.
+		// Output of DistributedSampler(range(11), num_replicas=2, seed=5) for both ranks: 9,0,10,3,7,4 and 5,8,2,6,1,9.
 		{5, []uint32{9, 5, 0, 8, 10, 2, 3, 6, 7, 1, 4}},
 	} {
 		if got := RandPerm(c.seed, len(c.want)); !slices.Equal(got, c.want) {
@@ -61,8 +60,7 @@ func TestRandPermIsPermutation(t *testing.T) {
 	}
 }
 
-// TestRandPermOfImageNet compares a permutation of 1,281,167 with PyTorch's by
-// its ends and a sum in which the places count.
+// TestRandPermOfImageNet compares a permutation of 1,281,167 with PyTorch's, by its ends and a position-dependent sum.
 func TestRandPermOfImageNet(t *testing.T) {
 	p := RandPerm(3, 1_281_167)
 	first := []uint32{624704, 124707, 1267194, 1077010, 292439, 950513, 640214, 720252}
@@ -98,7 +96,7 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// TestSkipEpochs: the order of a late epoch is what drawing all earlier ones gives.
+// TestSkipEpochs: skipping to a late epoch gives the same order as drawing all earlier ones.
 func TestSkipEpochs(t *testing.T) {
 	for _, kind := range []Kind{Random, Loader} {
 		g := newTwister(11)
@@ -117,7 +115,7 @@ func TestSkipEpochs(t *testing.T) {
 	}
 }
 
-// BenchmarkSkip is the way to epoch 90 of ImageNet, of the kind random.
+// BenchmarkSkip measures skipping to epoch 90 of ImageNet, for the kind random.
 func BenchmarkSkip(b *testing.B) {
 	for b.Loop() {
 		newTwister(1).skip(90 * 2 * draws(1_281_167))

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Range is the bytes of a file that have a number of their own. The zero Range is the whole file.
+// Range is a byte range of a file with its own number. The zero Range is the whole file.
 type Range struct{ Off, Len int64 }
 
 // splitRange splits PATH:OFFSET+LENGTH.
@@ -32,7 +32,7 @@ func splitRange(entry string) (path string, r Range, ok bool) {
 	return entry[:i], r, true
 }
 
-// Range is the bytes of a number.
+// Range returns the byte range of a number.
 func (n *Numbering) Range(number int) Range {
 	if n.ranges == nil {
 		return Range{}
@@ -40,10 +40,10 @@ func (n *Numbering) Range(number int) Range {
 	return n.ranges[number]
 }
 
-// Ranged reports whether some numbers are of ranges.
+// Ranged reports whether some numbers belong to ranges.
 func (n *Numbering) Ranged() bool { return n.ranges != nil }
 
-// index makes numbers of ranges findable by file and offset.
+// index builds the index of ranges by file and offset.
 func (n *Numbering) index() {
 	n.within = make(map[metadata.Ino][]uint32)
 	for i, ino := range n.inos {
@@ -56,8 +56,8 @@ func (n *Numbering) index() {
 	}
 }
 
-// At is the number of the last range of a file that begins at off or before it, within slack bytes behind off at the
-// most. Of a whole file, it is the file's number.
+// At returns the number of the last range of a file that begins at or before off, or at most slack bytes after off. For
+// a whole file, it returns the file's number.
 func (n *Numbering) At(ino metadata.Ino, off, slack int64) (number int, ok bool) {
 	if n.ranges == nil {
 		return n.Of(ino)

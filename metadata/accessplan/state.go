@@ -5,40 +5,40 @@ import (
 	"slices"
 )
 
-// Phase says whether readers follow a plan.
+// Phase describes whether readers follow a plan.
 type Phase string
 
 // The phases of a plan.
 const (
 	Waiting   Phase = "waiting"   // nothing has been read yet
 	Following Phase = "following" // reads follow the plan
-	Stale     Phase = "stale"     // reads do not follow it, or it does not fit the dataset: nothing is prefetched
-	Off       Phase = "off"       // prefetch is switched off
+	Stale     Phase = "stale"     // reads do not follow it, or it does not match the dataset: no prefetch
+	Off       Phase = "off"       // prefetch is disabled
 )
 
-// State says how a plan is followed: on one node, or merged, in the job.
+// State describes how a plan is followed: on one node, or merged over the job.
 type State struct {
 	Digest string      `json:"digest"`
 	Phase  Phase       `json:"phase"`
-	Reason string      `json:"reason,omitempty"` // of Stale and Off
+	Reason string      `json:"reason,omitempty"` // for Stale and Off
 	Epoch  int         `json:"epoch"`
 	Ranks  []RankState `json:"ranks,omitempty"`
-	// Hits are reads that were prefetched, Misses those that were not; both are estimated from
-	// samples, because the daemon does not see reads of the page cache.
+	// Hits counts reads that were prefetched, Misses all others; both are estimated from samples, because the daemon
+	// does not see reads from the page cache.
 	Hits       int64   `json:"hits"`
 	Misses     int64   `json:"misses"`
 	HitRate    float64 `json:"hit_rate"`
 	Prefetched int64   `json:"prefetched_bytes"`
-	Memory     int64   `json:"memory"` // bytes that are prefetched and not read yet
+	Memory     int64   `json:"memory"` // bytes prefetched and not read yet
 }
 
-// RankState is where a rank is in its epoch.
+// RankState is the progress of a rank in its epoch.
 type RankState struct {
 	Rank     int    `json:"rank"`
 	Node     string `json:"node,omitempty"`
 	Epoch    int    `json:"epoch"`
 	Position int    `json:"position"` // files read
-	Ahead    int    `json:"ahead"`    // files that are prefetched beyond it
+	Ahead    int    `json:"ahead"`    // files prefetched beyond Position
 }
 
 // Position is a position that a rank has reported.

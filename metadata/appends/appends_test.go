@@ -11,7 +11,7 @@ import (
 
 const node = metadata.NodeID(1)
 
-// ask sends a request to the home and its answer back.
+// ask sends a request to the home and returns its reply.
 func ask(t *testing.T, h *Home, q metadata.Append, size int64) metadata.Place {
 	t.Helper()
 	off, err := h.Place(node, q, size, time.Time{})
@@ -21,13 +21,13 @@ func ask(t *testing.T, h *Home, q metadata.Append, size int64) metadata.Place {
 	return metadata.Place{Off: off, Tail: h.Tail(), Attr: metadata.Attr{Size: max(size, h.End())}}
 }
 
-// TestLostRequestKeepsTheBytesBefore: a request that the home never saw says
-// nothing of the place before it, where bytes were written.
+// TestLostRequestKeepsTheBytesBefore: a request that the home never received has no effect on the place before it,
+// where bytes were written.
 func TestLostRequestKeepsTheBytesBefore(t *testing.T) {
 	h, c := NewHome(), &Client{}
 	c.Placed(ask(t, h, c.Reserve(1000, 1, 10, 0), 0), 0)
 	c.Written(10, false, 0)
-	c.Reserve(1000, 2, 5, 0) // the home is not reached
+	c.Reserve(1000, 2, 5, 0) // does not reach the home
 	c.Failed()
 	q := c.Reserve(1000, 3, 7, 0)
 	if p := ask(t, h, q, 0); p.Off != 10 || p.Attr.Size != 10 {
@@ -35,8 +35,7 @@ func TestLostRequestKeepsTheBytesBefore(t *testing.T) {
 	}
 }
 
-// TestUnusedPlaceIsGivenAgain: of several reservations in a row that came to
-// nothing, the home takes back the one that it has given.
+// TestUnusedPlaceIsGivenAgain: after several failed reservations in a row, the home takes back the place it granted.
 func TestUnusedPlaceIsGivenAgain(t *testing.T) {
 	h, c := NewHome(), &Client{}
 	c.Placed(ask(t, h, c.Reserve(1000, 1, 10, 0), 0), 0)
@@ -48,8 +47,7 @@ func TestUnusedPlaceIsGivenAgain(t *testing.T) {
 	}
 }
 
-// TestNewRunCountsAnew: a client that starts again may use the numbers of the
-// one before it.
+// TestNewRunCountsAnew: a restarted client may reuse the sequence numbers of its previous run.
 func TestNewRunCountsAnew(t *testing.T) {
 	h := NewHome()
 	for seq := range uint64(17) {
@@ -64,8 +62,7 @@ func TestNewRunCountsAnew(t *testing.T) {
 	}
 }
 
-// TestPlaceOfAnEarlierHome: a client takes no place that it asked for before a
-// report.
+// TestPlaceOfAnEarlierHome: a client does not use a place that it requested before a report.
 func TestPlaceOfAnEarlierHome(t *testing.T) {
 	c := &Client{}
 	c.Reserve(1000, 1, 10, 0)

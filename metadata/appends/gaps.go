@@ -7,14 +7,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// pending is a reservation whose client does not know its place: an earlier run
-// of the home may have given one.
+// pending is a reservation whose client does not know its place: an earlier run of the home may have given one.
 type pending struct {
 	node   metadata.NodeID
 	flight metadata.Reservation
 }
 
-// gaps is the free extents between size and the last of placed.
+// gaps returns the free extents between size and the last extent of placed.
 func gaps(placed []metadata.Extent, size int64) []metadata.Extent {
 	placed = slices.Clone(placed)
 	slices.SortFunc(placed, func(a, b metadata.Extent) int { return cmp.Compare(a.Off, b.Off) })
@@ -31,11 +30,10 @@ func gaps(placed []metadata.Extent, size int64) []metadata.Extent {
 // fillTries bounds the search of fillGaps.
 const fillTries = 10_000
 
-// fillGaps puts pending reservations into the gaps. A gap is the places of some
-// of them, one behind the other, or of one whose client is dead. A reservation
-// that has no place yet belongs to no gap. So fillGaps looks for a choice that
-// fills the gaps to the last byte, and otherwise for one that fills the most.
-// What is not in the result gets a place at the end.
+// fillGaps puts pending reservations into the gaps. A gap consists of the consecutive places of some of them, or of one
+// whose client is dead. A reservation without a place belongs to no gap. So fillGaps searches for a choice that fills
+// the gaps to the last byte, or else for one that fills the most bytes. Reservations that are not in the result get a
+// place at the end.
 func fillGaps(free []metadata.Extent, all []pending) []pending {
 	f := fit{free: slices.Clone(free), all: all, used: make([]bool, len(all))}
 	for _, e := range free {
@@ -47,7 +45,7 @@ func fillGaps(free []metadata.Extent, all []pending) []pending {
 
 // fit is a search with backtracking.
 type fit struct {
-	free   []metadata.Extent // the rest of the gaps
+	free   []metadata.Extent // remaining free parts of the gaps
 	all    []pending
 	used   []bool
 	now    []pending // placed so far
@@ -58,7 +56,7 @@ type fit struct {
 	filled bool
 }
 
-// search fills the gaps from number gap on; sum bytes are filled already.
+// search fills the gaps from index gap on; sum bytes are already filled.
 func (f *fit) search(gap int, sum int64) {
 	if sum > f.most {
 		f.most, f.best = sum, slices.Clone(f.now)

@@ -28,8 +28,7 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// TestFillGaps: reservations that had a place and do not know it fill the gaps
-// to the last byte.
+// TestFillGaps: reservations whose clients do not know their places fill the gaps to the last byte.
 func TestFillGaps(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -41,13 +40,13 @@ func TestFillGaps(t *testing.T) {
 		for id := range rng.IntN(7) {
 			e := metadata.Extent{Off: tail, Len: rng.Int64N(5) + 1}
 			switch rng.IntN(3) {
-			case 0: // it knows its place
+			case 0: // its client knows its place
 				placed = append(placed, e)
 				tail = e.End()
-			case 1: // it has one, and does not know it
+			case 1: // it has a place that its client does not know
 				tail = e.End()
 				fallthrough
-			case 2: // it has none
+			case 2: // it has no place
 				all = append(all, pending{metadata.NodeID(id), metadata.Reservation{Seq: 1, Extent: metadata.Extent{Off: -1, Len: e.Len}}})
 			}
 		}

@@ -11,33 +11,31 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// FreezeTime is how long the size of a file does not grow because of a truncation that was
-// announced and did not come.
+// FreezeTime limits how long an announced truncate that does not arrive keeps the size of a file from growing.
 const FreezeTime = 10 * time.Second
 
-// AloneTerm is how long a node that was told that no other has the file open may buffer appends. In that time
-// it buffers none after the home has asked it for the file because another node opens it.
+// AloneTerm is how long a node that alone has the file open may buffer appends without asking again. It stops earlier
+// if the home recalls the file because another node opens it.
 const AloneTerm = time.Second
 
 // Home orders the appends of one file at its home. The caller's lock guards it.
 type Home struct {
-	tail        int64 // end of all places that were given away
+	tail        int64 // end of all places given to clients
 	outstanding map[metadata.NodeID]metadata.Reservation
-	lastSeq     map[metadata.NodeID]uint64 // no place for a request of the node up to this one
-	truncating  int                        // truncations under way, or about to begin
-	publishing  int                        // sizes on their way to the store
+	lastSeq     map[metadata.NodeID]uint64 // requests of the node up to this one get no place
+	truncating  int                        // truncations in progress or about to begin
+	publishing  int                        // sizes being written to the store
 	truncations uint64                     // truncations so far
-	freeze      uint64                     // number of the truncate that was announced; 0 is none
+	freeze      uint64                     // number of the announced truncate; 0 is none
 	freezer     metadata.NodeID
 	frozenUntil time.Time
-	changed     chan struct{} // closed at the next change that somebody may wait for
+	changed     chan struct{} // closed at the next change that a request may wait for
 
-	// reports is what nodes know, from the restart of the home to the first
-	// place that it gives away.
+	// reports has the reports of the nodes, from the restart of the home to the first place that it gives.
 	reports map[metadata.NodeID]report
 }
 
-// report is what one node knows of its appends.
+// report is a node's state of its appends.
 type report struct {
 	written     []metadata.Extent
 	outstanding metadata.Reservation
@@ -51,12 +49,12 @@ func NewHome() *Home {
 	}
 }
 
-// Idle reports whether nothing is under way; a nil Home is idle.
+// Idle reports whether no work is in progress; a nil Home is idle.
 func (h *Home) Idle() bool {
 	return h == nil || len(h.outstanding)+len(h.reports)+h.truncating+h.publishing == 0 && !h.Frozen()
 }
 
-// End is the size that everybody may see.
+// End returns the size that all nodes may see.
 func (h *Home) End() int64 {
 	end := h.tail
 	for _, fl := range h.outstanding {
@@ -65,7 +63,7 @@ func (h *Home) End() int64 {
 	return end
 }
 
-// Tail is the end of all places that were given away.
+// Tail returns the end of all places given to clients.
 func (h *Home) Tail() int64 { return h.tail }
 
 func (h *Home) change() {
@@ -82,7 +80,7 @@ func (h *Home) Closed(id metadata.NodeID) {
 	}
 }
 
-// Abandon ends what a node has under way. h may be nil.
+// Abandon ends a node's appends in progress. h may be nil.
 func (h *Home) Abandon(id metadata.NodeID) {
 	if h == nil {
 		return
@@ -93,8 +91,7 @@ func (h *Home) Abandon(id metadata.NodeID) {
 	}
 }
 
-// Restarted is Abandon for a node whose client has a new run, which numbers its
-// appends anew. h may be nil.
+// Restarted is Abandon for a node whose client has a new run, which numbers its appends anew. h may be nil.
 func (h *Home) Restarted(id metadata.NodeID) {
 	h.Abandon(id)
 	if h != nil {
@@ -102,8 +99,8 @@ func (h *Home) Restarted(id metadata.NodeID) {
 	}
 }
 
-// Report takes what a node knows of its appends after a restart of the home. A
-// later report of the node replaces an earlier one.
+// Report records a node's state of its appends after a restart of the home. A later report of the node replaces an
+// earlier one.
 func (h *Home) Report(id metadata.NodeID, outstanding metadata.Reservation, written []metadata.Extent) {
 	if h.reports == nil {
 		h.reports = make(map[metadata.NodeID]report)
@@ -111,8 +108,7 @@ func (h *Home) Report(id metadata.NodeID, outstanding metadata.Reservation, writ
 	h.reports[id] = report{written, outstanding}
 }
 
-// recover rebuilds the state from the reports. size is the stored size of the
-// file.
+// recover rebuilds the state from the reports. size is the stored size of the file.
 func (h *Home) recover(size int64) {
 	if len(h.reports) == 0 {
 		return
@@ -147,8 +143,7 @@ func (h *Home) give(id metadata.NodeID, fl metadata.Reservation) {
 	h.lastSeq[id] = max(h.lastSeq[id], fl.Seq)
 }
 
-// Complete ends the reservation of a node that is older than q. No late copy of
-// an older request gets a place any more.
+// Complete ends the node's reservation that is older than q. Late copies of older requests get no place any more.
 func (h *Home) Complete(id metadata.NodeID, q metadata.Append) {
 	if q.Seq > 0 {
 		h.lastSeq[id] = max(h.lastSeq[id], q.Seq-1)
@@ -164,32 +159,31 @@ func (h *Home) Complete(id metadata.NodeID, q metadata.Append) {
 	h.change()
 }
 
-// Blocked is what q has to wait for before it can have a place: a change, and,
-// if till is not zero, no longer than till. nil is nothing. While a truncation that was announced
-// still waits for appends, sizes grow: it takes the last one.
+// Blocked returns the event that q must wait for before it can get a place, at most until till unless till is zero; nil
+// if there is none. While an announced truncation still waits for appends, sizes grow: the truncation waits for the
+// last append.
 func (h *Home) Blocked(id metadata.NodeID, q metadata.Append, now time.Time) (wait <-chan struct{}, till time.Time) {
 	switch {
 	case h.truncating > 0:
 		return h.changed, till
 	case !h.Frozen() || q.Freeze == h.freeze || !now.Before(h.frozenUntil):
-	case q.Seq > 0 && h.outstanding[id].Seq == q.Seq: // it has its place, and the freeze waits until it is complete
+	case q.Seq > 0 && h.outstanding[id].Seq == q.Seq: // it has its place, and the freeze waits for its end
 	case q.Len > 0 || q.Announces(), q.End > h.tail && len(h.outstanding) == 0:
 		return h.changed, h.frozenUntil
 	}
 	return nil, till
 }
 
-// GrowBlocked is Blocked for a write that makes the file larger.
+// GrowBlocked is Blocked for a write that extends the file.
 func (h *Home) GrowBlocked(now time.Time) (wait <-chan struct{}, till time.Time) {
 	return h.Blocked(0, metadata.Append{End: math.MaxInt64}, now)
 }
 
-// Truncations counts the truncations so far. ok is false while one is under
-// way.
+// Truncations returns the number of truncations so far. ok is false while one is in progress.
 func (h *Home) Truncations() (n uint64, ok bool) { return h.truncations, h.truncating == 0 }
 
-// Place gives an append its place in a file whose stored size is size. ESTALE
-// is a late copy of a request: its client has asked for another place since.
+// Place gives an append its place in a file whose stored size is size. ESTALE means that the request is a late copy:
+// its client has requested another place since.
 func (h *Home) Place(id metadata.NodeID, q metadata.Append, size int64, now time.Time) (off int64, err error) {
 	h.recover(size)
 	h.Complete(id, q)
@@ -210,8 +204,8 @@ func (h *Home) Place(id metadata.NodeID, q metadata.Append, size int64, now time
 	return off, nil
 }
 
-// announce freezes the size, or ends that, as q says. Repeating it does not make a freeze longer, or one append that hangs
-// would hold up all others.
+// announce starts or ends a freeze of the size, as q requests. Repeating it does not extend a freeze, because then one
+// hanging append would block all others.
 func (h *Home) announce(id metadata.NodeID, q metadata.Append, now time.Time) {
 	switch {
 	case q.Announces() && q.Freeze != h.freeze:
@@ -229,14 +223,14 @@ func (h *Home) thaw() {
 // Frozen reports whether a truncation was announced and its size is not set yet.
 func (h *Home) Frozen() bool { return h.freeze != 0 }
 
-// EndFreeze ends a freeze whose time is over.
+// EndFreeze ends a freeze whose time has passed.
 func (h *Home) EndFreeze(now time.Time) {
 	if h.Frozen() && !now.Before(h.frozenUntil) {
 		h.thaw()
 	}
 }
 
-// Incomplete is what q still waits for after it was placed; nil is nothing.
+// Incomplete returns the event that q still waits for after it was placed; nil if there is none.
 func (h *Home) Incomplete(q metadata.Append) <-chan struct{} {
 	if h.End() < min(q.Wait, h.tail) || q.Announces() && len(h.outstanding) > 0 {
 		return h.changed
@@ -244,19 +238,19 @@ func (h *Home) Incomplete(q metadata.Append) <-chan struct{} {
 	return nil
 }
 
-// BeginPublish says that a size is on its way to the store: no truncation
-// begins, nor is announced, before EndPublish.
+// BeginPublish records that a size is being written to the store: until EndPublish no truncation begins or is
+// announced.
 func (h *Home) BeginPublish() { h.publishing++ }
 
-// EndPublish ends what BeginPublish began.
+// EndPublish ends one BeginPublish.
 func (h *Home) EndPublish() {
 	if h.publishing--; h.publishing == 0 {
 		h.change()
 	}
 }
 
-// BeginTruncate has appends and sizes wait for a truncation. It reports whether freeze, under which data was cut off, has
-// lasted until now; with 0 none was.
+// BeginTruncate makes appends and sizes wait for a truncation. It returns false if freeze, under which data was cut
+// off, has ended; freeze 0 means that no data was cut off.
 func (h *Home) BeginTruncate(freeze uint64, now time.Time) bool {
 	h.EndFreeze(now)
 	if freeze != 0 && freeze != h.freeze {
@@ -266,7 +260,7 @@ func (h *Home) BeginTruncate(freeze uint64, now time.Time) bool {
 	return true
 }
 
-// Publishing is what a truncation waits for; nil is nothing.
+// Publishing returns the event that a truncation must wait for; nil if there is none.
 func (h *Home) Publishing() <-chan struct{} {
 	if h.publishing > 0 {
 		return h.changed
@@ -274,8 +268,7 @@ func (h *Home) Publishing() <-chan struct{} {
 	return nil
 }
 
-// EndTruncate ends a truncation that has set the size, or, with a negative
-// size, has failed.
+// EndTruncate ends a truncation that has set the size, or has failed if size is negative.
 func (h *Home) EndTruncate(size int64) {
 	h.truncating--
 	if size >= 0 {

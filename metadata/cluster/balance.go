@@ -7,32 +7,32 @@ import (
 )
 
 const (
-	// slack is by how much the load of a node may exceed the mean: one part in slack.
+	// slack limits how far the load of a node may exceed the mean: by one part in slack.
 	slack = 16
-	// largePart is the part of the mean load above which a file is large.
+	// largePart is the fraction of the mean load above which a file is large: one part in largePart.
 	largePart = 64
 )
 
-// Balance assigns the files of one list to owners, like FileOwner, but large ones with bounded
-// loads: one whose owner by hash has its share already goes to the next by weight, so that few
-// large files are spread evenly. Small files are even by their number. The same list in the same
-// order gives the same owners.
+// Balance assigns the files of one list to owners, like FileOwner, but bounds the load of each node with large files:
+// if the owner by hash already has its share, the node with the next greatest weight gets the file, so that few large
+// files are spread evenly. Small files are spread evenly by their number. The same list in the same order gives the
+// same owners.
 type Balance struct {
 	m     Map
-	most  int64   // bytes of a node
+	most  int64   // limit of a node
 	large int64   // bytes above which a file is large
 	load  []int64 // bytes, by node
 }
 
-// Balance returns a Balance of files of total bytes.
+// Balance returns a Balance for files of total bytes.
 func (m Map) Balance(total int64) *Balance {
 	up := int64(max(len(m.Up()), 1))
 	mean := (total + up - 1) / up
 	return &Balance{m: m, most: mean + mean/slack, large: mean / largePart, load: make([]int64, len(m.Nodes))}
 }
 
-// Owner assigns the next file of the list. If it exceeds the share of every node, the node with
-// the least load owns it.
+// Owner assigns the next file of the list. If no node has enough of its share left, the node with the least load owns
+// it.
 func (b *Balance) Owner(path string, size int64) metadata.NodeID {
 	h := xxh3.HashStringSeed(path, b.m.hash(kindFile, 0))
 	id, ok := heaviest(h, len(b.m.Nodes), func(i int) (metadata.NodeID, bool) {
@@ -47,7 +47,7 @@ func (b *Balance) Owner(path string, size int64) metadata.NodeID {
 	return id
 }
 
-// least returns the node that is Up and has the least load; of several, by weight.
+// least returns the Up node with the least load; of several, the one with the greatest weight.
 func (b *Balance) least(h uint64) metadata.NodeID {
 	up := b.m.Up()
 	if len(up) == 0 {

@@ -8,8 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestBalanceOfFew: sixteen shards on four nodes are four on each, whatever the seed, and ten
-// are two or three.
+// TestBalanceOfFew: sixteen shards on four nodes are four on each, for any seed, and ten are two or three on each.
 func TestBalanceOfFew(t *testing.T) {
 	for seed := range uint64(50) {
 		for _, n := range []int{16, 10, 3} {
@@ -26,8 +25,8 @@ func TestBalanceOfFew(t *testing.T) {
 	}
 }
 
-// TestBalanceBounds: of files of any size no node has more than its share, the slack and one
-// file, none is on a node that is down, and most are where the hash puts them.
+// TestBalanceBounds: for files of any size, no node has more than its share plus the slack and one file, none is on a
+// node that is down, and most are on the node chosen by the hash.
 func TestBalanceBounds(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	m := upMap(8, 3).WithState(5, Down, "")
@@ -64,7 +63,7 @@ func TestBalanceBounds(t *testing.T) {
 	}
 }
 
-// TestBalanceOfSmall: small files are where the hash puts them, also beside a large one.
+// TestBalanceOfSmall: small files stay on the node chosen by the hash, even beside a large one.
 func TestBalanceOfSmall(t *testing.T) {
 	m := upMap(3, 1)
 	b := m.Balance(1<<20 + 60*6000)
@@ -76,7 +75,7 @@ func TestBalanceOfSmall(t *testing.T) {
 	}
 }
 
-// TestBalanceWithoutNodes: a file has an owner even when no node is up, as with FileOwner.
+// TestBalanceWithoutNodes: a file has an owner even if no node is up, as with FileOwner.
 func TestBalanceWithoutNodes(t *testing.T) {
 	m := upMap(2, 1).WithState(0, Down, "").WithState(1, Down, "")
 	if got := m.Balance(10).Owner("f", 10); got != m.FileOwner("f") {

@@ -6,9 +6,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// pair returns the node id and its partner, which has the second copy of its files: the neighbour of those
-// that were Up in the epoch e. It is id alone if there is none.
-// All of a node's files have the same partner, so the loss of two nodes destroys few files.
+// pair returns the node id and its partner, which has the second copy of its files: the neighbour of id among the nodes
+// that were Up in the epoch e. It returns id alone if there is none. All files of a node have the same partner, so the
+// loss of two nodes destroys few files.
 func (m Map) pair(id metadata.NodeID, e metadata.Epoch) []metadata.NodeID {
 	n, ok := m.neighbour(id, func(n *Node) bool { return e == 0 || n.upAt(e) })
 	if !ok {
@@ -17,13 +17,13 @@ func (m Map) pair(id metadata.NodeID, e metadata.Epoch) []metadata.NodeID {
 	return []metadata.NodeID{id, n}
 }
 
-// Part is a part of a file with copies: what lies on one node of its stripe.
+// Part is the part of a file with copies that lies on one node of its stripe.
 type Part struct {
 	Ino    metadata.Ino
 	Local  bool              // Layout.Kind
 	Since  metadata.Epoch    // Layout.Epoch
-	Index  int               // in the stripe
-	Copies []metadata.NodeID // where it was laid out (Order)
+	Index  int               // position in the stripe
+	Copies []metadata.NodeID // nodes of the original layout (Order)
 }
 
 // Parts returns the parts of a file whose stripe is order (Order).
@@ -40,7 +40,7 @@ func Parts(ino metadata.Ino, l metadata.Layout, order []metadata.NodeID) []Part 
 	return parts
 }
 
-// Object returns the number under which the node id has p, or would have it.
+// Object returns the number under which the node id stores, or would store, p.
 func (p Part) Object(id metadata.NodeID) metadata.Ino {
 	a := metadata.Attr{Ino: p.Ino, Layout: metadata.Layout{Copies: metadata.MaxCopies}}
 	if slices.Contains(p.Copies, id) {
@@ -52,28 +52,28 @@ func (p Part) Object(id metadata.NodeID) metadata.Ino {
 // Copy is a node with a copy of a part.
 type Copy struct {
 	Node metadata.NodeID
-	From metadata.Epoch // since when it takes the place of a lost copy; 0 for those of Part.Copies
+	From metadata.Epoch // epoch from which it replaces a lost copy; 0 for the nodes in Part.Copies
 }
 
-// Restoration is an epoch from which on copies count that were made in the place of lost ones.
+// Restoration is an epoch from which on the copies made in place of lost ones count.
 type Restoration struct {
 	Epoch metadata.Epoch `json:"epoch"`
-	// Without is the homes that were lost then: copies of their files go on being made.
+	// Without lists the homes that were lost then: copies of their files are still being made.
 	Without []metadata.NodeID `json:"without,omitempty"`
 }
 
-// Copies is where a part is.
+// Copies lists the nodes with copies of a part.
 type Copies struct {
-	// Current is the copies that serve and have every acknowledged byte, the first of them at least.
+	// Current lists the copies that serve. They have every acknowledged byte, or at least the first of them does.
 	Current []Copy
-	// Filling is the copy that is made in the place of a lost one, if there is any: it gets every write, is not
-	// read, and counts from the next epoch of Map.Restored on.
+	// Filling is the copy, if any, that is being made in place of a lost one. It gets every write, is not read, and
+	// counts from the next epoch of Map.Restored on.
 	Filling []Copy
 }
 
-// CopiesOf returns where p is. A copy is excluded by the first epoch in which its node is not Up while another
-// one's is: writes go on without it. If none serves, those that were last to go are awaited. In the place of
-// an excluded copy another node gets one (spare), which may be the node that was lost, after it has returned.
+// CopiesOf returns the copies of p. A copy is excluded by the first epoch in which its node is not Up while the node of
+// another copy is: writes continue without it. If no copy serves, the last ones to fail are awaited. Another node gets
+// a copy in place of an excluded one (spare); it may be the lost node itself, after its return.
 func (m Map) CopiesOf(p Part) Copies {
 	var c Copies
 	if m.allThroughout(p.Copies, p.Since) {
@@ -85,12 +85,12 @@ func (m Map) CopiesOf(p Part) Copies {
 	c, _ = m.replay(p)
 	c.Current = slices.DeleteFunc(c.Current, func(x Copy) bool { n, ok := m.Node(x.Node); return !ok || n.State == Down })
 	if len(c.Current) == 0 {
-		c.Filling = nil // from nothing
+		c.Filling = nil // there is no copy to fill it from
 	}
 	return c
 }
 
-// CurrentOf is CopiesOf without what is being made.
+// CurrentOf returns the nodes of the current copies of p, without the one being made.
 func (m Map) CurrentOf(p Part) (ids []metadata.NodeID) {
 	for _, c := range m.CopiesOf(p).Current {
 		ids = append(ids, c.Node)
@@ -98,7 +98,7 @@ func (m Map) CurrentOf(p Part) (ids []metadata.NodeID) {
 	return ids
 }
 
-// allThroughout is the usual case: no node of ids has ever left since the epoch.
+// allThroughout reports the usual case: no node of ids has left since the epoch.
 func (m Map) allThroughout(ids []metadata.NodeID, since metadata.Epoch) bool {
 	return !slices.ContainsFunc(ids, func(id metadata.NodeID) bool { return !m.Throughout(id, since) })
 }
@@ -112,8 +112,8 @@ func (m Map) Holders(p Part) []metadata.NodeID {
 	return ids
 }
 
-// replay follows the copies of p through all epochs in which a node came or went, or copies were restored. ever is all
-// nodes that one was on, or was to be made on.
+// replay follows the copies of p through all epochs in which a node joined or left, or copies were restored. ever lists
+// all nodes that had a copy, or were to get one.
 func (m Map) replay(p Part) (c Copies, ever []metadata.NodeID) {
 	ever = slices.Clone(p.Copies)
 	for _, id := range p.Copies {
@@ -149,7 +149,7 @@ func (m Map) restored(e metadata.Epoch, home metadata.NodeID) bool {
 	return slices.ContainsFunc(m.Restored, func(r Restoration) bool { return r.Epoch == e && !slices.Contains(r.Without, home) })
 }
 
-// changes returns the epochs after since in which a node came or went, or copies were restored.
+// changes returns the epochs after since in which a node joined or left, or copies were restored.
 func (m Map) changes(since metadata.Epoch) []metadata.Epoch {
 	var all []metadata.Epoch
 	for _, r := range m.Restored {
@@ -165,9 +165,9 @@ func (m Map) changes(since metadata.Epoch) []metadata.Epoch {
 	return slices.Compact(all[from:])
 }
 
-// spare returns the node that takes the place of a copy of p which is lost by the epoch e: of a local file
-// its own node or the neighbour of the node with the other copy, else a node by hash; behind another leaf switch than
-// the other copy, if there is one.
+// spare returns the node that replaces a copy of p lost by the epoch e. For a local file it is the file's own node, or
+// else the neighbour of the node with the other copy; for a striped file it is chosen by hash. It is behind another
+// leaf switch than the other copy, if possible.
 func (m Map) spare(p Part, other metadata.NodeID, e metadata.Epoch) (best metadata.NodeID, found bool) {
 	if p.Index >= metadata.MaxMoved {
 		return 0, false
@@ -193,7 +193,7 @@ func (m Map) spare(p Part, other metadata.NodeID, e metadata.Epoch) (best metada
 	return best, found
 }
 
-// Changed is the last epoch in which a node came or went.
+// Changed returns the last epoch in which a node joined or left.
 func (m Map) Changed() (e metadata.Epoch) {
 	for _, n := range m.Nodes {
 		e = max(e, n.Since)
@@ -201,7 +201,7 @@ func (m Map) Changed() (e metadata.Epoch) {
 	return e
 }
 
-// RestoredBy is the last epoch in which copies were restored; 0 if none were.
+// RestoredBy returns the last epoch in which copies were restored; 0 if none were.
 func (m Map) RestoredBy() metadata.Epoch {
 	if len(m.Restored) == 0 {
 		return 0
@@ -209,16 +209,16 @@ func (m Map) RestoredBy() metadata.Epoch {
 	return m.Restored[len(m.Restored)-1].Epoch
 }
 
-// Unrestored reports whether files may have fewer copies than they should have: a node has been lost, and nodes
-// have come or gone since copies were last restored.
+// Unrestored reports whether files may have too few copies: a node was lost, and nodes have joined or left since copies
+// were last restored.
 func (m Map) Unrestored() bool {
 	return m.Changed() > m.RestoredBy() &&
 		slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.State == Down && len(n.Terms) > 0 || len(n.Terms) > 1 })
 }
 
-// WithRestored returns the map of the next epoch, from which on all copies count that were to be made by the map
-// of the epoch e, but for those of files whose home is lost. It is false if nodes have come or gone since, or none are
-// to be made.
+// WithRestored returns the map of the next epoch, from which on all copies count that were to be made by the map of the
+// epoch e, except for files whose home is lost. It returns false if nodes have joined or left since e, or if no copies
+// were to be made.
 func (m Map) WithRestored(e metadata.Epoch) (Map, bool) {
 	if e < m.Changed() || !m.Unrestored() {
 		return m, false

@@ -8,8 +8,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestOrderOfCopies: the second copy of each part is on another node than the first, whatever the width; a
-// node's local files have one partner.
+// TestOrderOfCopies: the second copy of each part is on another node than the first, for any width; a node's local
+// files all have the same partner.
 func TestOrderOfCopies(t *testing.T) {
 	for n := 1; n <= 9; n++ {
 		m := upMap(n, 5)
@@ -50,7 +50,7 @@ func TestCurrent(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		steps []step
-		want  []metadata.NodeID // of the copies on 1 and 2
+		want  []metadata.NodeID // nodes of the copies on 1 and 2
 	}{
 		{"all serve", nil, []metadata.NodeID{1, 2}},
 		{"another node is lost", []step{{3, Down}}, []metadata.NodeID{1, 2}},
@@ -96,8 +96,8 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// TestRestored: a copy that is made counts once all are, and not if its node or the node it is made from was lost
-// meanwhile; two parts of a file have different objects on one node.
+// TestRestored: a new copy counts once all copies are made, but not if its node or its source node was lost in between;
+// two parts of a file have different objects on the same node.
 func TestRestored(t *testing.T) {
 	m := upMap(4, 5)
 	p := Part{Ino: 1024, Local: true, Since: m.Epoch, Copies: []metadata.NodeID{1, 2}}
@@ -174,8 +174,8 @@ func TestRestored(t *testing.T) {
 	}
 }
 
-// TestLostHomesChangeWithNodes: which homes are lost is the same in all maps between which no node has come or gone, so a
-// node that leaves their files out does so by the map that says it (Restoration).
+// TestLostHomesChangeWithNodes: all maps with the same Changed epoch agree on which homes are lost, so a node that
+// leaves their files out does so by the map that says it (Restoration).
 func TestLostHomesChangeWithNodes(t *testing.T) {
 	lost := func(m Map) []metadata.NodeID {
 		return m.filter(func(n Node) bool { return len(n.Terms) > 0 && !m.HomeServes(n.ID) })

@@ -7,21 +7,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Delta is what makes one View into another. It is small where many nodes have changed in the same
-// way, so that all nodes of a large job learn of each other's start in a few lines.
+// Delta turns one View into another. It is small if many nodes have changed alike, so that all nodes of a large job
+// learn of each other's start from a few lines.
 type Delta struct {
-	From     uint64         `json:"from"` // the Version that it changes; 0 is the first View
+	From     uint64         `json:"from"` // Version of the View that it applies to; 0 is the first View
 	Version  uint64         `json:"version"`
 	Epoch    metadata.Epoch `json:"epoch"`
 	Nodes    []nodeGroup    `json:"nodes,omitempty"`
-	Datasets []Dataset      `json:"datasets,omitempty"` // new ones and changed ones, by ID
+	Datasets []Dataset      `json:"datasets,omitempty"` // new and changed datasets, by ID
 	Closing  bool           `json:"closing,omitempty"`
 	Copied   bool           `json:"copied,omitempty"`
-	// Restored is Map.Restored, all of it.
+	// Restored is the whole Map.Restored.
 	Restored []Restoration `json:"restored,omitempty"`
 }
 
-// nodeGroup is nodes that are alike.
+// nodeGroup is a group of nodes with equal fields.
 type nodeGroup struct {
 	IDs     [][2]metadata.NodeID `json:"ids"` // ranges: first and last
 	State   State                `json:"state"`
@@ -38,8 +38,8 @@ func (g *nodeGroup) alike(o *nodeGroup) bool {
 	return g.State == o.State && g.Since == o.Since && g.Addr == o.Addr && g.Known == o.Known && g.Partner == o.Partner && g.Heir == o.Heir && g.Switch == o.Switch && slices.Equal(g.Terms, o.Terms)
 }
 
-// Since returns the Delta from the View old to v, which both come from the same job. addrs is the
-// address of each node as all nodes know it from the start; a node without one has none there.
+// Since returns the Delta from the View old to v, both of the same job. addrs has the address of each node that all
+// nodes know from the start; nodes without such an address are missing there.
 func (v View) Since(old View, addrs []string) Delta {
 	d := Delta{From: old.Version, Version: v.Version, Epoch: v.Map.Epoch, Closing: v.Closing, Copied: v.Copied, Restored: v.Map.Restored}
 	for i, n := range v.Map.Nodes {
@@ -61,7 +61,7 @@ func (v View) Since(old View, addrs []string) Delta {
 	return d
 }
 
-// add adds one node.
+// add adds one node to a group of equal nodes, or as a new group.
 func (d *Delta) add(n nodeGroup) {
 	i := slices.IndexFunc(d.Nodes, func(g nodeGroup) bool { return g.alike(&n) })
 	if i < 0 {
@@ -76,8 +76,8 @@ func (d *Delta) add(n nodeGroup) {
 	d.Nodes[i].IDs = append(ids, n.IDs[0])
 }
 
-// Apply returns the View that d makes of v. It is false if d changes another View, or cannot be true of
-// this job.
+// Apply returns the View that results from applying d to v. It returns false if d belongs to another View, or is
+// invalid for this job.
 func (d *Delta) Apply(v View, addrs []string) (View, bool) {
 	if d.From != v.Version || d.Version < d.From {
 		return v, false
@@ -110,11 +110,10 @@ func (d *Delta) Apply(v View, addrs []string) (View, bool) {
 	return next, true
 }
 
-// maxHistory is how many Views a History remembers. A node that has an older one gets the difference
-// from the first.
+// maxHistory limits the Views that a History remembers. A node with an older View gets the Delta from the first View.
 const maxHistory = 32
 
-// History is the last Views of a job, for their differences.
+// History keeps the last Views of a job, to compute Deltas between them.
 type History struct {
 	first View
 	addrs []string
@@ -124,11 +123,11 @@ type History struct {
 	deltas map[uint64]Delta // under mu: to the last View, by From
 }
 
-// NewHistory returns a History that begins with the first View of a job.
+// NewHistory returns a History that starts with the first View of a job.
 func NewHistory(first View, addrs []string) *History { return &History{first: first, addrs: addrs} }
 
-// Delta returns the difference from the View of version from to v, which it remembers. If it does not
-// remember that version, it is the difference from the first View.
+// Delta returns the Delta to v from the View of version from, or from the first View if the History does not have that
+// version.
 func (h *History) Delta(from uint64, v View) Delta {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -152,7 +151,7 @@ func (h *History) Delta(from uint64, v View) Delta {
 	return d
 }
 
-// Apply returns the View that d makes of v, or of the first one; false if it makes none.
+// Apply applies d to v, or to the first View. It returns false if d applies to neither.
 func (h *History) Apply(d *Delta, v View) (View, bool) {
 	if d.From == 0 {
 		v = h.first

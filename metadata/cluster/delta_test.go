@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// jobOf is the first View of a job of n nodes, and their addresses.
+// jobOf returns the first View of a job of n nodes, and the addresses of the nodes.
 func jobOf(n int) (View, []string) {
 	var hosts, addrs []string
 	for i := range n {
@@ -19,7 +19,7 @@ func jobOf(n int) (View, []string) {
 	return View{Map: NewMap(7, hosts)}, addrs
 }
 
-// change is a View after v, in which some nodes and datasets are other than before.
+// change returns a View after v, in which some nodes and datasets have changed.
 func change(v View, addrs []string, rng *rand.Rand) View {
 	v.Version++
 	switch rng.IntN(9) {
@@ -53,7 +53,7 @@ func encoded(t testing.TB, x any) []byte {
 	return b
 }
 
-// send is a delta after its way over the network, and its bytes.
+// send returns a delta after encoding and decoding, and the size of its encoding.
 func send(t *testing.T, d Delta) (Delta, int) {
 	t.Helper()
 	b := encoded(t, d)
@@ -64,7 +64,7 @@ func send(t *testing.T, d Delta) (Delta, int) {
 	return got, len(b)
 }
 
-// TestDelta: nodes that ask now and then, and leaders of which some remember little, end with the View of the leader.
+// TestDelta: nodes that ask from time to time end with the View of the leader, even if a leader remembers little.
 func TestDelta(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -74,7 +74,7 @@ func TestDelta(t *testing.T) {
 		for range 1 + rng.IntN(2*maxHistory) {
 			v = change(v, addrs, rng)
 			if rng.IntN(20) == 0 {
-				leader = NewHistory(first, addrs) // another one
+				leader = NewHistory(first, addrs) // another leader
 			}
 			if rng.IntN(3) == 0 {
 				leader.Delta(uint64(rng.IntN(int(v.Version))), v) // another node asks
@@ -91,7 +91,7 @@ func TestDelta(t *testing.T) {
 	}
 }
 
-// TestDeltaRefused: what cannot be true of the job changes nothing.
+// TestDeltaRefused: a delta that cannot be of this job changes nothing.
 func TestDeltaRefused(t *testing.T) {
 	first, addrs := jobOf(3)
 	v := View{Version: 4, Map: first.Map}
@@ -111,8 +111,8 @@ func TestDeltaRefused(t *testing.T) {
 	}
 }
 
-// startBytes is what a leader sends until n nodes know that all are up: nodes come up in some ten batches, as their
-// daemons start, and each node reports once per batch. full is the bytes if it sent whole Views.
+// startBytes returns how much a leader sends until n nodes know that all are up: the nodes come up in some ten batches,
+// as their daemons start, and each node reports once per batch. full is the size if it sent whole Views.
 func startBytes(t *testing.T, n int) (sent, full int) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(uint64(n), 9))
@@ -143,7 +143,7 @@ func startBytes(t *testing.T, n int) (sent, full int) {
 	return sent, full
 }
 
-// TestStartBytes: what a leader sends while a job starts is a small part of whole Views, the smaller the more nodes.
+// TestStartBytes: a leader sends far less than whole Views while a job starts, in proportion even less with more nodes.
 func TestStartBytes(t *testing.T) {
 	for _, n := range []int{64, 128} {
 		sent, full := startBytes(t, n)
@@ -154,7 +154,7 @@ func TestStartBytes(t *testing.T) {
 	}
 }
 
-// FuzzDelta: no Delta of a peer makes a panic, or a View of other nodes.
+// FuzzDelta: no Delta from a peer causes a panic or a View with other nodes.
 func FuzzDelta(f *testing.F) {
 	first, addrs := jobOf(4)
 	v := View{Version: 2, Map: first.Map, Datasets: []Dataset{{ID: 1, Name: "set"}}}

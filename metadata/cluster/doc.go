@@ -1,6 +1,5 @@
-// Package cluster is the nodes of a job, their states, and the placement of data on them.
-// The Map is a value: the same Map gives the same answer on every node, so placement needs
-// no table and no call. The package does no I/O.
+// Package cluster describes the nodes of a job, their states, and the placement of data on them. The Map is a value:
+// the same Map gives the same answer on every node, so placement needs no table and no call. The package does no I/O.
 //
 // Placement is by rendezvous hashing (the node with the greatest hash wins), so that a node
 // that goes Down moves only its own part:
@@ -14,8 +13,8 @@
 //	second copies             neighbour   behind another leaf switch: of the nodes Up in the layout's epoch for data, now for records
 //	a sealed file's replicas  Replicas    over the nodes Up now; a stand-in is the first
 //
-// A View travels as a Delta from the one that its receiver has: nodes that have changed alike are ranges in it, so
-// that what a leader sends while a job starts is a few bytes for each pair of nodes.
+// A View is sent as a Delta from the View that the receiver has. Nodes that have changed alike are ranges in it, so
+// while a job starts, a leader sends a few bytes for each pair of nodes.
 //
-// A Map also remembers in which epochs each node was Up, for the layouts of earlier epochs.
+// A Map also records in which epochs each node was Up, for the layouts of earlier epochs.
 package cluster

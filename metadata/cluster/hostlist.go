@@ -13,17 +13,14 @@ const (
 	maxDigits = 18  // of a number in brackets, so that it fits an int64
 )
 
-// ParseHostList expands a host list as Slurm writes it, in the order in which
-// `scontrol show hostnames` prints it:
+// ParseHostList expands a host list as Slurm writes it, in the order in which `scontrol show hostnames` prints it:
 //
 //	gpu[001-004,007],login1   rack[1-2]n[01-03]   n[9-11]
 //
-// A number is as wide as its range's first one is written. Several brackets
-// multiply, in Slurm's order: the last one runs fastest, then the first, the
-// second and so on. Unlike Slurm, it takes a suffix after the last bracket,
-// and refuses what Slurm reads by accident ("n[1-]", "n[1", "n1]"). A host
-// that is named twice is there twice. More than metadata.MaxNodes hosts are
-// refused. Errors say the column, counted from 1.
+// A number is at least as wide as the first number of its range is written. Several brackets multiply, in Slurm's
+// order: the last bracket varies fastest, then the first, the second and so on. Unlike Slurm, it accepts a suffix after
+// the last bracket, and rejects text that Slurm accepts by accident ("n[1-]", "n[1", "n1]"). A host that is named twice
+// is returned twice. More than metadata.MaxNodes hosts are an error. Errors give the column, counted from 1.
 func ParseHostList(s string) ([]string, error) {
 	p := hostParser{s: s}
 	var hosts []string
@@ -92,8 +89,8 @@ func (t hostTerm) longest() int {
 	return n
 }
 
-// loops is the order of the brackets from the outermost loop to the innermost.
-// It is Slurm's: the last but one, the ones before it leftwards, the last.
+// loops returns the order of the brackets from the outermost loop to the innermost. It is Slurm's order: the last but
+// one, the ones before it leftwards, the last.
 func (t hostTerm) loops() []int {
 	last := len(t.brackets) - 1
 	var order []int
@@ -145,7 +142,7 @@ func (p *hostParser) errorAt(pos int, format string, args ...any) error {
 	return fmt.Errorf("host list, column %d: %s", pos+1, fmt.Sprintf(format, args...))
 }
 
-// skip passes over what separates elements.
+// skip skips the separators between elements.
 func (p *hostParser) skip() {
 	for p.pos < len(p.s) && separates(p.s[p.pos]) {
 		p.pos++
@@ -182,7 +179,7 @@ func (p *hostParser) term() (hostTerm, error) {
 	}
 }
 
-// bracket reads "[1-3,07]", from the bracket to behind its end.
+// bracket parses "[1-3,07]", including both brackets.
 func (p *hostParser) bracket() ([]numRange, error) {
 	open := p.pos
 	var ranges []numRange

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// hostCases are what `scontrol show hostnames` (Slurm 22.05.8) prints.
+// hostCases is the output of `scontrol show hostnames` (Slurm 22.05.8).
 var hostCases = []struct{ list, hosts string }{
 	{"host", "host"},
 	{"n12", "n12"},
@@ -58,7 +58,7 @@ func TestParseHostList(t *testing.T) {
 	for _, c := range hostCases {
 		checkHosts(t, c.list, c.hosts)
 	}
-	// What Slurm 22.05 does not take, but other programs write.
+	// Slurm 22.05 rejects these, but other programs write them.
 	checkHosts(t, "n[1-2].cluster.example", "n1.cluster.example n2.cluster.example")
 	checkHosts(t, "n[1-2]-ib,m", "n1-ib n2-ib m")
 }
@@ -110,8 +110,7 @@ func TestParseHostListRefuses(t *testing.T) {
 	}
 }
 
-// TestParseHostListIsSlurms compares the table, and lists made at random, with
-// Slurm itself.
+// TestParseHostListIsSlurms compares the table, and random lists, with Slurm itself.
 func TestParseHostListIsSlurms(t *testing.T) {
 	scontrol, err := exec.LookPath("scontrol")
 	if err != nil {
@@ -155,9 +154,8 @@ func randomList(r *rand.Rand) string {
 	return strings.Join(terms, ",")
 }
 
-// formatHostList writes hosts as a host list that ParseHostList expands to the
-// same hosts in the same order. Neighbours that differ in their last number
-// share a bracket.
+// formatHostList writes hosts as a host list that ParseHostList expands to the same hosts in the same order. Neighbours
+// that differ only in their last number share a bracket.
 func formatHostList(hosts []string) string {
 	var b strings.Builder
 	for i := 0; i < len(hosts); {
@@ -169,8 +167,7 @@ func formatHostList(hosts []string) string {
 	return b.String()
 }
 
-// formatGroup writes the hosts at the start of hosts that share a bracket, and
-// returns how many they are.
+// formatGroup writes the hosts at the start of hosts that share a bracket, and returns their number.
 func formatGroup(b *strings.Builder, hosts []string) int {
 	prefix, _ := cutNumber(hosts[0])
 	var ranges []numRange

@@ -9,9 +9,9 @@ import (
 // Term is a range of epochs in which a node was Up.
 type Term struct {
 	From metadata.Epoch `json:"from"`
-	To   metadata.Epoch `json:"to,omitempty"` // the first epoch after it; 0 while it lasts
-	// Left is the first epoch in which the node no longer served after it was Leaving from To on; 0 while it is, or if
-	// it never was.
+	To   metadata.Epoch `json:"to,omitempty"` // the first epoch after the range; 0 while it lasts
+	// Left is the first epoch in which the node no longer served, after it was Leaving from To on; 0 while it is
+	// Leaving, or if it never was.
 	Left metadata.Epoch `json:"left,omitempty"`
 }
 
@@ -23,18 +23,18 @@ type Node struct {
 	Host  string          `json:"host"`
 	State State           `json:"state"`
 	Addr  string          `json:"addr,omitempty"`  // host:port where its daemon answers; "" while Joining
-	Since metadata.Epoch  `json:"since"`           // the epoch in which State began
-	Terms []Term          `json:"terms,omitempty"` // when it was Up, oldest first
-	// Switch is the leaf switch of the node, as it was known when the node was first Up; "" is not known. It does not
-	// change any more, as the places of second copies follow from it.
+	Since metadata.Epoch  `json:"since"`           // first epoch of State
+	Terms []Term          `json:"terms,omitempty"` // ranges of epochs in which it was Up, oldest first
+	// Switch is the leaf switch of the node, recorded when the node was first Up; "" is unknown. It never changes
+	// afterwards, because the places of second copies depend on it.
 	Switch string `json:"switch,omitempty"`
-	// Partner is the node with a copy of the records whose home the node is.
+	// Partner is the node with a copy of the records whose home is this node.
 	Partner Partner `json:"partner,omitzero"`
-	// Heir is the node with a copy of the records that Partner has, which stands in for the node.
+	// Heir is the node with a copy of the records that Partner has, once Partner stands in for the node.
 	Heir Partner `json:"heir,omitzero"`
 }
 
-// leaves reports whether n is Leaving since it was Up.
+// leaves reports whether n is Leaving, and was Up before.
 func (n *Node) leaves() bool {
 	return n.State == Leaving && len(n.Terms) > 0 && n.Terms[len(n.Terms)-1].To == n.Since
 }
@@ -46,14 +46,13 @@ func (n *Node) upAt(e metadata.Epoch) bool {
 	return slices.ContainsFunc(n.Terms, func(t Term) bool { return t.has(e) })
 }
 
-// Map is the job's cluster map. Maps are immutable: With… methods return a
-// copy with the next epoch.
+// Map is the job's cluster map. Maps are immutable: With… methods return a copy with the next epoch.
 type Map struct {
 	Epoch metadata.Epoch `json:"epoch"`
-	Seed  uint64         `json:"seed"`  // of all placement; from the job's seed option or its id
+	Seed  uint64         `json:"seed"`  // for all placement; from the job's seed option or its id
 	Nodes []Node         `json:"nodes"` // by ID
-	// Restored is when all files with copies had as many as they should have, on the nodes that took the places of lost
-	// ones (CopiesOf), oldest first.
+	// Restored lists the epochs in which all files with copies had their full number of copies, on the nodes that
+	// replaced lost ones (CopiesOf), oldest first.
 	Restored []Restoration `json:"restored,omitempty"`
 }
 
@@ -66,23 +65,23 @@ func NewMap(seed uint64, hosts []string) Map {
 	return m
 }
 
-// Change is a new state and address of a node.
+// Change is a new state and address for a node.
 type Change struct {
 	ID    metadata.NodeID `json:"id"`
 	State State           `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
-	// Switch counts if the node becomes Up for the first time.
+	// Switch counts only if the node becomes Up for the first time.
 	Switch string `json:"switch,omitempty"`
 }
 
-// WithState returns the map of the next epoch, in which the node id has the state s and the address
-// addr. m does not change; an unknown id returns m.
+// WithState returns the map of the next epoch, in which the node id has the state s and the address addr. It does not
+// change m; for an unknown id it returns m.
 func (m Map) WithState(id metadata.NodeID, s State, addr string) Map {
 	return m.With([]Change{{ID: id, State: s, Addr: addr}})
 }
 
-// With returns the map of the next epoch, in which all changes hold. m does not change. Without
-// the change of a known node it returns m.
+// With returns the map of the next epoch, with all changes applied. It does not change m. If no change concerns a known
+// node, it returns m.
 func (m Map) With(changes []Change) Map {
 	next := m
 	next.Epoch++
@@ -135,8 +134,8 @@ func (m Map) Up() []metadata.NodeID {
 	return m.filter(func(n Node) bool { return n.State == Up })
 }
 
-// UpAt returns the nodes that were Up in the epoch e, by id: all nodes for epoch 0; for an epoch
-// later than that of the map, those of now.
+// UpAt returns the nodes that were Up in the epoch e, by id: all nodes for epoch 0; the current Up nodes for an epoch
+// later than that of the map.
 func (m Map) UpAt(e metadata.Epoch) []metadata.NodeID {
 	return m.filter(func(n Node) bool { return e == 0 || n.upAt(e) })
 }
@@ -151,8 +150,8 @@ func (m Map) filter(want func(Node) bool) []metadata.NodeID {
 	return ids
 }
 
-// Throughout reports whether the node id is Up, and was in every epoch from since on. Epoch 0,
-// before any map, requires nothing.
+// Throughout reports whether the node id is Up, and was Up in every epoch from since on. Epoch 0, before any map,
+// requires nothing.
 func (m Map) Throughout(id metadata.NodeID, since metadata.Epoch) bool {
 	n, ok := m.Node(id)
 	if !ok || n.State != Up || len(n.Terms) == 0 {

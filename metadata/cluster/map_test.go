@@ -12,7 +12,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// upMap is a map of n nodes, all Up.
+// upMap returns a map of n nodes, all Up.
 func upMap(n int, seed uint64) Map {
 	hosts := make([]string, n)
 	for i := range hosts {
@@ -58,7 +58,7 @@ func TestWithState(t *testing.T) {
 	check("WithState of no node", m5.WithState(9, Up, ""), m5)
 }
 
-// TestMapsShareNothing makes two successors of one map, which must not overwrite each other.
+// TestMapsShareNothing derives two successors from one map; they must not overwrite each other.
 func TestMapsShareNothing(t *testing.T) {
 	m := upMap(3, 1)
 	for range 5 {
@@ -127,8 +127,7 @@ func TestNodesOfMap(t *testing.T) {
 	}
 }
 
-// TestThroughout: nodes that were Up all the time since an epoch, were lost, came later or do not
-// exist.
+// TestThroughout covers nodes that were Up ever since an epoch, were lost, were added later or do not exist.
 func TestThroughout(t *testing.T) {
 	m := NewMap(1, []string{"stays", "lost", "back", "late", "never"})
 	for id := range metadata.NodeID(3) {

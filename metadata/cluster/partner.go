@@ -2,17 +2,17 @@ package cluster
 
 import "github.com/bivouacfs/bivouac/metadata"
 
-// Partner is the node with a copy of another one's records (package mirror).
+// Partner is the node with a copy of another node's records (package mirror).
 type Partner struct {
 	Node metadata.NodeID `json:"node"`
 	// Since is an epoch from which on the partner has served, and before which its copy was not begun; 0 is no partner.
 	Since metadata.Epoch `json:"since,omitempty"`
-	// StandsIn: the node was given up, and its partner has its place as a home, until that is lost, too.
+	// StandsIn: the node was given up, and its partner serves as the home in its place, until the partner is lost, too.
 	StandsIn bool `json:"stands_in,omitempty"`
 }
 
-// Seat returns the node that stands in for n as a home; the zero Partner if n has its records itself. Each later one has
-// a greater Since.
+// Seat returns the node that stands in for n as a home, or the zero Partner if n has its records itself. Each later
+// seat has a greater Since.
 func (n Node) Seat() Partner {
 	if n.Partner.StandsIn {
 		return n.Partner
@@ -20,7 +20,7 @@ func (n Node) Seat() Partner {
 	return Partner{}
 }
 
-// Second returns the node with the second copy of the records whose home is n; the zero Partner if there is none.
+// Second returns the node with the second copy of the records whose home is n, or the zero Partner if there is none.
 func (n Node) Second() Partner {
 	if n.Partner.StandsIn {
 		return n.Heir
@@ -29,9 +29,9 @@ func (n Node) Second() Partner {
 }
 
 // WithPartner returns the map of the next epoch, in which p has a copy of the records whose home is the node id, as
-// the node says that has the seat (Node.Seat, by its Since; 0 is id itself). It is false if that may no longer be true:
-// another node has the seat, or does not serve, or p has not served throughout. If p.StandsIn, the node of the seat has
-// lost the records, and p gets it; it is false for another p than the recorded one.
+// proposed by the node with the seat (Node.Seat, given by its Since; 0 is id itself). It returns false if that is
+// outdated: another node has the seat, or does not serve, or p has not served throughout. If p.StandsIn, the node with
+// the seat has lost the records, and p gets the seat; it returns false unless p is the recorded partner.
 func (m Map) WithPartner(id metadata.NodeID, seat metadata.Epoch, p Partner) (Map, bool) {
 	n, ok := m.Node(id)
 	if !ok || id == p.Node || p.Since <= seat || n.Seat().Since != seat || !m.ServesSince(p.Node, p.Since) {
@@ -56,7 +56,7 @@ func (m Map) WithPartner(id metadata.NodeID, seat metadata.Epoch, p Partner) (Ma
 	return next, true
 }
 
-// ServesSince reports whether the node id serves, and did in every epoch from since on.
+// ServesSince reports whether the node id serves, and has served in every epoch from since on.
 func (m Map) ServesSince(id metadata.NodeID, since metadata.Epoch) bool {
 	n, ok := m.Node(id)
 	if !ok || len(n.Terms) == 0 || n.State != Up && !n.leaves() {
@@ -65,18 +65,18 @@ func (m Map) ServesSince(id metadata.NodeID, since metadata.Epoch) bool {
 	return n.Terms[len(n.Terms)-1].From <= since
 }
 
-// NextPartner returns a node that can get the second copy of the records of the home id: the neighbour of the node that
-// has them, of those that are Up. A home that was replaced does not get its own, and
-// none of the nodes full is chosen.
+// NextPartner returns a node that can get the second copy of the records of the home id: among the Up nodes, the
+// neighbour of the node that has the records. It returns neither a replaced home for its own records nor a node in
+// full.
 func (m Map) NextPartner(id metadata.NodeID, full ...metadata.NodeID) (Partner, bool) {
 	at, _ := m.HomeAt(id)
 	n, ok := m.neighbour(at, func(n *Node) bool { return n.State == Up }, append(full, id)...)
 	return Partner{Node: n, Since: m.Epoch}, ok
 }
 
-// HomeAt returns the node that has the records whose home is the node id: id itself, or the one that stands in for
-// it. It is false while that node is Down. Ask it, or HomeServes, for whatever concerns a home; the state of the
-// node id says whether its data, its client and its page cache can be reached.
+// HomeAt returns the node that has the records whose home is the node id: id itself, or its stand-in. It returns false
+// while that node is Down. Use it or HomeServes for all questions about a home; the state of id only shows whether its
+// data, client and page cache can be reached.
 func (m Map) HomeAt(id metadata.NodeID) (metadata.NodeID, bool) {
 	n, ok := m.Node(id)
 	if ok && n.Partner.StandsIn {
@@ -93,8 +93,8 @@ func (m Map) HomeServes(id metadata.NodeID) bool {
 	return ok && n.Serves()
 }
 
-// followPartners takes the changes of nodes into account: the copy of a partner that does not serve is not
-// kept; the one with the second copy stands in for a node that is given up.
+// followPartners applies the changes of nodes to the partners: it drops a second copy whose node does not serve, and
+// makes the node with the second copy stand in for a node that was given up.
 func (m Map) followPartners() {
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
@@ -114,19 +114,19 @@ func (m Map) followPartners() {
 
 // The values of Names.State.
 const (
-	NamesSingle  = "one copy" // no other node can have one
+	NamesSingle  = "one copy" // no other node can have a copy
 	NamesCopying = "copying"
 	NamesCopied  = "copied"
 	NamesServed  = "served" // by another node: the home was lost
-	NamesLost    = "lost"   // until Node, or the home's own node, is back
+	NamesLost    = "lost"   // until Node, or the home's own node, returns
 )
 
-// Names says, for users, how many copies the names of a home have, and where.
+// Names describes to users how many copies the names of a home have, and where.
 type Names struct {
 	State string `json:"state"`
-	Node  string `json:"node,omitempty"` // the host with the other copy, or the only one, or that which serves them
-	// Copy is the host with the other copy of names that another node serves, Copying the one that gets it; without
-	// either, they have one copy.
+	Node  string `json:"node,omitempty"` // host with the other copy, or with the only one, or the host that serves them
+	// Copy is the host with the other copy of names that another node serves, Copying the host that is getting it.
+	// Without either, the names have one copy.
 	Copy    string `json:"copy,omitempty"`
 	Copying string `json:"copying,omitempty"`
 }
@@ -134,7 +134,7 @@ type Names struct {
 // Whole reports whether the names have two copies.
 func (n Names) Whole() bool { return n.State == NamesCopied || n.Copy != "" }
 
-// Names returns where the names of the home id are. It is for views that are Copied.
+// Names returns the locations of the names of the home id. It is meant for views that are Copied.
 func (m Map) Names(id metadata.NodeID) Names {
 	n, _ := m.Node(id)
 	host := func(p Partner, ok bool) string {

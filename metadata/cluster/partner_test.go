@@ -6,8 +6,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestSeats: the node with the second copy stands in for one that is lost, again and again; what an earlier one says
-// counts no more.
+// TestSeats: the node with the second copy stands in for a lost one, repeatedly; proposals of an earlier stand-in no
+// longer count.
 func TestSeats(t *testing.T) {
 	m := upMap(5, 1)
 	offer := func(what string, seat metadata.Epoch, p Partner, ok bool) {

@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Hashes differ by kind, so that a file and a directory with equal bits are placed independently.
+// The hash kinds make hashes differ, so that a file and a directory with equal bits are placed independently.
 const (
 	kindStripe uint64 = 0x737472697065 + iota
 	kindDir
@@ -20,8 +20,7 @@ const (
 	kindSpare
 )
 
-// mix is the finalizer of splitmix64, a bijection in which every bit of x affects every bit of the
-// result.
+// mix is the finalizer of splitmix64, a bijection in which every bit of x affects every bit of the result.
 func mix(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9
@@ -37,7 +36,7 @@ func weight(h uint64, id metadata.NodeID) uint64 {
 
 func (m Map) hash(kind, x uint64) uint64 { return mix(x ^ mix(kind^mix(m.Seed))) }
 
-// place is a node that can have a part of a file.
+// place is a candidate node for a part of a file.
 type place struct {
 	w  uint64
 	id metadata.NodeID
@@ -45,12 +44,11 @@ type place struct {
 
 func heavier(a, b place) int { return cmp.Or(cmp.Compare(b.w, a.w), cmp.Compare(a.id, b.id)) }
 
-// Order returns the nodes of a file's stripe: chunk i is on Order[i%len(Order)]. With two copies the
-// second half of the list has those of the first half, in its order; a list of one node has none. Both are
-// behind different leaf switches as far as those are known.
-// It depends only on the inode number and the layout once the layout's epoch has begun: later epochs
-// do not change it, so a node of it may be Down. It is empty if no node was Up then, and for files
-// that are stored nowhere.
+// Order returns the nodes of a file's stripe: chunk i is on Order[i%len(Order)]. With two copies, the second half of
+// the list has the second copies of the first half, in its order; a list of one node has no second copies. The two
+// copies are behind different leaf switches, as far as the switches are known. Once the layout's epoch has begun, the
+// result depends only on the inode number and the layout: later epochs do not change it, so it may contain a Down node.
+// It is empty if no node was Up then, and for files that are stored nowhere.
 func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 	if l.Kind == metadata.Local && l.Copied() && !ino.Sealed() {
 		return m.pair(l.Node, l.Epoch)
@@ -96,7 +94,7 @@ func nodes(places []place) []metadata.NodeID {
 	return order
 }
 
-// top returns the n heaviest places, the heaviest first. It changes places.
+// top returns the n heaviest places, heaviest first. It reorders places.
 func top(places []place, n int) []place {
 	slices.SortFunc(places[:n], heavier)
 	for _, p := range places[n:] {
@@ -109,18 +107,17 @@ func top(places []place, n int) []place {
 	return places[:n]
 }
 
-// DirHome returns the home for a new directory name of parent: an Up node, by hash.
+// DirHome returns the home for a new directory name of parent: an Up node, chosen by hash.
 func (m Map) DirHome(parent metadata.Ino, name string) metadata.NodeID {
 	return m.best(xxh3.HashStringSeed(name, m.hash(kindDir, uint64(parent))))
 }
 
-// nearDirs is how many directories of one parent are homed where they are created.
+// nearDirs is the number of directories of one parent that are homed where they are created.
 const nearDirs = 8
 
-// NewDirHome returns the home for a new directory name of parent, which has nlink links, created by
-// the node maker: maker itself while parent has few directories, so that work in a private
-// directory needs no calls; then DirHome, to distribute the tree. A maker that is not Up, or
-// outside the job, is no home.
+// NewDirHome returns the home for a new directory name of parent, which has nlink links and is created by the node
+// maker: maker itself while parent has few directories, so that work in a private directory needs no calls; then
+// DirHome, to distribute the tree. A maker that is not Up, or not in the job, never becomes the home.
 func (m Map) NewDirHome(parent metadata.Ino, nlink uint32, name string, maker metadata.NodeID) metadata.NodeID {
 	if n, ok := m.Node(maker); ok && n.State == Up && nlink < 2+nearDirs {
 		return maker
@@ -128,14 +125,14 @@ func (m Map) NewDirHome(parent metadata.Ino, nlink uint32, name string, maker me
 	return m.DirHome(parent, name)
 }
 
-// FileOwner returns the owner of the sealed file at path, relative to its dataset: an Up node, by
-// hash. Each node gets an unbiased random sample of the paths, of about equal size.
+// FileOwner returns the owner of the sealed file at path, relative to its dataset: an Up node, chosen by hash. Each
+// node gets an unbiased random sample of the paths, of about equal size.
 func (m Map) FileOwner(path string) metadata.NodeID {
 	return m.best(xxh3.HashStringSeed(path, m.hash(kindFile, 0)))
 }
 
-// Holder returns the node for id's part of a sealed file: id itself, or, while id is Down, an Up
-// node, by hash, so that the part of a lost node is distributed over all others.
+// Holder returns the node that has id's part of a sealed file: id itself, or, while id is Down, an Up node chosen by
+// hash, so that the part of a lost node is distributed over all others.
 func (m Map) Holder(ino metadata.Ino, id metadata.NodeID) metadata.NodeID {
 	if n, ok := m.Node(id); ok && n.State != Down {
 		return id
@@ -143,7 +140,7 @@ func (m Map) Holder(ino metadata.Ino, id metadata.NodeID) metadata.NodeID {
 	return m.best(m.hash(kindHolder, uint64(ino)^mix(uint64(id)+1)))
 }
 
-// best returns the Up node with the greatest weight; if none is Up, that of all nodes.
+// best returns the Up node with the greatest weight, or, if none is Up, the node with the greatest weight.
 func (m Map) best(h uint64) metadata.NodeID {
 	of := func(want func(Node) bool) (metadata.NodeID, bool) {
 		return heaviest(h, len(m.Nodes), func(i int) (metadata.NodeID, bool) { return m.Nodes[i].ID, want(m.Nodes[i]) })

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// chiSquare is the statistic of counts against equal shares. Its mean is
-// len(counts)-1, its deviation √(2·(len(counts)-1)).
+// chiSquare returns the chi-square statistic of counts against equal shares. Its mean is len(counts)-1, its deviation
+// √(2·(len(counts)-1)).
 func chiSquare(counts []int) float64 {
 	total := 0
 	for _, c := range counts {
@@ -26,8 +26,7 @@ func chiSquare(counts []int) float64 {
 	return x
 }
 
-// checkEven fails if counts are further from equal shares than five standard
-// deviations, or suspiciously close.
+// checkEven fails if counts deviate from equal shares by more than five standard deviations, or suspiciously little.
 func checkEven(t *testing.T, what string, counts []int) {
 	t.Helper()
 	df := float64(len(counts) - 1)
@@ -36,8 +35,7 @@ func checkEven(t *testing.T, what string, counts []int) {
 	}
 }
 
-// TestPlacementIsUnbiased places names like those of datasets, which a weak hash would place in
-// patterns.
+// TestPlacementIsUnbiased places names like those of datasets, which a weak hash would place in patterns.
 func TestPlacementIsUnbiased(t *testing.T) {
 	const n = 16
 	for _, seed := range []uint64{0, 42, 1 << 63} {
@@ -83,7 +81,7 @@ func TestSeedsDiffer(t *testing.T) {
 	}
 }
 
-// TestDownMovesOnlyItsShare is the point of rendezvous hashing.
+// TestDownMovesOnlyItsShare tests the point of rendezvous hashing.
 func TestDownMovesOnlyItsShare(t *testing.T) {
 	m := upMap(10, 7)
 	down := m.WithState(4, Down, "")
@@ -155,7 +153,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestDefaultWidth: a file of scratch lies on few of many nodes, the first of the wide order; one of a dataset on all.
+// TestDefaultWidth: a scratch file is on a few of many nodes, the first of the wide order; a dataset's file on all.
 func TestDefaultWidth(t *testing.T) {
 	m := upMap(20, 3)
 	of := func(ino metadata.Ino, width uint16) []metadata.NodeID {
@@ -169,8 +167,8 @@ func TestDefaultWidth(t *testing.T) {
 	}
 }
 
-// TestPlacementIsPinned holds answers of an earlier build: nodes of one job with different builds
-// must agree, and so must a restarted one.
+// TestPlacementIsPinned compares with results of an earlier build: nodes of a job with different builds must agree, and
+// so must a restarted node.
 func TestPlacementIsPinned(t *testing.T) {
 	m := upMap(8, 42)
 	got := fmt.Sprint(m.FileOwner("a/b"), m.FileOwner("train/0.jpg"), m.DirHome(16, "ckpt"), m.Order(1024, metadata.Layout{Epoch: 8, Width: metadata.AllNodes}))
@@ -197,7 +195,7 @@ func BenchmarkOrder(b *testing.B) {
 	}
 }
 
-// TestTop: the few heaviest places are those that sorting all of them would give.
+// TestTop: the heaviest places are those that sorting all of them would give.
 func TestTop(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
@@ -214,8 +212,8 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// TestHolder: a lost node's part is distributed evenly, the parts of others stay, and all is as
-// before when the node is back.
+// TestHolder: a lost node's part is distributed evenly, the parts of other nodes stay, and the placement is as before
+// when the node returns.
 func TestHolder(t *testing.T) {
 	m := upMap(5, 3)
 	down := m.WithState(4, Down, "")
@@ -247,9 +245,8 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// TestFileOwnerUnbiased: every node has an unbiased sample of a dataset: its classes are
-// distributed at random (chi-square), and of 100,000 files of different sizes each node has its
-// share of the bytes, to 5 %.
+// TestFileOwnerUnbiased: every node has an unbiased sample of a dataset: its classes are distributed at random
+// (chi-square), and of 100,000 files of different sizes each node has its share of the bytes, to 5 %.
 func TestFileOwnerUnbiased(t *testing.T) {
 	const classes, files = 100, 100_000
 	for _, nodes := range []int{2, 4, 7, 16} {
@@ -265,7 +262,7 @@ func TestFileOwnerUnbiased(t *testing.T) {
 			for i := range files {
 				owner := m.FileOwner(fmt.Sprintf("train/class%03d/sample%06d.jpg", i%classes, i))
 				count[owner][i%classes]++
-				n := 100_000 * math.Exp(rng.NormFloat64()/2) // as photographs are: most of 60 to 170 kB
+				n := 100_000 * math.Exp(rng.NormFloat64()/2) // like photographs: most of 60 to 170 kB
 				size[owner] += n
 				total += n
 			}
@@ -298,16 +295,16 @@ func chiTable(count [][]float64) (x float64) {
 	return x
 }
 
-// chiBound returns what chi-square with so many degrees of freedom exceeds once in 10,000 (Wilson
-// and Hilferty).
+// chiBound returns the value that chi-square with the given degrees of freedom exceeds once in 10,000 (Wilson and
+// Hilferty).
 func chiBound(freedom int) float64 {
 	const z = 3.72
 	k := 2 / (9 * float64(freedom))
 	return float64(freedom) * math.Pow(1-k+z*math.Sqrt(k), 3)
 }
 
-// A directory is homed where it is created, until its parent has many or if its creator cannot keep
-// it; then by hash.
+// A directory has its home where it is created, unless its parent has many or its creator cannot keep it; then its home
+// is chosen by hash.
 func TestNewDirHome(t *testing.T) {
 	m := upMap(8, 3)
 	down := m.WithState(5, Down, "")

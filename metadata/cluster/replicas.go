@@ -9,14 +9,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Replicas is the number of replicas of each file of a dataset, beside the owner's copy: a number,
-// ReplicasAll or ReplicasSpare; "": none.
+// Replicas is the number of replicas of each file of a dataset, besides the owner's copy: a number, ReplicasAll or
+// ReplicasSpare; "": none.
 type Replicas string
 
 // The values of Replicas that are not numbers.
 const (
 	ReplicasAll   Replicas = "all"   // every node has every file
-	ReplicasSpare Replicas = "spare" // the same, as far as there is room
+	ReplicasSpare Replicas = "spare" // as many files on every node as there is room for
 )
 
 // ParseReplicas parses a user's value.
@@ -28,7 +28,7 @@ func ParseReplicas(s string) (Replicas, error) {
 	return r, r.Check()
 }
 
-// Check returns an error for a value that is none of these.
+// Check returns an error for an invalid value.
 func (r Replicas) Check() error {
 	if r == "" || r == ReplicasAll || r == ReplicasSpare {
 		return nil
@@ -39,7 +39,7 @@ func (r Replicas) Check() error {
 	return nil
 }
 
-// Count is the number of replicas of a file in a job of so many nodes.
+// Count returns the number of replicas of a file in a job with the given number of nodes.
 func (r Replicas) Count(nodes int) int {
 	most := max(nodes-1, 0)
 	switch r {
@@ -48,13 +48,13 @@ func (r Replicas) Count(nodes int) int {
 	case ReplicasAll, ReplicasSpare:
 		return most
 	}
-	n, _ := strconv.Atoi(string(r)) // was checked
+	n, _ := strconv.Atoi(string(r)) // Check has validated it
 	return min(n, most)
 }
 
-// Replicas appends to buf the nodes for n replicas of owner's part of the file ino:
-// those Up with the greatest weights behind that of a stand-in (Holder), so that a stand-in
-// has a replica. If n is all other nodes they come by number.
+// Replicas appends to buf the nodes for n replicas of owner's part of the file ino: the Up nodes with the greatest
+// weights after that of a stand-in (Holder), so that a stand-in has a replica. If n covers all other nodes, they are in
+// order of their numbers.
 func (m Map) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID, n int) []metadata.NodeID {
 	holder, from := m.Holder(ino, owner), len(buf)
 	if n >= len(m.Nodes)-1 {
@@ -79,8 +79,8 @@ func (m Map) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadata.No
 	return buf
 }
 
-// ReplicaPosition is the place of a chunk of a file, 0 if the file is whole on one node, in the order in
-// which every node makes its replicas of a dataset: a node's progress tells which ones it has.
+// ReplicaPosition returns the position of a chunk of a file (chunk 0 if the file is whole on one node) in the order in
+// which every node makes its replicas of a dataset: a node's progress shows which replicas it has.
 func (m Map) ReplicaPosition(ino metadata.Ino, chunk uint32) uint64 {
 	return m.hash(kindReplica, uint64(ino)^mix(uint64(chunk)))
 }

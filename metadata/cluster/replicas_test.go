@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestReplicas: replicas are spread evenly, never with the holder, and stay when a node is
-// lost, but that the first one stands in for it.
+// TestReplicas: replicas are spread evenly, never on the holder, and stay when a node is lost, except that the first
+// one stands in for it.
 func TestReplicas(t *testing.T) {
 	m := upMap(6, 3)
 	down := m.WithState(4, Down, "")

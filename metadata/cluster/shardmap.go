@@ -8,22 +8,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// ShardMap places the entries of directories that were split in one epoch. A node with a shard
-// needs no other map.
+// ShardMap places the entries of directories that were split in one epoch. A node with a shard needs no other map.
 type ShardMap struct {
 	Epoch metadata.Epoch
 	Seed  uint64
 	Nodes []metadata.NodeID // by id
 }
 
-// ShardMap returns the placement for directories that are split in the epoch e. It is final once
-// the epoch has begun.
+// ShardMap returns the placement for directories that are split in the epoch e. It is final once the epoch has begun.
 func (m Map) ShardMap(e metadata.Epoch) ShardMap {
 	return ShardMap{Epoch: e, Seed: m.Seed, Nodes: m.UpAt(e)}
 }
 
-// EntryHome returns the node with the entry name of a directory that was split in the epoch e; with
-// e 0, its home.
+// EntryHome returns the node with the entry name of a directory that was split in the epoch e, or, with e 0, the home
+// of the directory.
 func (m Map) EntryHome(dir metadata.Ino, name string, e metadata.Epoch) metadata.NodeID {
 	if e == 0 {
 		return dir.Home()
@@ -56,8 +54,7 @@ func (s ShardMap) Next(id metadata.NodeID) (metadata.NodeID, bool) {
 	return s.Nodes[i], true
 }
 
-// heaviest returns the node with the greatest weight for the hash h, among the n candidates that
-// count.
+// heaviest returns the node with the greatest weight for the hash h, among the n candidates that count.
 func heaviest(h uint64, n int, candidate func(int) (metadata.NodeID, bool)) (best metadata.NodeID, found bool) {
 	var most uint64
 	for i := range n {

@@ -8,8 +8,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestEntryHome: realistic names are distributed evenly over the nodes of the epoch, for ever, and
-// a ShardMap agrees with the Map.
+// TestEntryHome: realistic names are distributed evenly over the nodes of the epoch, permanently, and a ShardMap agrees
+// with the Map.
 func TestEntryHome(t *testing.T) {
 	const n = 16
 	for _, seed := range []uint64{0, 7, 1 << 63} {

@@ -8,30 +8,28 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// ShardTable remembers in which epoch directories were split. For a directory that
-// is not in it the home is asked, which redirects if it is sharded. The zero
-// ShardTable is empty; it is safe for concurrent use.
+// ShardTable remembers in which epoch directories were split. For any other directory the home is asked, which
+// redirects if the directory is sharded. The zero ShardTable is empty; it is safe for concurrent use.
 type ShardTable struct {
 	mu     sync.RWMutex
 	epochs *simplelru.LRU[metadata.Ino, metadata.Epoch] // guarded by mu; nil while empty
 }
 
-// maxSharded is how many sharded directories are remembered. A forgotten one costs a
-// call.
+// maxSharded limits the sharded directories that are remembered. An evicted one costs a call.
 const maxSharded = 4096
 
-// Epoch returns the epoch in which dir was split; 0 if its home has to be asked.
+// Epoch returns the epoch in which dir was split; 0 if its home must be asked.
 func (t *ShardTable) Epoch(dir metadata.Ino) metadata.Epoch {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if t.epochs == nil {
 		return 0
 	}
-	e, _ := t.epochs.Peek(dir) // Get would need the lock for writing
+	e, _ := t.epochs.Peek(dir) // Get would need the write lock
 	return e
 }
 
-// Learn records the redirect of a node.
+// Learn records a redirect from a node.
 func (t *ShardTable) Learn(e *metadata.Redirect) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

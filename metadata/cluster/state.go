@@ -10,22 +10,21 @@ const (
 	Joining State = iota
 	// Up is a node that serves.
 	Up
-	// Down is a node that was given up: no new data is placed on it, and data that only it has
-	// cannot be read.
+	// Down is a node that was given up: no new data is placed on it, and data that only it has cannot be read.
 	Down
-	// Leaving is a node that has done its part of the end of the job.
+	// Leaving is a node that has completed its part of the end of the job.
 	Leaving
 )
 
 var stateNames = []string{"joining", "up", "down", "leaving"}
 
-// String is the state's name.
+// String returns the state's name.
 func (s State) String() string { return nameOf(stateNames, "state", uint8(s)) }
 
-// MarshalText is the state's name.
+// MarshalText returns the state's name.
 func (s State) MarshalText() ([]byte, error) { return textOf(stateNames, "state", uint8(s)) }
 
-// UnmarshalText reads a state's name.
+// UnmarshalText parses a state's name.
 func (s *State) UnmarshalText(b []byte) error {
 	return valueOf(stateNames, "state", string(b), (*uint8)(s))
 }
@@ -38,29 +37,29 @@ const (
 	Staging Phase = iota
 	// Publishing is a dataset whose manifest is being ingested by the nodes.
 	Publishing
-	// Filling is a dataset whose tree is on every node, and whose files are being fetched; reads
-	// fetch missing data first.
+	// Filling is a dataset whose tree is on every node, while its files are being fetched; reads fetch missing data
+	// first.
 	Filling
 	// Sealed is a dataset that every node can read completely.
 	Sealed
-	// Failed is a dataset that could not be staged; Dataset.Error says why.
+	// Failed is a dataset that could not be staged; Dataset.Error gives the reason.
 	Failed
-	// Removed is a dataset that the user took away.
+	// Removed is a dataset that the user removed.
 	Removed
 )
 
-// Ended reports whether nothing is left of a dataset in this phase.
+// Ended reports whether a dataset in this phase no longer exists.
 func (p Phase) Ended() bool { return p == Failed || p == Removed }
 
 var phaseNames = []string{"staging", "publishing", "filling", "sealed", "failed", "removed"}
 
-// String is the phase's name.
+// String returns the phase's name.
 func (p Phase) String() string { return nameOf(phaseNames, "phase", uint8(p)) }
 
-// MarshalText is the phase's name.
+// MarshalText returns the phase's name.
 func (p Phase) MarshalText() ([]byte, error) { return textOf(phaseNames, "phase", uint8(p)) }
 
-// UnmarshalText reads a phase's name.
+// UnmarshalText parses a phase's name.
 func (p *Phase) UnmarshalText(b []byte) error {
 	return valueOf(phaseNames, "phase", string(b), (*uint8)(p))
 }

@@ -17,8 +17,8 @@ func (m Map) switched() bool {
 	return false
 }
 
-// neighbour returns the node that gets the second copy of what the node id has: one that want is true for, but neither
-// id nor any of except. It is behind another leaf switch if possible, else the next node by number.
+// neighbour returns the node that gets the second copy of the data of the node id: a node for which want is true,
+// except id and the nodes in except. It is behind another leaf switch if possible, else the next node by number.
 func (m Map) neighbour(id metadata.NodeID, want func(*Node) bool, except ...metadata.NodeID) (metadata.NodeID, bool) {
 	if int(id) >= len(m.Nodes) {
 		return 0, false
@@ -48,9 +48,9 @@ func (m Map) neighbour(id metadata.NodeID, want func(*Node) bool, except ...meta
 	return 0, false
 }
 
-// opposite distributes second copies evenly. The nodes form a ring by leaf switch and number, and near is as many nodes
-// after id as there are behind the largest switch, so it is behind another one, and near no other node. If more than half
-// of the nodes are behind one switch, far is behind another one for some of those whose near is not.
+// opposite distributes second copies evenly. The nodes form a ring by leaf switch and number. near is as many nodes
+// after id as the largest switch has, so it is behind another switch, and no two nodes have the same near. If more than
+// half of the nodes are behind one switch, far is behind another one for some of the nodes whose near is not.
 func (m Map) opposite(id metadata.NodeID, want func(*Node) bool) (near, far *Node) {
 	ring := make([]*Node, 0, len(m.Nodes))
 	for i := range m.Nodes {
@@ -75,8 +75,8 @@ func (m Map) opposite(id metadata.NodeID, want func(*Node) bool) (near, far *Nod
 	return ring[(at+step)%len(ring)], ring[(at+2*step)%len(ring)]
 }
 
-// apart returns the heaviest places for two copies of each of so many parts, the second half those of the first: behind
-// different leaf switches where that is possible. places is by weight.
+// apart returns the heaviest places for two copies of each of the given number of parts, first copies in the first half
+// and second copies in the second: behind different leaf switches where possible. places is sorted by weight.
 func (m Map) apart(places []place, parts int) []place {
 	leaf := func(p place) string { return m.Nodes[p.id].Switch }
 	var chosen, others []place

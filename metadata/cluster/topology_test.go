@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// switched is a map of nodes that are Up behind these switches.
+// switched returns a map of nodes that are Up behind these switches.
 func switched(switches string) Map {
 	m := NewMap(5, make([]string, len(switches)))
 	for i, s := range switches {
@@ -35,8 +35,8 @@ func most(m Map) int { return slices.Max(sizes(m)) }
 
 var topologies = []string{"--", "----", "-----", "aabb", "abab", "aaab", "aaabb", "ab", "aabbcc", "cabbca", "aaaaaabc", "aa--", "abcdef", "aaaabbbb", "bbbbbaaaaaccccc"}
 
-// TestNeighbours: each node has the second copy of one other one, as many as possible behind different switches; without
-// topology it is the next one by number.
+// TestNeighbours: each node has the second copy of one other node, as often as possible behind a different switch;
+// without topology it is the next node by number.
 func TestNeighbours(t *testing.T) {
 	for _, topology := range topologies {
 		m := switched(topology)
@@ -66,8 +66,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// TestSpareApart: after the loss of a node the new copies of its files, and of those whose second copy it had, are behind
-// another switch than those that are left, if there is one; after the loss of a switch they are distributed.
+// TestSpareApart: after the loss of a node, the new copies of its files, and of files whose second copy it had, are
+// behind another switch than the remaining copies, if there is one; after the loss of a switch they are distributed.
 func TestSpareApart(t *testing.T) {
 	for _, topology := range topologies {
 		was := switched(topology)
@@ -105,8 +105,8 @@ func TestSpareApart(t *testing.T) {
 	}
 }
 
-// TestOrderApart: the two copies of each part of a striped file are behind different switches where that is possible, and
-// the parts are distributed evenly; without topology they are on the nodes with the greatest weights.
+// TestOrderApart: the two copies of each part of a striped file are behind different switches where possible, and the
+// parts are distributed evenly; without topology they are on the nodes with the greatest weights.
 func TestOrderApart(t *testing.T) {
 	for _, topology := range topologies {
 		m := switched(topology)
@@ -142,8 +142,8 @@ func TestOrderApart(t *testing.T) {
 	}
 }
 
-// TestSwitchStays: the switch of a node is that of its first start, so that no placement changes later, and travels in
-// differences of views.
+// TestSwitchStays: the switch of a node is that of its first start, so that no placement changes later, and it is part
+// of the deltas of views.
 func TestSwitchStays(t *testing.T) {
 	m := switched("aab-")
 	l := metadata.Layout{Copies: 2, Epoch: m.Epoch}

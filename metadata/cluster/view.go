@@ -6,8 +6,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Dataset is what the job's registry knows of a dataset. Once Sealed or Failed
-// it does not change, except for its plan, but it can be Removed.
+// Dataset is a dataset in the job's registry. Once Sealed or Failed it does not change, except for its plan, but it can
+// still be Removed.
 type Dataset struct {
 	ID          metadata.DatasetID `json:"id"`
 	Name        string             `json:"name"`
@@ -15,39 +15,37 @@ type Dataset struct {
 	Coordinator metadata.NodeID    `json:"coordinator"` // the node that leads its stage-in
 	Phase       Phase              `json:"phase"`
 	Digest      string             `json:"digest,omitempty"` // of the manifest, from Publishing on
-	Fill        bool               `json:"fill,omitempty"`   // the files are fetched after the manifest is published
+	Fill        bool               `json:"fill,omitempty"`   // files are fetched after the manifest is published
 	Replicas    Replicas           `json:"replicas,omitempty"`
 	Files       int64              `json:"files"`
 	Dirs        int64              `json:"dirs"`
 	Bytes       int64              `json:"bytes"`
 	SourceSize  int64              `json:"source_size,omitempty"`  // bytes of the source
-	SourceBytes int64              `json:"source_bytes,omitempty"` // bytes that were read of it, by all nodes
-	// Adopted is the files, by the time the dataset was Sealed, that an earlier job had kept on the nodes, and AdoptedBytes theirs.
+	SourceBytes int64              `json:"source_bytes,omitempty"` // bytes read from the source, by all nodes
+	// Adopted counts the files kept on the nodes by an earlier job, when the dataset was Sealed; AdoptedBytes is their
+	// size.
 	Adopted      int64         `json:"adopted,omitempty"`
 	AdoptedBytes int64         `json:"adopted_bytes,omitempty"`
-	Skipped      int64         `json:"skipped,omitempty"` // things of the source that could not be read and were left out, as the user wanted
-	Missing      int64         `json:"missing,omitempty"` // files that the source did not give by the time the dataset was Sealed
+	Skipped      int64         `json:"skipped,omitempty"` // unreadable source entries, left out at the user's request
+	Missing      int64         `json:"missing,omitempty"` // files that the source had not provided when Sealed
 	Error        string        `json:"error,omitempty"`   // why it Failed
 	Started      metadata.Time `json:"started,omitempty"`
-	Spec         string        `json:"spec,omitempty"`    // the request, as the daemons write it, for a takeover; "" is not known
-	Attempt      int           `json:"attempt,omitempty"` // how often the stage-in was started again, or taken over
-	Reading      bool          `json:"reading,omitempty"` // files are being read, or were: it is taken over, not started again
+	Spec         string        `json:"spec,omitempty"`    // encoded request, for a takeover; "" is unknown
+	Attempt      int           `json:"attempt,omitempty"` // how often the stage-in was restarted or taken over
+	Reading      bool          `json:"reading,omitempty"` // file reads have begun: it is taken over, not restarted
 	Sealed       metadata.Time `json:"sealed,omitempty"`
 	Plan         string        `json:"plan,omitempty"` // digest of its access plan; "": none
 }
 
-// MaxAttempts is how often a stage-in is started at most: its source may be what kills the
-// coordinators.
+// MaxAttempts limits how often a stage-in is started: its source may be the reason why the coordinators die.
 const MaxAttempts = 8
 
-// CanRestart reports whether d, whose coordinator is lost, can be started again or taken
-// over.
+// CanRestart reports whether d, whose coordinator is lost, can be restarted or taken over.
 func (d Dataset) CanRestart() bool {
 	return d.Phase == Staging && d.Spec != "" && d.Attempt < MaxAttempts
 }
 
-// Current is the datasets that a user means by their names: the last of each name, unless it
-// was Removed.
+// Current returns the datasets that users refer to by name: the last one of each name, unless it was Removed.
 func Current(all []Dataset) []Dataset {
 	last := make(map[string]metadata.DatasetID, len(all))
 	for _, d := range all {
@@ -56,18 +54,18 @@ func Current(all []Dataset) []Dataset {
 	return slices.DeleteFunc(slices.Clone(all), func(d Dataset) bool { return last[d.Name] != d.ID || d.Phase == Removed })
 }
 
-// View is what the job's control group agrees on. Like a Map it is a value:
-// whoever changes one makes a new one, with a higher Version.
+// View is the state that the job's control group agrees on. Like a Map it is a value: a change makes a new View with a
+// higher Version.
 type View struct {
-	Version  uint64    `json:"version"` // rises with every change; 0 is "nothing agreed yet"
+	Version  uint64    `json:"version"` // increases with every change; 0 is "nothing agreed yet"
 	Map      Map       `json:"map"`
 	Datasets []Dataset `json:"datasets,omitempty"` // by ID
-	Closing  bool      `json:"closing,omitempty"`  // the job ends; daemons may go
-	// Copied: a directory has asked for two copies (metadata.Layout.Copies), so each home has a partner.
+	Closing  bool      `json:"closing,omitempty"`  // the job is ending; daemons may exit
+	// Copied: a directory has requested two copies (metadata.Layout.Copies), so each home has a partner.
 	Copied bool `json:"copied,omitempty"`
 }
 
-// Active is the dataset with that name that has not ended; there is at most one.
+// Active returns the dataset with that name that has not ended; there is at most one.
 func (v View) Active(name string) (Dataset, bool) {
 	for _, d := range v.Datasets {
 		if d.Name == name && !d.Phase.Ended() {
@@ -77,7 +75,7 @@ func (v View) Active(name string) (Dataset, bool) {
 	return Dataset{}, false
 }
 
-// Dataset is the dataset with that id.
+// Dataset returns the dataset with that id.
 func (v View) Dataset(id metadata.DatasetID) (Dataset, bool) {
 	for _, d := range v.Datasets {
 		if d.ID == id {

@@ -14,25 +14,25 @@ import (
 const (
 	nodes  = 5
 	blocks = 2
-	down   = 20 * time.Second // silence after which the leader gives a node up
+	down   = 20 * time.Second // silence after which the leader gives up a node
 )
 
-// world is a job with one file of some blocks. Node 0 leads; it is never lost, but can be cut off from any other node.
+// world is a job with one file of some blocks. Node 0 leads; it is never lost, but can be partitioned from other nodes.
 type world struct {
 	r            *rand.Rand
 	now          time.Time
 	first, truth cluster.Map
-	heard        [nodes]time.Time      // of each node, by the leader
-	whole        [nodes]metadata.Epoch // of each node's last report: it has made all copies by the map of this epoch
+	heard        [nodes]time.Time      // when the leader last received a report of each node
+	whole        [nodes]metadata.Epoch // from each node's last report: it has made all copies by the map of this epoch
 	cut          [nodes][nodes]bool
 	node         [nodes]node
 	part         cluster.Part
 	known        map[metadata.Epoch]cluster.Copies // by epoch
 
-	late         []call      // given up by their senders
+	late         []call      // calls given up by their senders
 	begun, acked [blocks]int // versions of each block
 	write        *writing
-	fault        string // a planted one
+	fault        string // the planted fault
 	reads, made  int
 	log          []string
 }
@@ -43,7 +43,7 @@ type node struct {
 	view    cluster.Map
 	lease   *Lease
 	fence   *Fence
-	has     [blocks]int // the version of each block of its copy; 0 is none
+	has     [blocks]int // the version of each block of its copy; 0 means none
 	whole   metadata.Epoch
 	making  *making
 	intake  *Intake
@@ -51,15 +51,15 @@ type node struct {
 	tries   uint64
 }
 
-// making is a copy on its way from a node to another one.
+// making is a copy in progress from one node to another.
 type making struct {
 	to   cluster.Copy
-	next int // block
-	call     // while it is under way no write of the block gets in between
+	next int // next block
+	call     // while it is in flight, no write of the block can intervene
 	sent bool
 }
 
-// call is one range of a copy that is made, and what was read of it.
+// call transfers one range of a copy under construction, with the version that was read.
 type call struct {
 	Range
 	to  metadata.NodeID
@@ -95,7 +95,7 @@ func newWorld(seed uint64, fault string) *world {
 	return w
 }
 
-// begin begins a run of a node, which knows nothing of the one before.
+// begin starts a run of a node, without memory of the previous run.
 func (w *world) begin(i int) {
 	n := &w.node[i]
 	w.giveUp(n)
@@ -118,7 +118,7 @@ func (w *world) reaches(a, b metadata.NodeID) bool {
 	return !w.node[a].stopped && !w.node[b].stopped && (a == b || !w.cut[min(a, b)][max(a, b)])
 }
 
-// report is one report of a node. The leader answers with its map; the answer may be late.
+// report sends one report of a node. The leader answers with its map; the reply may be late.
 func (w *world) report(i int) {
 	if !w.reaches(metadata.NodeID(i), 0) {
 		return
@@ -139,7 +139,7 @@ func (w *world) report(i int) {
 	}
 	answer := w.truth
 	if w.r.IntN(4) == 0 {
-		w.now = w.now.Add(time.Duration(w.r.IntN(5)) * time.Second) // the answer is under way
+		w.now = w.now.Add(time.Duration(w.r.IntN(5)) * time.Second) // the reply is in flight
 	}
 	if answer.Epoch > n.view.Epoch {
 		n.view = answer
@@ -150,7 +150,7 @@ func (w *world) report(i int) {
 	n.lease.Renew(sent, down)
 }
 
-// lead is one look of the leader at the reports.
+// lead lets the leader process the reports once.
 func (w *world) lead() {
 	all := true
 	for i := range nodes {
@@ -177,7 +177,7 @@ func (w *world) lead() {
 	}
 }
 
-// copiesOf is m.CopiesOf, remembered: each epoch has one map.
+// copiesOf is m.CopiesOf with a cache: each epoch has one map.
 func (w *world) copiesOf(m cluster.Map) cluster.Copies {
 	c, ok := w.known[m.Epoch]
 	if !ok {
@@ -207,7 +207,7 @@ func (w *world) copies(id metadata.NodeID) cluster.Copies {
 	return c
 }
 
-// stepWrite begins a write, or sends it to one copy, or acknowledges it. The writer may be lost any time.
+// stepWrite begins a write, or sends it to one copy, or acknowledges it. The writer may be lost at any time.
 func (w *world) stepWrite() {
 	if w.write == nil || w.node[w.write.by].stopped {
 		by, k := metadata.NodeID(w.r.IntN(nodes)), w.r.IntN(blocks)
@@ -238,7 +238,7 @@ func (w *world) stepWrite() {
 	}
 }
 
-// accepts is what a node that has a copy checks before a write.
+// accepts is the check of a node that has a copy before a write.
 func (w *world) accepts(c metadata.NodeID, writer metadata.Epoch, block int) bool {
 	n := &w.node[c]
 	if m := n.making; m != nil && m.sent && (m.Seq == 0 || m.next == block) && w.fault != "writes while a block is copied" {
@@ -253,7 +253,7 @@ func (w *world) accepts(c metadata.NodeID, writer metadata.Epoch, block int) boo
 	return n.fence.Admits(writer, n.view, n.lease)
 }
 
-// make is one step of a node that makes copies.
+// make performs one step of a node that makes copies.
 func (w *world) make(i int) {
 	n, self := &w.node[i], metadata.NodeID(i)
 	s, _ := n.view.Node(self)
@@ -268,7 +268,7 @@ func (w *world) make(i int) {
 	c := w.copiesOf(n.view)
 	from, due := Source(c)
 	switch m := n.making; {
-	case !due || from != self || !n.view.HomeServes(w.part.Ino.Home()): // which is asked where the file is
+	case !due || from != self || !n.view.HomeServes(w.part.Ino.Home()): // the home knows if the file exists
 		w.giveUp(n)
 		n.whole = changed
 	case m == nil || m.By != changed || m.to != c.Filling[0]:
@@ -292,7 +292,7 @@ func (w *world) make(i int) {
 	}
 }
 
-// giveUp ends what n makes. A call that is under way may arrive later.
+// giveUp ends the copy that n makes. A call in flight may arrive later.
 func (w *world) giveUp(n *node) {
 	if n.making != nil && n.making.sent {
 		w.late = append(w.late, n.making.call)
@@ -300,7 +300,7 @@ func (w *world) giveUp(n *node) {
 	n.making = nil
 }
 
-// arrive is what a node does with a range of a copy that is made on it.
+// arrive handles a range of a copy that is being made on a node.
 func (w *world) arrive(c call) bool {
 	n := &w.node[c.to]
 	taken := n.lease.Begun() && Wanted(c.By, n.view) && n.intake.Take(c.Range)
@@ -315,7 +315,7 @@ func (w *world) arrive(c call) bool {
 	return true
 }
 
-// serves is what a node that has a copy checks before a read.
+// serves is the check of a node that has a copy before a read.
 func (w *world) serves(c metadata.NodeID, reader metadata.Epoch) bool {
 	n := &w.node[c]
 	self, _ := n.view.Node(c)
@@ -329,7 +329,7 @@ func has(c cluster.Copies, id metadata.NodeID) bool {
 	return slices.ContainsFunc(c.Current, func(x cluster.Copy) bool { return x.Node == id })
 }
 
-// read has a node read a block from one current copy, with something in between.
+// read lets a node read a block from one current copy, with an event in between.
 func (w *world) read() error {
 	by, k := metadata.NodeID(w.r.IntN(nodes)), w.r.IntN(blocks)
 	least := w.acked[k]
@@ -339,7 +339,7 @@ func (w *world) read() error {
 	}
 	from := now[w.r.IntN(len(now))].Node
 	if w.r.IntN(3) == 0 {
-		w.event() // between the look at the map and the read
+		w.event() // between the lookup in the map and the read
 	}
 	if !w.reaches(by, from) || !w.serves(from, w.node[by].view.Epoch) {
 		return nil
@@ -368,7 +368,7 @@ func (w *world) event() {
 	case 11:
 		a, b := w.r.IntN(nodes), w.r.IntN(nodes)
 		if w.write != nil && w.r.IntN(2) == 0 {
-			a, b = 0, int(w.write.by) // which keeps its map
+			a, b = 0, int(w.write.by) // the writer then keeps its map
 		}
 		if w.r.IntN(3) == 0 {
 			w.cut = [nodes][nodes]bool{}
@@ -378,14 +378,14 @@ func (w *world) event() {
 	case 12:
 		i := 1 + w.r.IntN(nodes-1)
 		if w.node[i].stopped = !w.node[i].stopped && w.r.IntN(3) == 0; w.r.IntN(2) == 0 {
-			w.begin(i) // it is killed, and starts again later
+			w.begin(i) // it is killed, and restarts later
 		}
 	default:
 		w.restore()
 	}
 }
 
-// restore is time in which nodes make copies, and report.
+// restore lets time pass in which nodes make copies and report.
 func (w *world) restore() {
 	for range 1 + w.r.IntN(12) {
 		if len(w.late) > 0 && w.r.IntN(4) == 0 {
@@ -407,7 +407,7 @@ func (w *world) restore() {
 	w.lead()
 }
 
-// heal checks that every acknowledged byte can be read once all nodes answer again.
+// heal checks that every acknowledged byte can be read once all nodes are reachable again.
 func (w *world) heal() error {
 	w.cut = [nodes][nodes]bool{}
 	for i := range w.node {
@@ -446,8 +446,8 @@ func run(seed uint64, fault string) (w *world, err error) {
 	return w, w.heal()
 }
 
-// TestSchedules: under random losses, partitions, restarts, returns, late answers and old maps, while copies are made in
-// the place of lost ones, no read returns older bytes than were acknowledged before it began, and none are lost.
+// TestSchedules: under random losses, partitions, restarts, returns, late replies and old maps, while lost copies are
+// replaced, no read returns older bytes than were acknowledged before it began, and no acknowledged byte is lost.
 func TestSchedules(t *testing.T) {
 	reads, single, made := 0, 0, 0
 	for seed := range uint64(400) {
@@ -469,7 +469,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestPlantedFaults: the schedules find each part of the protocol that is left out.
+// TestPlantedFaults: the schedules detect the omission of any part of the protocol.
 func TestPlantedFaults(t *testing.T) {
 	for _, fault := range []string{
 		"a copy that returns counts", "one copy is enough", "no lease", "any reader", "no second look",

@@ -8,7 +8,7 @@ import (
 // dirBlock is a directory block that is being filled.
 type dirBlock struct {
 	heads, names []byte
-	dots         int // how many of "." and ".." were written
+	dots         int // number of "." and ".." written
 }
 
 func (d *dirBlock) fits(name string) bool {

@@ -1,8 +1,8 @@
 // Package erofs writes EROFS images of trees whose files have no data in the image.
 //
-// As in composefs, a file of the image names by two extended attributes, which overlayfs reads, where in another
-// layer its data is (Node.Redirect). The image is written in one pass over the directories, in the order of their
-// numbers, with little memory: of a directory only the position of its inode is known before its entries.
+// As in composefs, a file of the image has two extended attributes, read by overlayfs, that give the location of its
+// data in another layer (Node.Redirect). The image is written in one pass over the directories, in the order of their
+// numbers, with little memory: before the entries of a directory are written, only the position of its inode is known.
 //
 // Invariants:
 //   - The tree comes from an unprivileged user: every name is validated, and the size of the image is limited.

@@ -23,9 +23,9 @@ const (
 const (
 	magic        = 0xE0F5E1E2
 	blockBits    = 12
-	extended     = 1      // bit 0 of an inode's format: it has 64 bytes
-	plainData    = 0 << 1 // its data is in whole blocks
-	inlineData   = 2 << 1 // its data follows it
+	extended     = 1      // bit 0 of an inode's format: the inode has 64 bytes
+	plainData    = 0 << 1 // the data is in whole blocks
+	inlineData   = 2 << 1 // the data follows the inode
 	userXattr    = 1      // the namespace of an attribute
 	trustedXattr = 4
 )
@@ -106,7 +106,7 @@ func appendInode(b []byte, n *Node, at place, x []byte) []byte {
 	b = le.AppendUint16(b, 0)
 	b = le.AppendUint64(b, uint64(at.size))
 	b = le.AppendUint32(b, at.block)
-	b = le.AppendUint32(b, 0) // inode number for 32-bit programs, which Linux does not use
+	b = le.AppendUint32(b, 0) // inode number for 32-bit programs, unused by Linux
 	b = le.AppendUint32(b, n.UID)
 	b = le.AppendUint32(b, n.GID)
 	sec, nsec := n.Mtime/1e9, n.Mtime%1e9

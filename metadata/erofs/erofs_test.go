@@ -25,19 +25,18 @@ const (
 	linkMode = syscall.S_IFLNK | 0o777
 )
 
-// tree is a tree as it is to be: the entries of directories, which are numbered
-// as a manifest numbers them.
+// tree is the expected tree: the entries of the directories, numbered as a manifest numbers them.
 type tree []map[string]entry
 
 type entry struct {
 	node erofs.Node
 	dir  int    // the number of a directory
-	same string // the name, in the same directory and before, of the same file
+	same string // an earlier name of the same file in the same directory
 }
 
 var root = erofs.Node{Mode: dirMode, Nlink: 3, UID: 7, GID: 8, Mtime: -1_500_000_000}
 
-// image writes the image of a tree.
+// image writes the image of a tree and returns its path.
 func image(t *testing.T, tr tree) string {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "image"))
@@ -82,7 +81,7 @@ func image(t *testing.T, tr tree) string {
 	return f.Name()
 }
 
-// mounted mounts an image.
+// mounted mounts an image and returns the mount point.
 func mounted(t *testing.T, file string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -149,7 +148,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// wantDir compares a directory, and what is below it, with what it was to be.
+// wantDir compares a directory, with everything below it, with the expected one.
 func wantDir(t *testing.T, tr tree, d int, path string) {
 	t.Helper()
 	got, err := os.ReadDir(path)
@@ -229,13 +228,12 @@ func xattrs(t *testing.T, path string) map[string]string {
 	return got
 }
 
-// memory is a file that takes what is written.
+// memory is a file that discards what is written.
 type memory struct{}
 
 func (memory) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
 
-// TestRefuses: what cannot be in an image is an error, and so is a tree that does
-// not hang together.
+// TestRefuses: entries that an image cannot contain cause an error, and so does an inconsistent tree.
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	ok := erofs.Node{Mode: fileMode, Nlink: 1}

@@ -8,10 +8,9 @@ import (
 	"syscall"
 )
 
-// Writer writes one image. It is not safe for concurrent use. Directories are written in the order of their
-// numbers. In each, names are entered in byte order, each after the node that it names was written: Dir, Put, or an
-// earlier node with a further name, then Enter. Every directory but the root has one entry, in a directory with a
-// smaller number.
+// Writer writes one image. It is not safe for concurrent use. Directories are written in the order of their numbers. In
+// each, names are entered in byte order with Enter, each after its node was written with Dir or Put; an earlier node
+// may get a further name. Every directory except the root has one entry, in a directory with a smaller number.
 type Writer struct {
 	f      io.WriterAt
 	parent []uint32 // parent of each directory; unnamed until its entry is written
@@ -22,8 +21,8 @@ type Writer struct {
 	bytes  int64 // bytes of the files, for statfs
 
 	dir   uint32 // the directory whose entries are being written
-	last  string // its last name
-	first uint32 // its first block
+	last  string // last name in dir
+	first uint32 // first block of dir
 	block dirBlock
 	buf   []byte
 	xattr []byte
@@ -31,7 +30,7 @@ type Writer struct {
 
 const unnamed = 1<<32 - 1
 
-// New starts an image with a number of directories, including the root. All of f must be zeros.
+// New starts an image with dirs directories, including the root. All of f must be zeros.
 func New(f io.WriterAt, dirs int64, root Node) (*Writer, error) {
 	if dirs < 1 || dirs > MaxNodes {
 		return nil, fmt.Errorf("image with %d directories: %w", dirs, syscall.EFBIG)
@@ -87,7 +86,7 @@ func (w *Writer) putDir(number, parent uint32, n *Node) error {
 	return err
 }
 
-// Dir writes the inode of a directory, whose name must be entered next. It has no extended attributes.
+// Dir writes the inode of a directory, whose name must be entered next. The directory has no extended attributes.
 func (w *Writer) Dir(number uint32, n Node) (NodeID, error) {
 	if number <= w.dir {
 		return 0, fmt.Errorf("directory %d in directory %d: %w", number, w.dir, syscall.EINVAL)
@@ -116,7 +115,7 @@ func (w *Writer) Put(n Node) (NodeID, error) {
 	return w.putInode(w.buf, inline != "")
 }
 
-// placeOf is where the target of n goes: into a block before the inode if it does not fit behind it.
+// placeOf returns the place for the target of n: a block before the inode if it does not fit after the inode.
 func (w *Writer) placeOf(n *Node) (at place, inline string, err error) {
 	size := int64(len(n.Target))
 	switch {
@@ -250,7 +249,7 @@ func (w *Writer) Finish() (int64, error) {
 	b[12] = blockBits
 	le.PutUint16(b[14:], uint16(dirNode(0)))
 	le.PutUint64(b[16:], uint64(w.nodes))
-	// statfs on Linux shows this: the size of the dataset, not of its image.
+	// statfs on Linux shows this as the size of the dataset, not of its image.
 	le.PutUint32(b[36:], uint32(min((w.bytes+blockSize-1)/blockSize, 1<<32-1)))
 	_, err := w.f.WriteAt(b[:], superOffset)
 	return w.blocks.off, err

@@ -9,29 +9,29 @@ import (
 )
 
 const (
-	// aheadFrom is how many files must follow each other in an order of their directory until others are read ahead.
+	// aheadFrom is the number of reads in an order of the directory that starts read-ahead.
 	aheadFrom = 2
-	// firstAhead and mostAhead bound how many files are read ahead at once. The number doubles.
+	// firstAhead and mostAhead bound the number of files that are read ahead at once. The number doubles.
 	firstAhead = 8
 	mostAhead  = 64
-	// aheadGap is how many files a sequence of reads may skip, because several processes read in turn.
+	// aheadGap is the number of files that a sequence of reads may skip, because several processes take turns reading.
 	aheadGap = 8
-	// mostOrdered is how many entries are looked through for the order of reads.
+	// mostOrdered limits the entries that are searched for the order of reads.
 	mostOrdered = 1 << 14
 )
 
-// order is how the files of a directory are read.
+// order tracks the order in which the files of a directory are read.
 type order struct {
-	last  metadata.Ino // the file that was read last
-	run   int          // reads in order before it
+	last  metadata.Ino // last file read
+	run   int          // number of consecutive reads in order before it
 	made  bool         // the order is that of the inodes, not of the names
-	ahead int          // files that were read ahead last; they are those behind from
+	ahead int          // number of files read ahead last; they follow from
 	from  metadata.Ino
 }
 
-// Ahead notes that ino is read from its start. It returns the leased attributes of the regular files that will probably be
-// read next: if files of a listed directory were read in the order of their names, or of their inodes, which is that in
-// which they were made.
+// Ahead records that ino is read from its start. It returns the leased attributes of the regular files that will
+// probably be read next, if files of a listed directory were read in the order of their names, or of their inodes,
+// which is the order of their creation.
 func (c *Cache) Ahead(ino metadata.Ino) (files []metadata.Attr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,10 +53,10 @@ func (c *Cache) Ahead(ino metadata.Ino) (files []metadata.Attr) {
 	return files
 }
 
-// read notes that ino of the entries es, by name, is read. It returns the entries that are to be read ahead.
+// read records a read of ino, one of the entries es by name, and returns the entries to read ahead.
 func (o *order) read(es []metadata.Entry, ino metadata.Ino) []metadata.Entry {
 	if n := distance(es, o.from, ino, o.made); n > 0 && n <= o.ahead || ino == o.last {
-		return nil // as its turn is still to come, or it could not be read ahead
+		return nil // its turn has not come yet, or it could not be read ahead
 	}
 	follows := func(made bool) bool {
 		n := distance(es, o.last, ino, made)
@@ -78,7 +78,7 @@ func (o *order) read(es []metadata.Entry, ino metadata.Ino) []metadata.Entry {
 	return behind(es, ino, o.made, o.ahead)
 }
 
-// distance is how many entries ino comes after last, in the order of the inodes (made) or of the names; 0 if it does not.
+// distance returns how many entries ino follows last in the order of inodes (made) or names; 0 if it does not.
 func distance(es []metadata.Entry, last, ino metadata.Ino, made bool) (n int) {
 	if !made {
 		i, j := place(es, last), place(es, ino)
@@ -99,7 +99,7 @@ func place(es []metadata.Entry, ino metadata.Ino) int {
 	return slices.IndexFunc(es, func(e metadata.Entry) bool { return e.Ino == ino })
 }
 
-// behind returns the first n entries after ino in an order.
+// behind returns the first n entries after ino, in the order of inodes (made) or names.
 func behind(es []metadata.Entry, ino metadata.Ino, made bool, n int) (next []metadata.Entry) {
 	if !made {
 		next = es[place(es, ino)+1:]
@@ -115,7 +115,7 @@ func behind(es []metadata.Entry, ino metadata.Ino, made bool, n int) (next []met
 	return next
 }
 
-// Leased is Attr with the session of the lease; none if there is no lease.
+// Leased is Attr with the session of the lease, zero if there is none.
 func (c *Cache) Leased(ino metadata.Ino) (metadata.Attr, metadata.LeaseSession) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

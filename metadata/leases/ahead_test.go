@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// numbered is the listing of files that were made in the order of their numbers. Their names are in another order.
+// numbered returns a listing of files created in the order of their numbers. Their names sort in another order.
 func numbered(n int) (es []metadata.Entry, made []metadata.Ino) {
 	for i := range n {
 		made = append(made, metadata.Ino(100+3*i))
@@ -19,8 +19,8 @@ func numbered(n int) (es []metadata.Entry, made []metadata.Ino) {
 	return es, made
 }
 
-// TestAheadInOrder: of files that are read in an order of their directory, the first ones and one of each batch are asked for
-// one by one.
+// TestAheadInOrder: if files are read in an order of their directory, only the first ones and one of each batch are
+// requested individually.
 func TestAheadInOrder(t *testing.T) {
 	const n = 1000
 	es, made := numbered(n)
@@ -29,7 +29,7 @@ func TestAheadInOrder(t *testing.T) {
 		named[i] = es[i].Ino
 	}
 	everyThird := make([]metadata.Ino, 0, n)
-	for i := 0; i < n; i += 3 { // another process reads those between
+	for i := 0; i < n; i += 3 { // another process reads the files in between
 		everyThird = append(everyThird, named[i])
 	}
 	for name, reads := range map[string][]metadata.Ino{"by name": named, "as made": made, "every third": everyThird} {
@@ -54,7 +54,7 @@ func TestAheadInOrder(t *testing.T) {
 	}
 }
 
-// TestAheadAtRandom: files that are read in no order, or from several places at once, are not followed by others.
+// TestAheadAtRandom: files that are read in no order, or from several places concurrently, cause no read-ahead.
 func TestAheadAtRandom(t *testing.T) {
 	const n = 2000
 	es, made := numbered(n)
@@ -71,7 +71,7 @@ func TestAheadAtRandom(t *testing.T) {
 	}
 }
 
-// TestAheadWhileOnItsWay: readers of files that are being read ahead do not have them read ahead again.
+// TestAheadWhileOnItsWay: readers of files that are being read ahead do not start another read-ahead.
 func TestAheadWhileOnItsWay(t *testing.T) {
 	es, _ := numbered(300)
 	var o order

@@ -10,53 +10,53 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// maxPast bounds the recalls that are remembered during fetches.
+// maxPast limits the recalls that are remembered during fetches.
 const maxPast = 4096
 
-// maxKept bounds the entries and the attributes that are cached, each.
+// maxKept limits the cached entries and the cached attributes, each.
 const maxKept = 1 << 16
 
-// maxSeen is how many directories are remembered, at least, with their last attributes.
+// maxSeen is the number of directories that are remembered, at least, with their last attributes.
 const maxSeen = 8192
 
-// listedMisses and listedAsked are how many names the home of a directory is asked for until it is listed: ones that it does
-// not have, and others. After listedLong of those more of it is listed.
+// The home of a directory is asked for listedMisses names that the directory does not have, or for listedAsked others,
+// before the directory is listed. After listedLong other names more of it is listed.
 const (
 	listedMisses = 2
 	listedAsked  = 8
 	listedLong   = 64
 )
 
-// idle is how long an unused session is renewed.
+// idle is how long an unused session is still renewed.
 const idle = 5 * Term
 
 // renewBelow is the remaining term below which a session is renewed. It is a little more than half of a term, because
 // holders check for due sessions four times a term, at slightly irregular times.
 const renewBelow = Term * 9 / 16
 
-// Cache is the leased answers of one node.
+// Cache has the leased answers of one node.
 type Cache struct {
 	now func() time.Time
 
 	mu       sync.Mutex
 	sessions map[metadata.LeaseSession]*renewed         // guarded by mu
-	listed   int                                        // guarded by mu: entries of all listings
+	listed   int                                        // guarded by mu: number of entries of all listings
 	entries  map[metadata.LeaseKey]kept[metadata.Entry] // under mu; without Attr
 	attrs    map[metadata.Ino]keptAttr                  // under mu
-	seen     [2]map[metadata.Ino]metadata.Attr          // guarded by mu: directories, newer ones first
+	seen     [2]map[metadata.Ino]metadata.Attr          // guarded by mu: directories, newer and older ones
 	swept    time.Time                                  // guarded by mu: last removal of expired answers
 	flights  int                                        // guarded by mu: fetches in progress
 	seq      uint64                                     // guarded by mu: counts events
-	past     map[metadata.LeaseKey]uint64               // guarded by mu: seq of each recall, during fetches
-	floors   map[metadata.Ino]floor                     // guarded by mu: own changes, during fetches
-	barren   uint64                                     // guarded by mu: earlier fetches cache nothing
+	past     map[metadata.LeaseKey]uint64               // guarded by mu: seq of each recall during fetches
+	floors   map[metadata.Ino]floor                     // guarded by mu: own changes during fetches
+	barren   uint64                                     // guarded by mu: fetches begun earlier cache nothing
 	doubts   map[metadata.LeaseKey]time.Time            // guarded by mu: until then nothing is cached
 }
 
-// renewed is a session, as its holder knows it.
+// renewed is a session as its holder sees it.
 type renewed struct {
 	until time.Time
-	used  time.Time // the last use of an answer
+	used  time.Time // last use of an answer
 	asked bool      // a renewal is in progress
 }
 
@@ -66,15 +66,15 @@ type kept[T any] struct {
 	session metadata.LeaseSession
 }
 
-// keptAttr is attributes. Those of a directory may have its first entries, by name, which are valid as long.
+// keptAttr has cached attributes. For a directory it may also have the first entries, by name, valid for as long.
 type keptAttr struct {
 	kept[metadata.Attr]
 	entries []metadata.Entry
 	whole   bool   // entries is the whole directory
-	misses  int    // names that it did not have
+	misses  int    // names that the directory did not have
 	asked   int    // other names that the home was asked for
-	order   *order // how its files are read; nil if none was
-	// in is a directory that has listed the inode.
+	order   *order // order in which its files are read; nil if none was
+	// in is a directory whose listing includes the inode.
 	in metadata.Ino
 }
 
@@ -95,7 +95,7 @@ func NewCache(now func() time.Time) *Cache {
 	}
 }
 
-// left returns how long k is valid, and notes that it is used; c.mu is held.
+// left returns how long k is valid, and records its use; c.mu is held.
 func (k *kept[T]) left(c *Cache, now time.Time) time.Duration {
 	s := c.sessions[k.session]
 	if s == nil || !s.until.After(now) || !k.until.After(now) {
@@ -124,7 +124,7 @@ func (c *Cache) Attr(ino metadata.Ino) (metadata.Attr, time.Duration) {
 	return a.value, a.left(c, c.now())
 }
 
-// Listing returns all entries of dir behind the name after, by name and without Attr, if they are known.
+// Listing returns all entries of dir after the name after, by name and without Attr, if they are known.
 func (c *Cache) Listing(dir metadata.Ino, after string) ([]metadata.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +139,7 @@ func (c *Cache) Listing(dir metadata.Ino, after string) ([]metadata.Entry, bool)
 	return a.entries[i:], true
 }
 
-// Absent reports whether dir is known not to have the entry name.
+// Absent reports whether dir is known to lack the entry name.
 func (c *Cache) Absent(dir metadata.Ino, name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,8 +151,8 @@ func (c *Cache) Absent(dir metadata.Ino, name string) bool {
 	return !found
 }
 
-// Asked notes that the home of dir was asked for a name, which dir has or not. It returns how many entries of dir are worth
-// to be listed now, because more names may follow; mostly 0.
+// Asked records that the home of dir was asked for a name, and whether dir has it. It returns the number of entries of
+// dir to list now, because more names may follow; mostly 0.
 func (c *Cache) Asked(dir metadata.Ino, has bool) (entries int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +179,7 @@ func (c *Cache) Asked(dir metadata.Ino, has bool) (entries int) {
 
 func byName(e metadata.Entry, name string) int { return cmp.Compare(e.Name, name) }
 
-// Due returns the sessions that are to be renewed: each must be given to Renewed.
+// Due returns the sessions to renew: the caller must pass each to Renewed.
 func (c *Cache) Due() (due []metadata.LeaseSession) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +194,7 @@ func (c *Cache) Due() (due []metadata.LeaseSession) {
 	return due
 }
 
-// Renewed notes the term of a session that was asked for at a time; negative is unknown.
+// Renewed records the term of a session whose renewal was requested at asked; a negative term is unknown.
 func (c *Cache) Renewed(id metadata.LeaseSession, asked time.Time, term time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,7 +211,7 @@ func (c *Cache) Renewed(id metadata.LeaseSession, asked time.Time, term time.Dur
 	}
 }
 
-// unlist is called for attributes whose listing is dropped; c.mu is held.
+// unlist must be called for attributes whose listing is dropped; c.mu is held.
 func (c *Cache) unlist(a keptAttr) { c.listed -= len(a.entries) }
 
 // See records the current attributes of a directory.
@@ -229,8 +229,8 @@ func (c *Cache) see(a metadata.Attr) {
 	c.seen[0][a.Ino] = a
 }
 
-// Removed returns the last attributes of the removed directory ino, without links, for processes
-// that have it open. False if unknown, or no directory.
+// Removed returns the last attributes of the removed directory ino, without links, for processes that have it open. It
+// returns false if they are unknown, or if ino is no directory.
 func (c *Cache) Removed(ino metadata.Ino) (metadata.Attr, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,17 +243,17 @@ func (c *Cache) Removed(ino metadata.Ino) (metadata.Attr, bool) {
 	return metadata.Attr{}, false
 }
 
-// Recalled drops the answers that a home recalls, and no others: each home that changes an inode recalls its attributes. It
-// returns the inodes whose attributes must not be cached any longer. Invalidating more than those is wrong: the kernel then
-// discards a reply in flight, and a read uses the old size.
+// Recalled drops the answers that a home recalls, and no others: each home that changes an inode recalls its
+// attributes. It returns the inodes whose attributes must no longer be cached. Invalidating more inodes is wrong: the
+// kernel then discards a reply in flight, and a read uses the old size.
 func (c *Cache) Recalled(keys ...metadata.LeaseKey) []metadata.Ino {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.drop(keys)
 }
 
-// Revoke drops answers about what this node changes. An entry takes the attributes of its inode with it. It returns
-// the inodes whose attributes must not be cached any longer.
+// Revoke drops answers that this node's change makes stale. An entry also drops the attributes of its inode. It returns
+// the inodes whose attributes must no longer be cached.
 func (c *Cache) Revoke(keys ...metadata.LeaseKey) []metadata.Ino {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,8 +278,8 @@ func (c *Cache) drop(keys []metadata.LeaseKey) (inos []metadata.Ino) {
 	return inos
 }
 
-// Doubt is Revoke for a change by this node that may still happen, because its call had no answer: its home
-// will not recall keys from this node. They are not cached for a while.
+// Doubt is Revoke for a change by this node that may still happen, because its call had no answer: the home will not
+// recall keys from this node. It keeps keys from being cached for a while.
 func (c *Cache) Doubt(keys ...metadata.LeaseKey) (inos []metadata.Ino) {
 	inos = c.Revoke(keys...)
 	c.mu.Lock()
@@ -311,7 +311,7 @@ func (c *Cache) forget(k metadata.LeaseKey) {
 	c.past[k] = c.seq
 }
 
-// Touch records that this node has created or removed an entry of dir at the time t of its home.
+// Touch records that this node has created or removed an entry of dir, at the time t of dir's home.
 func (c *Cache) Touch(dir metadata.Ino, t metadata.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -339,7 +339,7 @@ func (c *Cache) sweep(now time.Time) {
 	}
 	c.swept = now
 	for k, e := range c.entries {
-		if now.Sub(e.until) >= Term || c.sessions[e.session] == nil { // one that is over serves Revoke for a while
+		if now.Sub(e.until) >= Term || c.sessions[e.session] == nil { // keep expired entries a while for Revoke
 			delete(c.entries, k)
 		}
 	}

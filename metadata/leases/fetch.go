@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Fetch is a request to a home in progress.
+// Fetch is a request in progress to a home.
 type Fetch struct {
 	c       *Cache
 	began   time.Time
@@ -16,8 +16,7 @@ type Fetch struct {
 	session metadata.LeaseSession
 }
 
-// Fetch must be called before a request to a home, and End of its result after the reply was
-// handled.
+// Fetch must be called before a request to a home, and End on its result after the reply was handled.
 func (c *Cache) Fetch() Fetch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,13 +58,13 @@ func (f Fetch) Under(l metadata.Lease) Fetch {
 	return f
 }
 
-// overtaken reports whether an answer about k is not to be cached; c.mu is held.
+// overtaken reports whether an answer about k must not be cached; c.mu is held.
 func (f Fetch) overtaken(k metadata.LeaseKey) bool {
 	return f.seq < f.c.barren || f.c.past[k] > f.seq || f.c.doubts[k].After(f.began)
 }
 
-// Entry caches an entry of dir for the term of its lease, unless that was recalled since the
-// request. Without a term it only tells Revoke the target of the entry.
+// Entry caches an entry of dir for the term of its lease, unless the lease was recalled since the request. Without a
+// term it only records the target of the entry for Revoke.
 func (f Fetch) Entry(dir metadata.Ino, e metadata.Entry, term time.Duration) {
 	c := f.c
 	k := metadata.LeaseKey{Ino: dir, Name: e.Name}
@@ -81,8 +80,8 @@ func (f Fetch) Entry(dir metadata.Ino, e metadata.Entry, term time.Duration) {
 	c.entries[k] = kept[metadata.Entry]{e, f.began.Add(max(term, 0)), f.session}
 }
 
-// Attr is Entry for the attributes of an inode. It returns those of a directory with the changes of
-// this node since the request.
+// Attr is Entry for the attributes of an inode. For a directory it returns them with this node's changes since the
+// request.
 func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	c := f.c
 	c.mu.Lock()
@@ -117,8 +116,9 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	return a
 }
 
-// Listing caches the entries of dir behind the name after, by name and without Attr, for as long as its attributes are leased.
-// Those came with the entries, for the same term. end: dir has no more. What follows no entries that are cached is not cached.
+// Listing caches the entries of dir after the name after, sorted by name and without Attr, while the attributes of dir
+// are leased. Both must come from one answer, with the same term. end: dir has no more entries. Entries that do not
+// extend the cached listing are not cached.
 func (f Fetch) Listing(dir metadata.Ino, after string, es []metadata.Entry, end bool, term time.Duration) {
 	c := f.c
 	c.mu.Lock()

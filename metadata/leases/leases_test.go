@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// clock is a time that only a test moves.
+// clock is a clock that only the test advances.
 type clock struct{ t time.Time }
 
 func newClock() *clock                        { return &clock{time.Unix(1e9, 0)} }
@@ -16,18 +16,18 @@ func (c *clock) now() time.Time               { return c.t }
 func (c *clock) pass(d time.Duration)         { c.t = c.t.Add(d) }
 func attr(dir metadata.Ino) metadata.LeaseKey { return metadata.LeaseKey{Ino: dir} }
 
-// grant is Grant under the session of the node.
+// grant calls Grant under the node's session.
 func grant(t *Table, k metadata.LeaseKey, to metadata.NodeID) time.Duration {
 	return t.Grant(k, t.Ask(to))
 }
 
-// change is Change by a call that has just begun.
+// change calls Change for a call that has just begun.
 func change(t *Table, by metadata.NodeID, keys ...metadata.LeaseKey) (map[Holder][]metadata.LeaseKey, time.Time) {
 	return t.Change(by, t.now().Add(1), keys...)
 }
 
-// A change that takes long recalls what its own node has asked for meanwhile, but not what that asks for during the
-// recall.
+// A slow change recalls leases that its own node acquired in the meantime, but not those that the node acquires during
+// the recall.
 func TestSlowChange(t *testing.T) {
 	c := newClock()
 	tab := NewTable(c.now, time.Time{})
@@ -51,7 +51,7 @@ func TestSlowChange(t *testing.T) {
 	}
 }
 
-// fetch is a request whose reply is under a session of some home.
+// fetch returns a request whose reply is under a session of some home.
 func fetch(c *Cache) Fetch {
 	return c.Fetch().Under(metadata.Lease{Session: metadata.LeaseSession{Home: 9, ID: 1}, Term: Term})
 }
@@ -115,13 +115,13 @@ func TestALeaseEnds(t *testing.T) {
 	}
 }
 
-// What others change is not leased; what the asker alone changes is.
+// An inode that others change is not leased; one that only the asker changes is.
 func TestBusyDirectoriesAreNotLeased(t *testing.T) {
 	c := newClock()
 	tab := NewTable(c.now, time.Time{})
 	steps := []struct {
 		pass    time.Duration
-		changer metadata.NodeID // 0 is none
+		changer metadata.NodeID // 0 means none
 		asker   metadata.NodeID
 		want    time.Duration
 	}{
@@ -131,7 +131,7 @@ func TestBusyDirectoriesAreNotLeased(t *testing.T) {
 		{1, 0, 2, KeyTerm},
 		{0, 2, 2, KeyTerm}, // 1 changed it long ago
 		{0, 1, 2, 0},
-		{0, 0, 1, 0}, // 2 has just changed it, too
+		{0, 0, 1, 0}, // 2 has just changed it as well
 		{Term, 0, 1, KeyTerm},
 		{0, 0, 2, KeyTerm},
 	}
@@ -167,7 +167,7 @@ func TestCacheKeepsForATerm(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)
 	f := fetch(h)
-	c.pass(100 * time.Millisecond) // the answer takes its time
+	c.pass(100 * time.Millisecond) // the reply takes time
 	f.Entry(16, metadata.Entry{Name: "d", Ino: 20, Mode: 0o40000}, Term)
 	f.Attr(dir(20, 5), Term)
 	f.End()
@@ -191,7 +191,7 @@ func TestCacheKeepsForATerm(t *testing.T) {
 	}
 }
 
-// An answer that was under way when it was revoked is not kept.
+// An answer that was in flight when its lease was recalled is not cached.
 func TestRevokedUnderWay(t *testing.T) {
 	c := newClock()
 	k := metadata.LeaseKey{Ino: 16, Name: "d"}
@@ -236,7 +236,7 @@ func TestRevokedEntryTakesItsDirectory(t *testing.T) {
 	}
 }
 
-// TestRecalledEntryLeavesItsInode: the recall of a name, as when a directory is split, says nothing of the inode.
+// TestRecalledEntryLeavesItsInode: the recall of a name, as when a directory is split, does not affect the inode.
 func TestRecalledEntryLeavesItsInode(t *testing.T) {
 	h := NewCache(newClock().now)
 	f := fetch(h)
@@ -260,8 +260,7 @@ func TestRecalledEntryLeavesItsInode(t *testing.T) {
 	}
 }
 
-// What this node itself changes is seen in what it keeps, and in answers that
-// were made before the change and arrive after it.
+// A node's own changes show in its cache, and in replies that were made before the change and arrive after it.
 func TestOwnChanges(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)
@@ -269,7 +268,7 @@ func TestOwnChanges(t *testing.T) {
 	f.Attr(dir(20, 5), Term)
 	late := fetch(h)
 	h.Touch(20, 9)
-	h.Touch(20, 7) // of a call that was overtaken
+	h.Touch(20, 7) // from a call that was overtaken
 	if a, _ := h.Attr(20); a.Mtime != 9 || a.Ctime != 9 {
 		t.Errorf("kept: %v, want the time 9", a)
 	}
@@ -283,8 +282,8 @@ func TestOwnChanges(t *testing.T) {
 	}
 }
 
-// However much is revoked while an answer is under way, little is remembered of
-// it, and no revoked answer is kept.
+// However much is recalled while a reply is in flight, the cache remembers little about the recalls, and keeps no
+// recalled answer.
 func TestManyRevocations(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)
@@ -349,8 +348,8 @@ func (t *Table) Len() int {
 	return len(t.known)
 }
 
-// A session that is renewed keeps its leases; one with a recall that is not answered is not renewed, and
-// what its node asks for later is of another session.
+// A renewed session keeps its leases; one with an unanswered recall is not renewed, and later requests of its node are
+// under another session.
 func TestSessions(t *testing.T) {
 	c := newClock()
 	tab := NewTable(c.now, time.Time{})
@@ -414,7 +413,7 @@ func TestAnsweredRecallsRenew(t *testing.T) {
 	}
 }
 
-// A listing is known as long as the attributes are leased that came with it, without a change or recall since.
+// A listing stays valid while the attributes that came with it are leased, without a change or recall since.
 func TestListings(t *testing.T) {
 	es := []metadata.Entry{{Name: "a", Ino: 31}, {Name: "c", Ino: 32}}
 	again := func(mtime metadata.Time) func(*Cache, *clock) {
@@ -467,12 +466,12 @@ func TestListings(t *testing.T) {
 	}
 }
 
-// A listing in pages is known with the last one, if nothing has changed since the first. A page that follows no other is not kept.
+// A listing in pages is valid from its last page on, if nothing changed since the first. An isolated page is dropped.
 func TestListingInPages(t *testing.T) {
 	first, second := []metadata.Entry{{Name: "a", Ino: 31}}, []metadata.Entry{{Name: "c", Ino: 32}}
 	for name, c := range map[string]struct {
 		between func(*Cache)
-		mtime   metadata.Time // of the directory at the second page
+		mtime   metadata.Time // mtime of the directory at the second page
 		after   string
 		want    bool
 	}{
@@ -505,7 +504,7 @@ func TestListingInPages(t *testing.T) {
 	}
 }
 
-// A directory is worth a listing at the second missing name, if what that brings is leased.
+// A directory is worth listing at the second missing name, if the listing is leased.
 func TestMisses(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)
@@ -542,7 +541,7 @@ func TestMisses(t *testing.T) {
 	}
 }
 
-// A session is renewed while it is used, and a while longer.
+// A session is renewed while it is used, and for a while longer.
 func TestDueSessions(t *testing.T) {
 	c := newClock()
 	h := NewCache(c.now)

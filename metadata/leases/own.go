@@ -10,10 +10,10 @@ import (
 type OwnChange struct {
 	Fetch
 	ino metadata.Ino
-	had kept[metadata.Attr] // what was leased before the request
+	had kept[metadata.Attr] // attributes leased before the request
 }
 
-// Change is Fetch for a request that changes the attributes of ino, which is one operation of the caller.
+// Change is Fetch for a request that changes the attributes of ino, in one operation of the caller.
 func (c *Cache) Change(ino metadata.Ino) OwnChange {
 	o := OwnChange{Fetch: c.Fetch(), ino: ino}
 	c.mu.Lock()
@@ -22,9 +22,9 @@ func (c *Cache) Change(ino metadata.Ino) OwnChange {
 	return o
 }
 
-// Changed takes the attributes in the answer. If this node has held one lease on them from before the request until now, the
-// lease goes on: the home recalls it when another node changes them. Otherwise they are dropped, as by Revoke, and
-// Changed returns false. Those of a directory always are: its listing and its own changes follow Touch.
+// Changed takes the attributes in the answer. If this node has held one lease on them from before the request until
+// now, it keeps the lease: the home recalls it when another node changes them. Otherwise Changed drops them, as Revoke
+// does, and returns false. It always drops those of a directory, whose listing and own changes follow Touch.
 func (o OwnChange) Changed(a metadata.Attr) (leased bool) {
 	c := o.c
 	c.mu.Lock()

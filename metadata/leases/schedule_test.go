@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// plant is a fault that is built into a schedule, to see that the schedules find it.
+// plant is a fault built into a schedule, to check that the schedules detect it.
 type plant string
 
 const (
@@ -33,11 +33,11 @@ const (
 	slowOwn       plant = "a change recalls nothing from its own node, however long it takes"
 )
 
-// slack is how much longer than its holder the home waits.
+// slack is the extra time that the home waits beyond its holder.
 const slack = Term / 10
 
-// schedule is one home and its clients under a random order of events. Values are counters; the
-// invariant is that no client uses an answer that is older than the last acknowledged change.
+// schedule is one home and its clients under a random order of events. Values are counters; the invariant is that no
+// client uses an answer older than the last acknowledged change.
 type schedule struct {
 	rnd      *rand.Rand
 	clock    clock
@@ -47,10 +47,10 @@ type schedule struct {
 	values   map[metadata.LeaseKey]uint64
 	acked    map[metadata.LeaseKey]uint64
 	clients  []*client
-	events   []event // that may happen, in any order
+	events   []event // that may happen next, in any order
 	used     int     // cached answers that were used
-	listings int     // among them
-	kept     int     // leases that went on over a change by their holder
+	listings int     // listings among them
+	kept     int     // leases that survived a change by their holder
 	fault    error
 }
 
@@ -60,7 +60,7 @@ type client struct {
 	cache *Cache
 }
 
-// event happens at any time from at on.
+// event happens at any time after at.
 type event struct {
 	at time.Time
 	do func()
@@ -84,7 +84,7 @@ func (s *schedule) after(d time.Duration, do func()) {
 	s.events = append(s.events, event{s.clock.t.Add(d), do})
 }
 
-// atHome is later for a step of the home, unless it restarts before.
+// atHome is like later, for a step of the home that is dropped if the home restarts first.
 func (s *schedule) atHome(do func()) { s.afterAtHome(0, do) }
 
 func (s *schedule) afterAtHome(d time.Duration, do func()) {
@@ -106,7 +106,7 @@ func (s *schedule) key() metadata.LeaseKey {
 	return k
 }
 
-// step makes one random thing happen.
+// step performs one random step.
 func (s *schedule) step() {
 	s.clock.pass(1)
 	c, k := s.clients[s.rnd.IntN(len(s.clients))], s.key()
@@ -141,7 +141,7 @@ func (s *schedule) step() {
 	}
 }
 
-// happen makes one of the events happen whose time has come.
+// happen performs one of the events that are due.
 func (s *schedule) happen() {
 	var due []int
 	for i, e := range s.events {
@@ -158,7 +158,7 @@ func (s *schedule) happen() {
 	e.do()
 }
 
-// read uses what c has cached.
+// read uses the cached answer of c.
 func (s *schedule) read(c *client, k metadata.LeaseKey) {
 	var have uint64
 	if es, ok := c.cache.Listing(k.Ino, ""); ok && k.Name == "" && s.rnd.IntN(2) == 0 {
@@ -183,7 +183,7 @@ func (s *schedule) read(c *client, k metadata.LeaseKey) {
 	}
 }
 
-// ask makes c ask the home.
+// ask lets c ask the home.
 func (s *schedule) ask(c *client, k metadata.LeaseKey) {
 	run, cache, fetch, list := c.run, c.cache, c.cache.Fetch(), k.Name == "" && s.rnd.IntN(2) == 0
 	lost, replyLost := s.lost(), s.lost()
@@ -233,7 +233,7 @@ func (s *schedule) ask(c *client, k metadata.LeaseKey) {
 	})
 }
 
-// renew renews what is due.
+// renew renews the sessions that are due.
 func (s *schedule) renew(c *client) {
 	for _, id := range c.cache.Due() {
 		run, cache, asked := c.run, c.cache, s.clock.t
@@ -269,7 +269,7 @@ func (s *schedule) renew(c *client) {
 	}
 }
 
-// change makes c change k at the home.
+// change lets c change k at the home.
 func (s *schedule) change(c *client, k metadata.LeaseKey) {
 	run, own := c.run, c.cache.Change(k.Ino)
 	if s.lost() {
@@ -294,7 +294,7 @@ func (s *schedule) change(c *client, k metadata.LeaseKey) {
 	s.atHome(func() {
 		began := s.clock.t
 		if !gaveUp.IsZero() && began.Sub(gaveUp) >= KeyTerm {
-			return // so late no request arrives
+			return // no request arrives this late
 		}
 		write := func() {
 			s.values[k]++
@@ -316,7 +316,7 @@ func (s *schedule) change(c *client, k metadata.LeaseKey) {
 					}
 					answer := version
 					if s.rnd.IntN(2) == 0 {
-						answer = s.values[k] // as that of an append, which is read later
+						answer = s.values[k] // like that of an append, which is read later
 					}
 					s.later(func() {
 						if c.run != run {
@@ -354,7 +354,7 @@ func (s *schedule) change(c *client, k metadata.LeaseKey) {
 	})
 }
 
-// changed has a cache take the answer to a change of k.
+// changed passes the reply to a change of k to a cache.
 func (s *schedule) changed(c *Cache, own OwnChange, k metadata.LeaseKey, answer uint64) {
 	if k.Name != "" {
 		c.Revoke(k)
@@ -374,7 +374,7 @@ func (s *schedule) changed(c *Cache, own OwnChange, k metadata.LeaseKey, answer 
 	}
 }
 
-// recall recalls the leases of h, or waits for their end.
+// recall recalls the leases of h, or waits until they expire.
 func (s *schedule) recall(h Holder, keys []metadata.LeaseKey, done func()) {
 	c, run := s.clients[h.Node-1], s.run
 	finished := false
@@ -414,8 +414,8 @@ func runSchedule(seed uint64, p plant) *schedule {
 	return s
 }
 
-// TestSchedules: whatever the order of events, whichever messages are lost, and whoever restarts, no
-// client uses an answer that is older than an acknowledged change.
+// TestSchedules: for any order of events, lost messages and restarts, no client uses an answer older than an
+// acknowledged change.
 func TestSchedules(t *testing.T) {
 	used, listings, kept := 0, 0, 0
 	const seeds = 3000
@@ -431,8 +431,8 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestSchedulesFindFaults: each fault of the protocol is found. The seeds of those that need a rare order of
-// events begin shortly before one that has it.
+// TestSchedulesFindFaults: each fault of the protocol is detected. For faults that need a rare order of events, the
+// seeds begin shortly before one that has it.
 func TestSchedulesFindFaults(t *testing.T) {
 	begin := map[plant]uint64{renewAlways: 2440, renewEnded: 2440, sameSession: 7500, lateAsk: 7000, noDoubt: 5200, slowOwn: 10_100, keepLost: 57_400, keepNew: 13_900}
 	for _, p := range []plant{lateTerm, earlyAck, recalledAtAsk, noStrict, noExpiry, lateFetch, noOwnDrop, renewAlways, renewEnded, sameSession, noSession, lateAsk, noDoubt, slowOwn, keepLost, keepNew, keepFetch} {

@@ -10,20 +10,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Term is the length of a session, and how long what one node has changed is not leased to others.
+// Term is the length of a session, and how long a record that one node has changed is not leased to others.
 const Term = time.Second
 
 // KeyTerm is the length of a lease whose session is renewed.
 const KeyTerm = 10 * Term
 
-// maxKnown bounds the keys with leases: further ones get none. Keys that were changed count, but are
-// always recorded. Above half of it leases are as short as a session.
+// maxKnown limits the keys with leases: further keys get none. Changed keys count, but are always recorded. Above half
+// the limit, leases are as short as a session.
 const maxKnown = 1 << 16
 
-// maxHeld bounds the leases of all nodes together; each takes 64 bytes.
+// maxHeld limits the leases of all nodes together; each takes 64 bytes.
 const maxHeld = 1 << 20
 
-// Table is the leases granted by one home.
+// Table has the leases granted by one home.
 type Table struct {
 	now func() time.Time
 
@@ -31,20 +31,20 @@ type Table struct {
 	known  map[metadata.LeaseKey]*record // under mu
 	held   int                           // under mu: leases in known
 	nodes  map[metadata.NodeID]*session  // guarded by mu
-	last   uint64                        // guarded by mu: the session begun last
+	last   uint64                        // guarded by mu: the newest session
 	swept  time.Time                     // guarded by mu: last removal of expired leases
-	strict time.Time                     // guarded by mu: until then leases of an earlier run may be valid
+	strict time.Time                     // guarded by mu: leases of an earlier run may be valid until then
 }
 
-// session is the leases of one node. It is renewed by any request of the node, unless a recall has not
-// been answered: then it ends, and all its leases with it.
+// session groups the leases of one node. Any request of the node renews it, unless a recall has not been answered: then
+// it ends, with all its leases.
 type session struct {
 	id      uint64
 	until   time.Time
-	recalls int // that are in flight
+	recalls int // recalls in flight
 }
 
-// record is the holders and the last changes of one key.
+// record has the holders and the last changes of one key.
 type record struct {
 	holders []holding       // by node
 	by      metadata.NodeID // author of the last change
@@ -65,11 +65,10 @@ type Holder struct {
 	Node    metadata.NodeID
 	Session uint64
 	Until   time.Time
-	at      time.Time // of the change
+	at      time.Time // time of the change
 }
 
-// NewTable returns an empty table. Leases of an earlier run of this home end at after; zero if
-// there was none.
+// NewTable returns an empty table. Leases of an earlier run of this home end at after; zero if there was none.
 func NewTable(now func() time.Time, after time.Time) *Table {
 	return &Table{
 		now: now, swept: now(), strict: after, last: rand.Uint64(), // no session of an earlier run has its number
@@ -77,7 +76,7 @@ func NewTable(now func() time.Time, after time.Time) *Table {
 	}
 }
 
-// Request is a request of a node for what can be leased, with its session and the term of that.
+// Request is a node's request for records that can be leased, with its session and the term of the session.
 type Request struct {
 	Node    metadata.NodeID
 	Session uint64
@@ -119,7 +118,7 @@ func (s *session) renew(now time.Time) time.Duration {
 	return s.until.Sub(now)
 }
 
-// alive returns the session of a lease that is valid, else nil; t.mu is held.
+// alive returns the session of a valid lease, else nil; t.mu is held.
 func (t *Table) alive(h holding, now time.Time) *session {
 	s := t.nodes[h.node]
 	if s == nil || s.id != h.session || !s.until.After(now) || !h.until.After(now) {
@@ -128,8 +127,8 @@ func (t *Table) alive(h holding, now time.Time) *session {
 	return s
 }
 
-// Grant grants a lease on k in the answer to a request, and returns its term. Zero is no lease: there is
-// none if another node may have changed what was read.
+// Grant grants a lease on k in the answer to a request, and returns its term. Zero is no lease, for example because
+// another node may have changed the record since it was read.
 func (t *Table) Grant(k metadata.LeaseKey, q Request) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,7 +146,7 @@ func (t *Table) Grant(k metadata.LeaseKey, q Request) time.Duration {
 		t.known[k] = r
 	}
 	changed := r.at
-	if r.by == q.Node && r.at.Before(q.at) { // else what was read may be older
+	if r.by == q.Node && r.at.Before(q.at) { // else the record that was read may be older
 		changed = r.others
 	}
 	h := holding{q.Node, q.Session, q.at, now.Add(term)}
@@ -157,7 +156,7 @@ func (t *Table) Grant(k metadata.LeaseKey, q Request) time.Duration {
 	i, has := slices.BinarySearchFunc(r.holders, q.Node, func(h holding, id metadata.NodeID) int { return cmp.Compare(h.node, id) })
 	switch {
 	case has:
-		if was := r.holders[i]; was.session == q.Session && was.until.After(h.until) { // what it has may last longer
+		if was := r.holders[i]; was.session == q.Session && was.until.After(h.until) { // this lease may last longer
 			h.until = was.until
 		}
 		r.holders[i] = h
@@ -170,11 +169,10 @@ func (t *Table) Grant(k metadata.LeaseKey, q Request) time.Duration {
 	return term
 }
 
-// Change records that the node by has changed keys by a call that began at a time. It returns the leases of other
-// nodes, and those that by has asked for since: they must be recalled, or have ended, before the change is
-// acknowledged; and the time after must have come.
-// Each is returned by every Change until Recalled, so that no change is acknowledged while the recall
-// for another is in flight. Recalled must be called once for each holder.
+// Change records that the node by has changed keys in a call that began at began. It returns the leases of other nodes,
+// and those that by has requested since: before the change is acknowledged, they must be recalled or have ended, and
+// the time after must have passed. Every Change returns a lease until Recalled, so that no change is acknowledged while
+// the recall for another one is in flight. Recalled must be called once for each holder.
 func (t *Table) Change(by metadata.NodeID, began time.Time, keys ...metadata.LeaseKey) (tell map[Holder][]metadata.LeaseKey, after time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -211,8 +209,8 @@ func (t *Table) Change(by metadata.NodeID, began time.Time, keys ...metadata.Lea
 	return tell, after
 }
 
-// Recalled notes that h has dropped its leases on keys, or that its session has ended. What it has asked for since is not
-// among them.
+// Recalled records that h has dropped its leases on keys, or that its session has ended. It keeps leases that h has
+// requested since.
 func (t *Table) Recalled(h Holder, keys []metadata.LeaseKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

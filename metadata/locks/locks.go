@@ -13,27 +13,27 @@ import (
 
 // Config configures Locks.
 type Config struct {
-	// Ready waits until the locks of before a restart are known, refuses clients that must be refused, and else
-	// calls do: the file is not closed meanwhile. nil calls it at once.
+	// Ready waits until the locks from before a restart are known, refuses clients that must be refused, and otherwise
+	// calls do; the file is not closed before do returns. nil: do is called at once.
 	Ready func(ctx context.Context, by metadata.Holder, ino metadata.Ino, do func()) error
 	// Wake makes a client repeat its requests.
 	Wake func(ctx context.Context, node metadata.NodeID, waiters []uint64) error
-	Run  metadata.Run     // of the home: versions of its locks are later than those of earlier runs
+	Run  metadata.Run     // of the home: versions of its locks are later than in earlier runs
 	Now  func() time.Time // nil is time.Now
 }
 
-// Locks is the locks on the files of one home.
+// Locks has the locks on the files of one home.
 type Locks struct {
 	*Table
 	cfg  Config
-	kick chan struct{} // buffered by one: there are clients to wake
+	kick chan struct{} // signals clients to wake; capacity 1
 
 	mu       sync.Mutex
 	woken    map[metadata.NodeID][]uint64 // under mu
 	arriving map[*arrival]struct{}        // under mu: requests without a number that wait for Ready
 }
 
-// arrival is a request that may be cancelled before it reaches the table. Those with a number are refused there.
+// arrival is a request that may be cancelled before it reaches the table. The table refuses numbered requests itself.
 type arrival struct {
 	l         held
 	ino       metadata.Ino
@@ -42,7 +42,7 @@ type arrival struct {
 
 var _ metadata.Locks = (*Locks)(nil)
 
-// New returns a home without locks.
+// New returns Locks without any lock.
 func New(cfg Config) *Locks {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -52,7 +52,7 @@ func New(cfg Config) *Locks {
 	return l
 }
 
-// Lock is metadata.Locks.
+// Lock implements metadata.Locks.
 func (l *Locks) Lock(ctx context.Context, by metadata.Holder, q metadata.LockReq) (metadata.LockAnswer, error) {
 	a := &arrival{l: held{by.Node, q.Lock}, ino: q.Ino}
 	if q.Waiter == 0 {
@@ -71,7 +71,7 @@ func (l *Locks) Lock(ctx context.Context, by metadata.Holder, q metadata.LockReq
 	return answer, cmp.Or(err, refused)
 }
 
-// arrive notes a request that waits for Ready, or cancels those that are the same.
+// arrive registers a request that waits for Ready, or cancels equal waiting requests.
 func (l *Locks) arrive(a *arrival, cancel bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *Locks) arrive(a *arrival, cancel bool) {
 	}
 }
 
-// leave ends what arrive began, and reports whether a was cancelled.
+// leave unregisters a, and reports whether it was cancelled.
 func (l *Locks) leave(a *arrival) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +92,7 @@ func (l *Locks) leave(a *arrival) bool {
 	return a.cancelled
 }
 
-// TestLock is metadata.Locks.
+// TestLock implements metadata.Locks.
 func (l *Locks) TestLock(ctx context.Context, by metadata.Holder, ino metadata.Ino, want metadata.Lock) (metadata.NodeID, metadata.Lock, error) {
 	var node metadata.NodeID
 	var h metadata.Lock
@@ -121,7 +121,7 @@ func (l *Locks) granted(node metadata.NodeID, waiter uint64) {
 	}
 }
 
-// wakeTime bounds a call that wakes a node; waiters repeat their requests anyway.
+// wakeTime limits a call that wakes a node; waiters repeat their requests anyway.
 const wakeTime = 2 * time.Second
 
 // Serve wakes clients until ctx ends.

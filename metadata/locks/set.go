@@ -28,8 +28,7 @@ func conflict(a, b held) bool {
 		overlap(a.Lock, b.Lock) && a.owner() != b.owner()
 }
 
-// put returns set with l in force: it replaces the owner's locks on its bytes, and merges with
-// equal neighbours.
+// put returns set with l applied: it replaces the owner's locks on its bytes, and merges with equal neighbours.
 func put(set []held, l held) []held {
 	out := make([]held, 0, len(set)+2)
 	for _, h := range set {
@@ -54,7 +53,7 @@ func touches(a, b metadata.Lock) bool {
 	return overlap(a, b) || a.End < b.Start && a.End+1 == b.Start || b.End < a.Start && b.End+1 == a.Start
 }
 
-// without returns the parts of h outside of l.
+// without returns the parts of h outside l.
 func without(h held, l metadata.Lock) []held {
 	if !overlap(h.Lock, l) {
 		return []held{h}
@@ -73,10 +72,10 @@ func without(h held, l metadata.Lock) []held {
 	return left
 }
 
-// Set is the locks of one node on a file.
+// Set has the locks of one node on a file.
 type Set []metadata.Lock
 
-// With returns s with l in force.
+// With returns s with l applied.
 func (s Set) With(l metadata.Lock) Set {
 	all := make([]held, len(s))
 	for i := range s {

@@ -11,15 +11,15 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// staleAfter is how long a waiter that does not repeat its request keeps its place.
+// staleAfter is how long a waiter that does not repeat its request keeps its place in the queue.
 const staleAfter = 20 * time.Second
 
 // lateFor is longer than a request can be in transit.
 const lateFor = 2 * time.Minute
 
-// Table is the locks on the files of one home, and their queues. It does no I/O and has no clock.
+// Table has the locks on the files of one home, and their queues. It does no I/O and has no clock.
 type Table struct {
-	wake func(node metadata.NodeID, waiter uint64) // must not block, nor call the table
+	wake func(node metadata.NodeID, waiter uint64) // must not block or call the table
 
 	mu      sync.Mutex
 	files   map[metadata.Ino]*file
@@ -29,9 +29,8 @@ type Table struct {
 	over    withdrawn
 }
 
-// withdrawn is the cancelled waiters. A delayed request of one may still arrive, and must be
-// neither queued nor granted. The waiter numbers of all clients of a node, earlier ones included,
-// differ.
+// withdrawn has the cancelled waiters. A delayed request of one may still arrive, and must be neither queued nor
+// granted. Waiter numbers are unique over all clients of a node, earlier ones included.
 type withdrawn struct {
 	since map[numbered]time.Time
 	swept time.Time
@@ -42,7 +41,7 @@ type numbered struct {
 	id   uint64
 }
 
-// add adds a waiter, and drops those whose requests cannot arrive any more.
+// add adds a waiter, and drops waiters whose requests can no longer arrive.
 func (o *withdrawn) add(n numbered, now time.Time) {
 	if now.Sub(o.swept) > lateFor {
 		maps.DeleteFunc(o.since, func(_ numbered, at time.Time) bool { return now.Sub(at) > lateFor })
@@ -72,8 +71,7 @@ type waiter struct {
 	asked time.Time
 }
 
-// NewTable returns an empty table. Its versions start behind first. It calls wake when a waiter was
-// granted.
+// NewTable returns an empty table. Its versions start after first. It calls wake when a waiter was granted.
 func NewTable(first uint64, wake func(metadata.NodeID, uint64)) *Table {
 	return &Table{
 		wake: wake, version: first,
@@ -81,7 +79,7 @@ func NewTable(first uint64, wake func(metadata.NodeID, uint64)) *Table {
 	}
 }
 
-// Lock is metadata.Locks for the node's client.
+// Lock implements metadata.Locks for the node's client.
 func (t *Table) Lock(node metadata.NodeID, q metadata.LockReq, now time.Time) (metadata.LockAnswer, error) {
 	if q.Start > q.End || q.End > metadata.MaxLockEnd || q.Type > metadata.WriteLock || q.Kind > metadata.FlockLock {
 		return metadata.LockAnswer{}, fmt.Errorf("lock of type %d on %d to %d: %w", q.Type, q.Start, q.End, syscall.EINVAL)
@@ -134,8 +132,8 @@ func (t *Table) Test(node metadata.NodeID, ino metadata.Ino, l metadata.Lock) (m
 	return first.node, first.Lock
 }
 
-// Resume restores a node's locks after a restart of the home. It returns those that conflict with
-// locks granted meanwhile.
+// Resume restores a node's locks after a restart of the home. It returns those that conflict with locks granted in the
+// meantime.
 func (t *Table) Resume(node metadata.NodeID, ino metadata.Ino, locks []metadata.Lock) (lost []metadata.Lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,8 +149,7 @@ func (t *Table) Resume(node metadata.NodeID, ino metadata.Ino, locks []metadata.
 	return lost
 }
 
-// Closed releases all locks and requests of a node on a file, which it has closed, or which is
-// lost.
+// Closed releases all locks and requests of a node on a file that the node has closed, or because the node is lost.
 func (t *Table) Closed(node metadata.NodeID, ino metadata.Ino, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,7 +172,7 @@ func (t *Table) Closed(node metadata.NodeID, ino metadata.Ino, now time.Time) {
 	t.tidy(ino, f)
 }
 
-// Stats is the size of a table.
+// Stats has the size of a table.
 type Stats struct {
 	Files   int `json:"files"` // with locks or waiters
 	Locks   int `json:"locks"`
@@ -214,13 +211,13 @@ func (f *file) blocked(l held) bool {
 	return slices.ContainsFunc(f.held, func(h held) bool { return conflict(h, l) })
 }
 
-// shouldQueue reports whether l has to wait behind queued requests. An owner with a lock need not:
-// they may wait for it.
+// shouldQueue reports whether l must wait behind queued requests. An owner that holds a lock need not: the queued
+// requests may wait for that lock.
 func (t *Table) shouldQueue(f *file, l held) bool {
 	return t.holds[l.owner()] == 0 && slices.ContainsFunc(f.queue, func(w *waiter) bool { return conflict(w.held, l) })
 }
 
-// grant puts l in force, and serves the queue.
+// grant applies l, and serves the queue.
 func (t *Table) grant(ino metadata.Ino, f *file, l held, w *waiter, now time.Time) metadata.LockAnswer {
 	t.unwait(f, w)
 	t.set(f, l)
@@ -228,7 +225,7 @@ func (t *Table) grant(ino metadata.Ino, f *file, l held, w *waiter, now time.Tim
 	return metadata.LockAnswer{Granted: true, Version: t.version}
 }
 
-// set is put with counting.
+// set is put, and updates the counters.
 func (t *Table) set(f *file, l held) {
 	count := func() (n int) {
 		for _, h := range f.held {
@@ -250,7 +247,7 @@ func (t *Table) count(o owner, n int) {
 	}
 }
 
-// serve grants requests in the order of the queue: none overtakes a conflicting one.
+// serve grants requests in queue order: none overtakes a conflicting one.
 func (t *Table) serve(f *file, now time.Time) {
 	var passed []held
 	for _, w := range slices.Clone(f.queue) {
@@ -267,7 +264,7 @@ func (t *Table) serve(f *file, now time.Time) {
 	}
 }
 
-// cancel removes a waiter. A lock granted before stays.
+// cancel removes a waiter. A lock that was already granted stays.
 func (t *Table) cancel(f *file, l held, w *waiter) metadata.LockAnswer {
 	if w != nil {
 		t.unwait(f, w)
@@ -277,14 +274,14 @@ func (t *Table) cancel(f *file, l held, w *waiter) metadata.LockAnswer {
 	return metadata.LockAnswer{Granted: covered(f.held, l), Version: t.version}
 }
 
-// covered reports whether l's owner holds all of l.
+// covered reports whether l's owner holds the whole range of l.
 func covered(set []held, l held) bool {
 	return slices.ContainsFunc(set, func(h held) bool {
 		return h.owner() == l.owner() && h.Type == l.Type && h.Start <= l.Start && l.End <= h.End
 	})
 }
 
-// find returns the waiter with that number; nil if it does not wait.
+// find returns the waiter with that number; nil if there is none.
 func (t *Table) find(f *file, node metadata.NodeID, id uint64) *waiter {
 	for _, w := range f.queue {
 		if w.node == node && w.id == id {

@@ -16,7 +16,7 @@ import (
 
 var start = time.Unix(1000, 0)
 
-// table is a Table that remembers whom it has woken.
+// table is a Table that records the waiters it has woken.
 type table struct {
 	*Table
 	t     *testing.T
@@ -30,7 +30,7 @@ func newTable(t *testing.T) *table {
 	return tt
 }
 
-// lk is a lock of fcntl.
+// lk returns an fcntl lock.
 func lk(typ metadata.LockType, own uint64, from, to uint64) metadata.Lock {
 	return metadata.Lock{Type: typ, Owner: own, Start: from, End: to, PID: uint32(own)}
 }
@@ -42,7 +42,7 @@ const (
 	all = metadata.MaxLockEnd
 )
 
-// ask wants "granted", "waits" or an errno.
+// ask requests a lock and wants "granted", "waits" or an errno.
 func (tt *table) ask(node metadata.NodeID, ino metadata.Ino, l metadata.Lock, waiter uint64, want any) {
 	tt.t.Helper()
 	a, err := tt.Lock(node, metadata.LockReq{Ino: ino, Lock: l, Waiter: waiter}, tt.now)
@@ -75,7 +75,7 @@ func TestRanges(t *testing.T) {
 	tt.ask(2, 9, lk(rd, 1, 39, 39), 0, syscall.EAGAIN)
 	tt.ask(1, 9, lk(rd, 1, 60, 99), 0, "granted") // downgrade
 	tt.ask(2, 9, lk(rd, 1, 60, 70), 0, "granted")
-	tt.ask(1, 9, lk(wr, 1, 60, 99), 0, syscall.EAGAIN) // and not back
+	tt.ask(1, 9, lk(wr, 1, 60, 99), 0, syscall.EAGAIN) // an upgrade is refused
 	tt.ask(2, 9, lk(un, 1, 0, all), 0, "granted")
 	tt.ask(1, 9, lk(wr, 1, 60, 99), 0, "granted")
 	tt.ask(1, 9, lk(wr, 1, 40, 59), 0, "granted")
@@ -94,7 +94,7 @@ func TestRanges(t *testing.T) {
 		t.Errorf("Test = %+v, want the first that is in the way", h)
 	}
 	flock := metadata.Lock{Kind: metadata.FlockLock, Type: wr, Owner: 7, End: all}
-	tt.ask(2, 9, flock, 0, "granted") // another kind
+	tt.ask(2, 9, flock, 0, "granted") // locks of different kinds do not conflict
 	tt.ask(1, 9, flock, 0, syscall.EAGAIN)
 	tt.ask(1, 9, metadata.Lock{Start: 5, End: 4}, 0, syscall.EINVAL)
 	tt.ask(1, 9, metadata.Lock{End: all + 1}, 0, syscall.EINVAL)
@@ -106,8 +106,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestQueue: first come, first served; readers together; who asks again keeps
-// his place, or has what he was given.
+// TestQueue: requests are granted in order of arrival, readers together; a repeated request keeps its place in the
+// queue, or its lock.
 func TestQueue(t *testing.T) {
 	tt := newTable(t)
 	tt.ask(1, 9, lk(rd, 1, 0, all), 0, "granted")
@@ -115,7 +115,7 @@ func TestQueue(t *testing.T) {
 	tt.ask(3, 9, lk(rd, 3, 0, all), 1, "waits") // behind the writer
 	tt.ask(4, 9, lk(rd, 4, 0, all), 1, "waits")
 	tt.ask(2, 9, lk(wr, 2, 0, all), 1, "waits")
-	tt.ask(5, 9, lk(rd, 5, 0, all), 0, "granted") // who does not wait passes
+	tt.ask(5, 9, lk(rd, 5, 0, all), 0, "granted") // a non-blocking request overtakes the queue
 	tt.ask(5, 9, lk(un, 5, 0, all), 0, "granted")
 	tt.ask(1, 9, lk(un, 1, 0, all), 0, "granted")
 	tt.wantWoken("2/1")
@@ -124,7 +124,7 @@ func TestQueue(t *testing.T) {
 	tt.wantWoken("3/1", "4/1")
 	tt.ask(2, 9, lk(wr, 2, 0, all), 2, "waits")
 	tt.Closed(3, 9, tt.now)
-	tt.Closed(4, 9, tt.now) // also a node that dies
+	tt.Closed(4, 9, tt.now) // as when a node dies
 	tt.wantWoken("2/2")
 	tt.ask(3, 9, lk(wr, 3, 0, all), 2, "waits")
 	tt.ask(4, 9, lk(wr, 4, 0, all), 2, "waits")
@@ -143,8 +143,8 @@ func TestSoftPlace(t *testing.T) {
 	tt.ask(4, 9, lk(rd, 4, 0, all), 1, "granted") // no lock conflicts, and it has waited
 }
 
-// TestAskedBehindCancel: a request that comes behind the end of its wait neither waits nor
-// gets anything; what is known of that is forgotten when none can come any more.
+// TestAskedBehindCancel: a request that arrives after the end of its wait neither waits nor gets a lock; the table
+// forgets the cancelled wait when no such request can arrive any more.
 func TestAskedBehindCancel(t *testing.T) {
 	tt := newTable(t)
 	giveUp := func(node metadata.NodeID, waiter uint64) {
@@ -155,7 +155,7 @@ func TestAskedBehindCancel(t *testing.T) {
 	}
 	giveUp(1, 100)
 	tt.ask(1, 9, lk(wr, 5, 0, all), 100, syscall.EINTR)
-	tt.ask(2, 9, lk(wr, 5, 0, all), 100, "granted") // of another node
+	tt.ask(2, 9, lk(wr, 5, 0, all), 100, "granted") // from another node
 	tt.ask(1, 9, lk(wr, 5, 0, all), 101, "waits")
 	giveUp(1, 101)
 	tt.ask(1, 9, lk(wr, 5, 0, all), 101, syscall.EINTR)
@@ -213,14 +213,14 @@ func TestDeadlock(t *testing.T) {
 	tt.ask(3, 9, lk(rd, 3, 3, 3), 1, syscall.EDEADLK)
 	tt.ask(3, 9, lk(rd, 3, 3, 3), 0, syscall.EAGAIN)
 	tt.ask(3, 9, lk(rd, 3, 30, 31), 1, "granted")
-	// Two that have read and want to write.
+	// Two owners that hold read locks and want to write.
 	tt.ask(4, 7, lk(rd, 4, 0, all), 0, "granted")
 	tt.ask(5, 7, lk(rd, 5, 0, all), 0, "granted")
 	tt.ask(4, 7, lk(wr, 4, 0, all), 1, "waits")
 	tt.ask(5, 7, lk(wr, 5, 0, all), 1, syscall.EDEADLK)
 	tt.Closed(5, 7, tt.now)
 	tt.wantWoken("4/1")
-	// flock has no such answer.
+	// flock does not report deadlocks.
 	f := func(own uint64) metadata.Lock {
 		return metadata.Lock{Kind: metadata.FlockLock, Type: wr, Owner: own, End: all}
 	}
@@ -267,8 +267,8 @@ func (w *twin) put(l held) {
 	}
 }
 
-// TestTableAgainstTwin: requests that do not wait, and nodes that die, against
-// a table of bytes; and what a client would remember against the same.
+// TestTableAgainstTwin compares non-blocking requests, and the death of nodes, with a table of bytes, and with the
+// locks that a client would remember.
 func TestTableAgainstTwin(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -279,7 +279,7 @@ func TestTableAgainstTwin(t *testing.T) {
 		node := metadata.NodeID(rng.IntN(3))
 		from := rng.Uint64N(uint64(len(w)))
 		l := lk(metadata.LockType(rng.IntN(3)), rng.Uint64N(2), from, from+rng.Uint64N(uint64(len(w))-from))
-		if l.End == uint64(len(w)-1) { // which stands for all that follow
+		if l.End == uint64(len(w)-1) { // stands for all later bytes
 			l.End = all
 		}
 		h := held{node, l}
@@ -316,8 +316,7 @@ func TestTableAgainstTwin(t *testing.T) {
 	}
 }
 
-// TestLocksWake: who waits is woken once it was granted, and nothing is granted
-// to who must not have it.
+// TestLocksWake: a waiter is woken when its lock is granted, and a fenced waiter is never granted one.
 func TestLocksWake(t *testing.T) {
 	woken := make(chan uint64, 1)
 	l := New(Config{
@@ -368,7 +367,7 @@ func TestLocksWake(t *testing.T) {
 	}
 }
 
-// TestClosedMeanwhile: a file that is closed just after the home is ready, because its node is lost, keeps no lock.
+// TestClosedMeanwhile: a file of a lost node that is closed just after the home becomes ready keeps no lock.
 func TestClosedMeanwhile(t *testing.T) {
 	var l *Locks
 	l = New(Config{Ready: func(_ context.Context, by metadata.Holder, ino metadata.Ino, do func()) error {
@@ -384,8 +383,8 @@ func TestClosedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestCancelledBeforeReady: a request that does not wait for others, but for the home to be ready, is cancelled there:
-// a lock that it got later would never be released.
+// TestCancelledBeforeReady: a request that waits only for the home to be ready is cancelled there as well: a lock
+// granted later would never be released.
 func TestCancelledBeforeReady(t *testing.T) {
 	ready, asks := make(chan struct{}), make(chan struct{}, 2)
 	l := New(Config{Ready: func(_ context.Context, by metadata.Holder, _ metadata.Ino, do func()) error {
@@ -409,7 +408,7 @@ func TestCancelledBeforeReady(t *testing.T) {
 	}
 	cancel := q
 	cancel.Cancel = true
-	for node := range metadata.NodeID(2) { // that of node 1 has another range
+	for node := range metadata.NodeID(2) { // node 1 asks for another range
 		if a, err := l.Lock(t.Context(), metadata.Holder{Node: node}, cancel); a.Granted || err != nil {
 			t.Errorf("cancel = %+v, %v", a, err)
 		}

@@ -15,22 +15,22 @@ import (
 // BuildConfig configures a Build.
 type BuildConfig struct {
 	Dataset metadata.DatasetID
-	Root    metadata.Attr // of directories that no part has
+	Root    metadata.Attr // of directories for which no part has a record
 	Scratch *Scratch
-	// Leave receives each record that conflicts with others, and why, before the manifest is written without it;
-	// its error ends the Build. With a nil Leave such a record ends the Build.
+	// Leave receives each record that conflicts with others, and the reason, before the manifest is written without it;
+	// an error from Leave ends the Build. With a nil Leave such a record ends the Build.
 	Leave func(r *Record, why error) error
 }
 
-// Build merges the parts of a dataset into its manifest and writes that to w. Missing parent directories are made
-// with the owner and the times of cfg.Root, which is also the dataset's root if no part has a record for it (path
-// ""). Hard links get the inode of the file they name; the links of files and directories are counted. A directory
-// that occurs twice is merged, with the last record's attributes. Any other path that occurs twice is EEXIST, a
-// path through something that is not a directory ENOTDIR, a hard link to nothing ENOENT; the error names the path.
-// With cfg.Leave such a record is left out instead: of several with one path the last is kept (by source and offset
-// if both state them, else in the order of the parts), except that a hard link never replaces a file, and nothing
-// replaces a directory; so a file with paths below it is dropped, and these are kept. Build sorts in cfg.Scratch;
-// only hard links are in memory.
+// Build merges the parts of a dataset into its manifest and writes it to w. It creates missing parent directories with
+// the owner and the times of cfg.Root, which is also the dataset's root if no part has a record for it (path ""). Hard
+// links get the inode of the file they name; the links of files and directories are counted. A directory that occurs
+// twice is merged, with the last record's attributes. Any other path that occurs twice is EEXIST, a path through
+// something that is not a directory ENOTDIR, a hard link to nothing ENOENT; the error names the path. With cfg.Leave
+// such a record is left out instead: of several records with one path the last is kept (by source and offset if both
+// have them, else in the order of the parts), except that a hard link never replaces a file, and nothing replaces a
+// directory; so a file with paths below it is dropped, and those paths are kept. Build sorts in cfg.Scratch; only hard
+// links are in memory.
 func Build(cfg BuildConfig, parts []*Reader, w io.Writer) (Summary, error) {
 	b := builder{cfg: cfg, all: newSorter(cfg.Scratch)}
 	defer b.all.close()
@@ -71,16 +71,16 @@ type file struct {
 	names uint32
 }
 
-// Facts, in the order in which those of one path are sorted.
+// The kinds of facts, in the order in which the facts of one path are sorted.
 const (
-	factRecord = iota // the value has flags and body; the last of several counts
+	factRecord = iota // the value has flags and body; the last of several records wins
 	factDir           // the path must be a directory
-	factSubdir        // likewise, and the name that follows is one in it
+	factSubdir        // likewise, and the name that follows is a subdirectory of it
 )
 
-// appendFact is the key of a fact: the path's depth, the path with each slash as the byte 0, that byte, the fact,
-// and the name of a subdirectory. Keys sort in the order of a manifest: a key with the same prefix of path and 0 is
-// deeper, or about the path itself.
+// appendFact appends the key of a fact: the path's depth, the path with each slash as a zero byte, a zero byte, the
+// fact, and the name of a subdirectory. Keys sort in the order of a manifest: a key that starts with the same path and
+// zero byte is deeper, or about the path itself.
 func appendFact(b []byte, path string, fact byte, name string) []byte {
 	depth := strings.Count(path, "/")
 	b = append(b, byte(depth>>8), byte(depth))
@@ -93,7 +93,7 @@ func appendFact(b []byte, path string, fact byte, name string) []byte {
 	return append(append(b, 0, fact), name...)
 }
 
-// splitFact is the inverse of appendFact; the path still has bytes 0 for slashes.
+// splitFact is the inverse of appendFact; the path still has zero bytes for slashes.
 func splitFact(k []byte) (path []byte, fact byte) {
 	end := 2
 	for depth := int(k[0])<<8 | int(k[1]); ; depth-- {
@@ -141,7 +141,7 @@ func (b *builder) add(r *Record) error {
 	return b.keepBelow(r)
 }
 
-// keepBelow keeps a record that is not of a directory.
+// keepBelow stores the facts of a record that is not a directory's.
 func (b *builder) keepBelow(r *Record) error {
 	if r.Path == "" {
 		return fmt.Errorf("the root of the dataset: %w", syscall.ENOTDIR)
@@ -189,7 +189,7 @@ func (b *builder) addLink(r *Record) error {
 	return b.keepBelow(r)
 }
 
-// dirCache remembers directories whose facts were recorded; forgotten ones are recorded again.
+// dirCache remembers directories whose facts were recorded; the facts of an evicted one are recorded again.
 type dirCache struct {
 	have  map[string]struct{}
 	bytes int
@@ -217,15 +217,15 @@ func (c *dirCache) clear(s *Scratch) {
 // mapEntry is the approximate overhead of a string in a map, in bytes.
 const mapEntry = 48
 
-// named is all that is known about a path.
+// named collects all facts about a path.
 type named struct {
 	path    string
 	rec     Record
-	some    bool // it has a record
-	dir     bool // it must be a directory
+	some    bool // the path has a record
+	dir     bool // the path must be a directory
 	subdirs uint32
-	leave   bool       // records that are left out
-	left    []conflict // why
+	leave   bool       // leave out conflicting records, instead of failing
+	left    []conflict // the records left out, and why
 }
 
 func (n *named) take(fact byte, v []byte) error {
@@ -266,7 +266,7 @@ func (b *builder) each(fn func(n *named) error) error {
 	return b.whole(n, fn)
 }
 
-// whole passes n to fn once all its facts are known, with a record if it has none.
+// whole passes n to fn once all its facts are known. A path without a record gets one.
 func (b *builder) whole(n *named, fn func(n *named) error) error {
 	if n == nil {
 		return nil
@@ -295,7 +295,7 @@ func (b *builder) resolve() error {
 	for path := range b.links {
 		to, err := b.follow(path)
 		if err != nil && b.cfg.Leave != nil {
-			continue // determined below
+			continue // found again and left out below
 		}
 		if err != nil {
 			return err
@@ -329,7 +329,7 @@ func (b *builder) resolve() error {
 	return b.bury()
 }
 
-// leads validates the target of a hard link.
+// leads returns an error unless the target of a hard link exists and is no directory.
 func (b *builder) leads(path string) error {
 	to, err := b.follow(path)
 	if err != nil {
@@ -395,14 +395,14 @@ func (b *builder) final(n *named) Record {
 		return r
 	}
 	if r.Hardlink != "" {
-		to, _ := b.follow(r.Path) // resolve has verified that it ends
+		to, _ := b.follow(r.Path) // resolve has verified that the chain ends
 		f := b.files[to]
 		r = f.rec
 		r.Path, r.Attr.Nlink = n.path, f.names
 		return r
 	}
 	if b.cfg.Leave != nil && (fileType(r.Attr.Mode) != syscall.S_IFREG || r.Attr.Size == 0) {
-		r.From = Origin{} // it only said where in the source the link was
+		r.From = Origin{} // From gave only the position of the link in the source
 	}
 	r.Attr.Nlink = 1
 	if f := b.files[r.Path]; f != nil {

@@ -1,7 +1,7 @@
 // Package manifest is the table of contents of a sealed dataset: every path with its attributes, its checksum and the
 // location of its bytes.
 //
-// The nodes record parts while they stage; Build merges these into the manifest, a stream of records in an order that
+// Each node records parts while it stages; Build merges them into the manifest, a stream of records in an order that
 // each node can turn into a sorted table without help (Ingest). The table then answers all metadata requests for the
 // dataset as a metadata.Store, without the network.
 //
@@ -14,7 +14,7 @@
 //
 // Lock order: sharedFile.mu is a leaf.
 //
-// The package knows no network, no node but its own, and not how a source is read.
+// The package knows no network and no other node, and not how a source is read.
 //
 // # Stream
 //
@@ -53,10 +53,10 @@
 //
 // # Order of a manifest
 //
-// First the dataset's root, with the path "". Then by depth, and within a depth by path, compared name by name as
-// bytes; so the entries of a directory are contiguous and sorted, and directories occur in the order of their parents.
-// Directories are numbered in that order: SealedIno(ds, DirPart, n). There are no hard-link records: each name of a file
-// has its ino and attributes.
+// The dataset's root comes first, with the path "". Records are sorted by depth, and within a depth by path, compared
+// name by name as bytes; so the entries of a directory are contiguous and sorted, and directories follow the order of
+// their parents. Directories are numbered in that order: SealedIno(ds, DirPart, n). There are no hard-link records:
+// each name of a file has its ino and attributes.
 //
 // # Table
 //

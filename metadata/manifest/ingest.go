@@ -17,8 +17,8 @@ type KV interface {
 	Ingest(ctx context.Context, src func(yield func(k, v []byte) error) error) error
 	// Get returns a value, owned by the caller; ENOENT if there is none.
 	Get(k []byte) ([]byte, error)
-	// Scan calls fn with the pairs of [from, to) until it returns false; they are valid until fn returns. A nil to
-	// is the end.
+	// Scan calls fn with the pairs of [from, to) until fn returns false; the pairs are valid until fn returns. A nil to
+	// means the end.
 	Scan(from, to []byte, fn func(k, v []byte) bool) error
 }
 
@@ -46,8 +46,8 @@ func inodeKey(ino metadata.Ino) []byte {
 	return binary.BigEndian.AppendUint32(k, ino.Seq())
 }
 
-// Ingest atomically stores the manifest read from r in the table kv. It trusts no input: wrong order or numbering
-// is EIO. It sorts in scratch, so its memory does not grow with the manifest.
+// Ingest atomically stores the manifest read from r in the table kv. It trusts no input: wrong order or numbering is
+// EIO. It sorts in scratch, so its memory does not grow with the manifest.
 func Ingest(ctx context.Context, kv KV, r *Reader, scratch *Scratch) (Summary, error) {
 	in := ingester{r: r, dirs: queue{s: scratch}, inodes: newSorter(scratch)}
 	defer in.close()
@@ -57,16 +57,16 @@ func Ingest(ctx context.Context, kv KV, r *Reader, scratch *Scratch) (Summary, e
 	return in.sum, nil
 }
 
-// ingester is the state of an Ingest. Entries arrive in the order of the table; inodes have to be sorted.
+// ingester is the state of an Ingest. Entries arrive in the order of the table; inodes must be sorted.
 type ingester struct {
 	r      *Reader
 	ds     metadata.DatasetID
 	sum    Summary
 	dirs   queue  // directories whose entries follow, in order
 	at     string // the directory of the current entries
-	dir    uint32 // its number
+	dir    uint32 // number of that directory
 	seen   uint32 // directories so far
-	last   string // last name in it
+	last   string // last name in that directory
 	buf    []byte
 	inodes *sorter // by number: links 4 bytes, and the value
 }
@@ -118,7 +118,7 @@ func noEOF(err error) error {
 	return err
 }
 
-// dirIno is the number of the next directory.
+// dirIno returns the number of the next directory.
 func (in *ingester) dirIno() metadata.Ino {
 	return metadata.SealedIno(in.ds, metadata.DirPart, in.seen)
 }

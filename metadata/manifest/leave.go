@@ -15,7 +15,7 @@ type conflict struct {
 // dir reports whether r is a directory.
 func (r *Record) dir() bool { return r.Hardlink == "" && isDir(r.Attr.Mode) }
 
-// twice adds another record of n, or leaves one out.
+// twice handles a second record for the path of n: it keeps one of the two and leaves the other out.
 func (n *named) twice(r Record) error {
 	why := fmt.Errorf("%q is there twice: %w", n.path, syscall.EEXIST)
 	if !n.leave {
@@ -28,7 +28,7 @@ func (n *named) twice(r Record) error {
 	return nil
 }
 
-// after reports whether r, which came after s, replaces s.
+// after reports whether r, which was read after s, replaces s.
 func after(r, s *Record) bool {
 	if c := cmp.Compare(r.rank(), s.rank()); c != 0 {
 		return c > 0
@@ -50,7 +50,7 @@ func (r *Record) rank() int {
 	return 0
 }
 
-// below leaves out the record of n, which should be a directory.
+// below leaves out the record of n, because paths below it make n a directory.
 func (n *named) below() error {
 	why := fmt.Errorf("%q has paths below it: %w", n.path, syscall.ENOTDIR)
 	if !n.leave {
@@ -61,7 +61,7 @@ func (n *named) below() error {
 	return nil
 }
 
-// choose reports what a dataset leaves out at each path, so that links has the kept hard links.
+// choose reports the records that a dataset leaves out at each path, and limits links to the hard links that are kept.
 func (b *builder) choose() error {
 	if b.cfg.Leave == nil {
 		return nil
@@ -82,7 +82,7 @@ func (b *builder) choose() error {
 	})
 }
 
-// bury reports the hard links that name nothing.
+// bury reports the hard links that were left out because they name nothing.
 func (b *builder) bury() error {
 	if len(b.dead) == 0 {
 		return nil

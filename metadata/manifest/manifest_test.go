@@ -32,7 +32,7 @@ var rootAttr = metadata.Attr{Mode: syscall.S_IFDIR | 0o755, UID: 7, GID: 8, Mtim
 
 var seq uint32
 
-// rec makes a record; a mode of 0 is a hard link to target.
+// rec returns a record; a mode of 0 makes it a hard link to target.
 func rec(path string, mode uint32, target string) Record {
 	seq++
 	r := Record{Path: path, Attr: metadata.Attr{
@@ -82,7 +82,7 @@ func part(t testing.TB, rs ...Record) *Reader {
 	return NewReader(&b)
 }
 
-// newKV is a real table.
+// newKV returns a real table.
 func newKV(t testing.TB) *pebblestore.Table {
 	t.Helper()
 	s, err := pebblestore.Open(pebblestore.Config{Dir: t.TempDir()})
@@ -102,7 +102,7 @@ func buildConfig(t testing.TB) BuildConfig {
 	return BuildConfig{Dataset: ds, Root: rootAttr, Scratch: &Scratch{Dir: t.TempDir()}}
 }
 
-// build makes the table of some parts.
+// build builds the table of some parts.
 func build(t testing.TB, parts ...*Reader) (*Table, Summary) {
 	t.Helper()
 	var b bytes.Buffer
@@ -128,7 +128,7 @@ func build(t testing.TB, parts ...*Reader) (*Table, Summary) {
 	return tab, sum
 }
 
-// walk lists a table: each path with its type, links and size.
+// walk lists the paths of a table with their types, link counts and sizes.
 func walk(t testing.TB, s metadata.Store, root metadata.Ino) []string {
 	t.Helper()
 	var all []string
@@ -228,8 +228,7 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
-// TestDirectoryTwice: an archive may name a directory again; the last record
-// counts, whichever part it is in.
+// TestDirectoryTwice: an archive may name a directory again; the last record counts, whichever part it is in.
 func TestDirectoryTwice(t *testing.T) {
 	first, last, root := rec("a/d", dir|0o700, ""), rec("a/d", dir|0o751, ""), rec("", dir|0o711, "")
 	var out bytes.Buffer
@@ -294,7 +293,7 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-// TestLeave: what makes no tree is left out, with its reason, and all else is there.
+// TestLeave: entries that do not fit into a tree are left out, with the reason, and all others are kept.
 func TestLeave(t *testing.T) {
 	at := func(r Record, source uint32, off int64) Record {
 		r.From = Origin{Source: source, Off: off}
@@ -307,8 +306,8 @@ func TestLeave(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		parts [][]Record
-		want  []string // path, size of what is no directory
-		left  []string // path, size, why
+		want  []string // path, and the size unless it is a directory
+		left  []string // path, size, reason
 	}{
 		{"the last stays", [][]Record{{sized(rec("a", reg, ""), 1), sized(rec("b", reg, ""), 2)}, {sized(rec("a", reg, ""), 3)}},
 			[]string{"a 3", "b 2"}, []string{"a 1 EEXIST"}},
@@ -407,7 +406,7 @@ func each(t *testing.T, b io.Reader, fn func(r *Record)) error {
 	}
 }
 
-// TestTimes: every time is in the table as it was in the record.
+// TestTimes: the table keeps the times of the records exactly.
 func TestTimes(t *testing.T) {
 	all := []metadata.Time{0, 1, -1, 1e9, -1e9, -1_500_000_000, 1_700_000_000e9, 1_700_000_000_123_456_789, 7_258_118_400e9,
 		9_223_372_035e9, 9_223_372_036e9, -9_223_372_036e9, 1<<63 - 1, -1 << 63, 1<<62 + 1, -1<<62 - 1}
@@ -477,7 +476,7 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
-// randomRecords is a tree of n files in a shuffled order.
+// randomRecords returns a tree of n files in a shuffled order.
 func randomRecords(seed uint64, n int) []Record {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var rs []Record

@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
-// queue is a queue of strings of which only both ends are in memory.
+// queue is a queue of strings that keeps only its two ends in memory.
 type queue struct {
 	s          *Scratch
 	head, tail []byte   // whole strings, each with its length in front

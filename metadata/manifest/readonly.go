@@ -12,35 +12,35 @@ func (t *Table) readOnly() error {
 	return fmt.Errorf("dataset %d is sealed: %w", t.ds, syscall.EROFS)
 }
 
-// Create is EROFS.
+// Create returns EROFS.
 func (t *Table) Create(context.Context, metadata.Ino, string, metadata.New) (metadata.Attr, error) {
 	return metadata.Attr{}, t.readOnly()
 }
 
-// Unlink is EROFS.
+// Unlink returns EROFS.
 func (t *Table) Unlink(context.Context, metadata.Ino, string) (metadata.Entry, error) {
 	return metadata.Entry{}, t.readOnly()
 }
 
-// Rename is EROFS.
+// Rename returns EROFS.
 func (t *Table) Rename(context.Context, metadata.Rename) (*metadata.Entry, error) {
 	return nil, t.readOnly()
 }
 
-// Setattr is EROFS.
+// Setattr returns EROFS.
 func (t *Table) Setattr(context.Context, metadata.Ino, metadata.Change) (metadata.Attr, error) {
 	return metadata.Attr{}, t.readOnly()
 }
 
-// Mkdir is EROFS.
+// Mkdir returns EROFS.
 func (t *Table) Mkdir(context.Context, metadata.Ino, string, metadata.New) (metadata.Attr, error) {
 	return metadata.Attr{}, t.readOnly()
 }
 
-// Rmdir is EROFS.
+// Rmdir returns EROFS.
 func (t *Table) Rmdir(context.Context, metadata.Ino, string) error { return t.readOnly() }
 
-// Link is EROFS.
+// Link returns EROFS.
 func (t *Table) Link(context.Context, metadata.Ino, metadata.Ino, string) (metadata.Attr, error) {
 	return metadata.Attr{}, t.readOnly()
 }

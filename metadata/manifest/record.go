@@ -13,7 +13,7 @@ import (
 // Record is one path of a dataset.
 type Record struct {
 	Path     string        // relative and clean, without a leading slash; "" is the dataset's root
-	Attr     metadata.Attr // Layout says where the bytes are
+	Attr     metadata.Attr // Layout gives the place of the bytes
 	Target   string        // of a symbolic link
 	Hardlink string        // in parts only: the path of another name of the same file
 	Sum      [16]byte      // xxh3-128 of the content, or a marked CRC-32C; zero if unknown
@@ -29,13 +29,13 @@ type CRCs string
 // MaxChunks limits the chunks of a file whose checksums are stored.
 const MaxChunks = 1 << 14
 
-// Len is the number of checksums.
+// Len returns the number of checksums.
 func (c CRCs) Len() int { return len(c) / 4 }
 
-// At is checksum i.
+// At returns checksum i.
 func (c CRCs) At(i int) uint32 { return binary.BigEndian.Uint32([]byte(c[4*i:][:4])) }
 
-// Origin is where a file's bytes are in the source, so that a node can fetch them on its own.
+// Origin is the place of a file's bytes in the source, so that a node can fetch them without help.
 type Origin struct {
 	Source uint32 // number of the source
 	Off    int64  // offset of the data in a tar; 0 otherwise
@@ -45,12 +45,12 @@ type Origin struct {
 	Head  int64
 	Check uint64
 	Zip   Zip // in a zip archive; zero otherwise
-	// Sparse says that the headers in Head contain the map of a sparse file whose data begins at Off.
+	// Sparse means that the headers in Head contain the map of a sparse file whose data begins at Off.
 	Sparse bool
 }
 
-// Zip is where a file is in a zip archive. Its Origin's Off is behind the fixed part of its local header, which is
-// the Head, and Check the CRC-32s of its content and of its name.
+// Zip is the place of a file in a zip archive. The Off of its Origin follows the fixed part of the local header, which
+// is the Head; Check covers the CRC-32s of its content and of its name.
 type Zip struct {
 	Span   int64  // bytes of the member from Off on: names, data and descriptor
 	Packed int64  // bytes of its data
@@ -83,7 +83,7 @@ const (
 	recordKnown = 1<<iota - 1
 )
 
-// check validates a record.
+// check returns an error for an invalid record.
 func (r *Record) check() error {
 	if err := checkPath(r.Path); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (r *Record) check() error {
 	return nil
 }
 
-// chunked reports whether the file has chunks: it is striped, or would be if it had not stayed in the source.
+// chunked reports whether the file has chunks: it is striped, or would be striped if it had not stayed in the source.
 func (r *Record) chunked() bool {
 	l := &r.Attr.Layout
 	return l.Kind == metadata.Striped || l.Kind == metadata.Overflow && l.ChunkSize > 0
@@ -167,7 +167,7 @@ func (r *Record) append(b []byte, before string) []byte {
 	return r.appendBody(b)
 }
 
-// appendBody encodes what follows the path.
+// appendBody encodes the fields after the path.
 func (r *Record) appendBody(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(r.Attr.Ino))
 	b = appendAttr(b, &r.Attr)

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// Scratch provides bounded memory and temporary files for sorting. Several sorts may share one Scratch; each has
-// that memory.
+// Scratch provides bounded memory and temporary files for sorting. Several sorts may share one Scratch; each sort may
+// use that much memory.
 type Scratch struct {
-	Dir    string // directory of the files, which are unlinked at once
+	Dir    string // directory of the files, which are unlinked on creation
 	Memory int    // memory of a sort, in bytes; 0 is 8 MiB
 
 	held, peak atomic.Int64 // bytes in use, and their maximum
@@ -20,11 +20,11 @@ const (
 	defaultMemory = 8 << 20
 	maxBlockSize  = 64 << 10
 	minBlockSize  = 64
-	fanIn         = 48 // runs that are merged at a time
+	fanIn         = 48 // runs merged at once
 )
 
-// Memory limits what a scan, a Build or an Ingest with the default Scratch keeps in memory, in bytes, besides hard
-// links: a sort with the blocks of its files, or some hundred spools.
+// Memory limits the memory of a scan, a Build or an Ingest with the default Scratch, in bytes, besides hard links: that
+// of a sort with the blocks of its files, or of some hundred spools.
 const Memory = 16 << 20
 
 func (s *Scratch) memory() int {
@@ -34,15 +34,15 @@ func (s *Scratch) memory() int {
 	return s.Memory
 }
 
-// block is the read and write size of a file, in bytes.
+// block returns the read and write size of a file, in bytes.
 func (s *Scratch) block() int {
 	return min(max(s.memory()/(2*fanIn), minBlockSize), maxBlockSize)
 }
 
-// Peak is the maximum of bytes in memory at a time, over all sorts and spools.
+// Peak returns the maximum number of bytes in memory at once, over all sorts and spools.
 func (s *Scratch) Peak() int64 { return s.peak.Load() }
 
-// hold counts n bytes, or -n fewer.
+// hold adds n, which may be negative, to the bytes in memory.
 func (s *Scratch) hold(n int) {
 	now := s.held.Add(int64(n))
 	for {
@@ -53,7 +53,7 @@ func (s *Scratch) hold(n int) {
 	}
 }
 
-// file makes a temporary file that vanishes when it is closed, or the process ends.
+// file creates a temporary file that disappears when it is closed or the process ends.
 func (s *Scratch) file() (*os.File, error) {
 	f, err := os.CreateTemp(s.Dir, "sort-*")
 	if err == nil {

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// sorter sorts key-value pairs externally: full buffers are sorted and written as runs, which are merged. Pairs
-// with the same key keep their order; of those without a value only one is kept.
+// sorter sorts key-value pairs externally: full buffers are sorted and written as runs, which are merged. Pairs with
+// the same key keep their order; duplicates without a value are dropped.
 type sorter struct {
 	s     *Scratch
 	arena []byte // keys and values
@@ -34,8 +34,8 @@ type pairRef struct {
 
 const pairRefSize = 24
 
-// run is sorted pairs in a file. Each is three varints (the bytes that the key shares with the previous one, its
-// further bytes, the bytes of the value), and these bytes.
+// run is a range of sorted pairs in a file. Each pair is three varints (the bytes that the key shares with the previous
+// one, its further bytes, the bytes of the value), followed by those bytes.
 type run struct{ off, end int64 }
 
 func newSorter(s *Scratch) *sorter { return &sorter{s: s} }
@@ -58,7 +58,7 @@ func (o *sorter) add(k, v []byte) error {
 	return nil
 }
 
-// size is the memory in use, in bytes.
+// size returns the memory in use, in bytes.
 func (o *sorter) size() int { return len(o.arena) + len(o.pairs)*pairRefSize }
 
 func (o *sorter) key(p pairRef) []byte { return o.arena[p.off:][:p.key] }
@@ -102,8 +102,8 @@ func (o *sorter) inMemory(yield func(k, v []byte) error) error {
 	return nil
 }
 
-// each calls yield with all pairs in order; they are valid until yield returns. It may be called again; add may
-// not.
+// each calls yield with all pairs in order; they are valid until yield returns. each may be called again, but add may
+// not be called afterwards.
 func (o *sorter) each(yield func(k, v []byte) error) error {
 	var once set
 	yield = once.of(yield)
@@ -243,10 +243,10 @@ func (r *runReader) next() error {
 	return noEOF(err)
 }
 
-// maxPair limits keys and values.
+// maxPair limits the size of keys and values, in bytes.
 const maxPair = 1 << 20
 
-// runHeap has the run with the smallest key first.
+// runHeap is a heap with the run of the smallest key first.
 type runHeap []*runReader
 
 func (h runHeap) Len() int { return len(h) }

@@ -21,7 +21,7 @@ import (
 
 type pair struct{ k, v string }
 
-// sorted is what a sorter shall make of pairs, in the plainest way.
+// sorted returns the expected result of sorting the pairs, computed naively.
 func sorted(ps []pair) []pair {
 	ps = slices.Clone(ps)
 	slices.SortStableFunc(ps, func(a, b pair) int { return cmp.Compare(a.k, b.k) })
@@ -40,8 +40,8 @@ func collect(t *testing.T, o *sorter) []pair {
 	return got
 }
 
-// TestSorter: the order is the plain one, whatever fits into memory; twice; and
-// nothing is left of it.
+// TestSorter: the order is that of a naive sort, whatever fits into memory; repeatedly; and nothing is left in the
+// file.
 func TestSorter(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -71,7 +71,7 @@ func TestSorter(t *testing.T) {
 	}
 }
 
-// TestSorterBound: a hundred times as much takes no more memory.
+// TestSorterBound: a hundred times as many pairs take no more memory.
 func TestSorterBound(t *testing.T) {
 	const longest = 60
 	for _, memory := range []int{20_000, 200_000} {
@@ -107,7 +107,7 @@ func TestSorterBound(t *testing.T) {
 	}
 }
 
-// TestSorterStops: who takes the pairs may refuse one; there may be no room to sort in.
+// TestSorterStops: the consumer of the pairs may return an error; there may be no room to sort in.
 func TestSorterStops(t *testing.T) {
 	for _, memory := range []int{0, 100} {
 		o := newSorter(&Scratch{Dir: t.TempDir(), Memory: memory})
@@ -129,7 +129,7 @@ func TestSorterStops(t *testing.T) {
 	}
 }
 
-// TestMemory: the default is within what the program counts on.
+// TestMemory: the default is within the program's budget.
 func TestMemory(t *testing.T) {
 	if got := new(Scratch).Bound(64 << 10); got > Memory {
 		t.Errorf("a sort takes up to %d bytes, %d are counted on", got, Memory)
@@ -139,7 +139,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestQueue: first in, first out, however far the ends are apart.
+// TestQueue: first in, first out, however far apart the ends are.
 func TestQueue(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -173,8 +173,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestBound: a manifest of a hundred times as many files and directories takes no
-// more memory to be built, nor its table.
+// TestBound: building a manifest, or its table, takes no more memory for a hundred times as many files and directories.
 func TestBound(t *testing.T) {
 	s := &Scratch{Dir: t.TempDir(), Memory: 30_000}
 	for _, n := range []int{300, 30_000} {
@@ -200,8 +199,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestBuildInLittle: the manifest is the same however little memory there is, and has
-// the tree that the records make, by a plain map.
+// TestBuildInLittle: the manifest is the same however little memory there is, and has the tree that a plain map makes
+// from the records.
 func TestBuildInLittle(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -279,7 +278,7 @@ func TestBuildInLittle(t *testing.T) {
 	}
 }
 
-// find is the attributes of a path.
+// find returns the attributes of a path.
 func find(t *testing.T, tab *Table, path string) metadata.Attr {
 	t.Helper()
 	at := tab.Root()
@@ -294,8 +293,7 @@ func find(t *testing.T, tab *Table, path string) metadata.Attr {
 	return a
 }
 
-// TestSpool: what comes out is what went in, also a second time, and more of it
-// takes no more memory.
+// TestSpool: the output equals the input, also on a second read, and more data takes no more memory.
 func TestSpool(t *testing.T) {
 	s := &Scratch{Dir: t.TempDir()}
 	other := s.Spool() // in the same file
@@ -339,8 +337,8 @@ func TestSpool(t *testing.T) {
 }
 
 // Bound limits the memory of one sort and one queue, in bytes, if no key with its value is longer than longest: the
-// sort's memory, or a block for each run that is merged and one for the output; and one block more for both ends of
-// the queue, or for the directory cache.
+// sort's memory, or a block for each run that is merged and one for the output; plus one block for both ends of the
+// queue, or for the directory cache.
 func (s *Scratch) Bound(longest int) int64 {
 	return int64(max(s.memory(), (fanIn+1)*s.block()) + 4*s.block() + (fanIn+4)*longest)
 }

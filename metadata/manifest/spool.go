@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Spool stores records in order, in a file except for one block. The spools of a Scratch share a file. A Spool is
+// Spool stores records in order, all but one block of them in a file. The spools of a Scratch share a file. A Spool is
 // not safe for concurrent use.
 type Spool struct {
 	s     *Scratch
@@ -18,7 +18,7 @@ type Spool struct {
 // spoolBlock is smaller than the blocks of other streams, because there may be some hundred spools.
 const spoolBlock = 16 << 10
 
-// extent is [off, end) of a file.
+// extent is the range [off, end) of a file.
 type extent struct{ off, end int64 }
 
 // Spool returns an empty spool, which must be closed.
@@ -52,7 +52,7 @@ func (w spoolFile) Write(b []byte) (int, error) {
 	return p.f.WriteAt(b, off)
 }
 
-// Read returns a reader of all records. It may be called again; Add may not.
+// Read returns a reader of all records. It may be called again, but Add may not be called afterwards.
 func (p *Spool) Read() (*Reader, error) {
 	if p.w != nil {
 		if err := p.w.Close(); err != nil {
@@ -68,7 +68,7 @@ func (p *Spool) Read() (*Reader, error) {
 	return NewReader(io.MultiReader(parts...)), nil
 }
 
-// Each calls fn with all records, as Read returns them.
+// Each calls fn with all records, in the order of Read.
 func (p *Spool) Each(fn func(Record) error) error {
 	r, err := p.Read()
 	if err != nil || p.f == nil {

@@ -17,8 +17,8 @@ import (
 const magic = "BIVMAN\x00\x02"
 
 const (
-	blockSize = 64 << 10  // size from which on a block is written
-	maxBlock  = 256 << 10 // a longer one is damaged
+	blockSize = 64 << 10  // a block that reaches this size is written
+	maxBlock  = 256 << 10 // a longer block is damaged
 	headSize  = 8
 )
 
@@ -28,7 +28,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type Writer struct {
 	w      io.Writer
 	sum    *xxh3.Hasher
-	size   int    // size from which on a block is written
+	size   int    // a block that reaches this size is written
 	block  []byte // offset of the header, and records so far
 	before string
 	n      uint64
@@ -44,7 +44,7 @@ func newWriter(w io.Writer, size int) *Writer {
 	return s
 }
 
-// Add appends r. An invalid record is rejected with its path and does no harm to the others.
+// Add appends r. It rejects an invalid record with its path; the other records are not affected.
 func (s *Writer) Add(r Record) error {
 	if s.err != nil {
 		return s.err
@@ -61,7 +61,7 @@ func (s *Writer) Add(r Record) error {
 	return s.err
 }
 
-// Flush writes what was added as a block. It is not meant for every record.
+// Flush writes the records added so far as a block. It is too expensive to call for every record.
 func (s *Writer) Flush() error {
 	if s.err == nil && len(s.block) > headSize {
 		s.flush(crc32.Checksum(s.block[headSize:], castagnoli), len(s.block)-headSize)
@@ -69,7 +69,7 @@ func (s *Writer) Flush() error {
 	return s.err
 }
 
-// Close writes the rest and the end. Nothing can be added afterwards.
+// Close writes the last block and the end. No record can be added afterwards.
 func (s *Writer) Close() error {
 	if err := s.Flush(); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (s *Writer) Close() error {
 	return nil
 }
 
-// Digest is the xxh3-128 of the stream so far, in hex.
+// Digest returns the xxh3-128 of the stream so far, in hex.
 func (s *Writer) Digest() string { return digest(s.sum) }
 
 func digest(h *xxh3.Hasher) string {
@@ -124,11 +124,11 @@ type Reader struct {
 	err    error
 }
 
-// NewReader returns a Reader of r, which needs no buffer.
+// NewReader returns a Reader of r, which needs no buffering.
 func NewReader(r io.Reader) *Reader { return &Reader{r: r, sum: xxh3.New()} }
 
-// Next returns the next record; io.EOF after the last one. A stream that is truncated, altered, or followed by
-// anything is EIO.
+// Next returns the next record; io.EOF after the last one. A stream that is truncated, altered or followed by further
+// bytes is EIO.
 func (s *Reader) Next() (Record, error) {
 	if s.err != nil {
 		return Record{}, s.err
@@ -144,7 +144,7 @@ func (s *Reader) Next() (Record, error) {
 	return r, err
 }
 
-// Digest is the xxh3-128 of what was read, in hex: after io.EOF that of the whole stream.
+// Digest returns the xxh3-128 of the bytes read so far, in hex: after io.EOF that of the whole stream.
 func (s *Reader) Digest() string { return digest(s.sum) }
 
 func (s *Reader) read() (Record, error) {

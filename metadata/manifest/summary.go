@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Summary is the totals of a manifest. A file with several names counts once.
+// Summary has the totals of a manifest. A file with several names counts once.
 type Summary struct {
 	Files    int64                         `json:"files"` // regular files
 	Dirs     int64                         `json:"dirs"`  // directories below the root
@@ -16,12 +16,12 @@ type Summary struct {
 	Links    int64                         `json:"links"`    // further names of files
 	Bytes    int64                         `json:"bytes"`    // of regular files
 	Digest   string                        `json:"digest"`   // xxh3-128 of the encoded manifest, in hex
-	PerNode  map[metadata.NodeID]NodeShare `json:"per_node"` // files that are on one node as a whole
-	Striped  NodeShare                     `json:"striped"`  // files that are striped over several
-	Overflow NodeShare                     `json:"overflow"` // files that are on no node and are read from the source
+	PerNode  map[metadata.NodeID]NodeShare `json:"per_node"` // files stored whole on one node
+	Striped  NodeShare                     `json:"striped"`  // files striped over several nodes
+	Overflow NodeShare                     `json:"overflow"` // files on no node, read from the source
 }
 
-// NodeShare is what one node holds.
+// NodeShare counts the files and bytes that one node holds.
 type NodeShare struct {
 	Files int64 `json:"files"`
 	Bytes int64 `json:"bytes"`
@@ -31,7 +31,7 @@ func (s NodeShare) plus(bytes int64) NodeShare {
 	return NodeShare{Files: s.Files + 1, Bytes: s.Bytes + bytes}
 }
 
-// add counts a record of a manifest, with the first of its names.
+// add counts a record of a manifest that is the first name of its inode.
 func (s *Summary) add(r *Record) {
 	if isDir(r.Attr.Mode) {
 		if r.Path != "" {

@@ -58,8 +58,7 @@ func parseInode(ino metadata.Ino, b []byte) (Record, error) {
 	return r, nil
 }
 
-// Table is the metadata.Store of a sealed dataset. All reads are answered from the table; all changes fail with
-// EROFS.
+// Table is the metadata.Store of a sealed dataset. It answers all reads from the table; all changes fail with EROFS.
 type Table struct {
 	kv  KV
 	ds  metadata.DatasetID
@@ -68,7 +67,7 @@ type Table struct {
 
 var _ metadata.Store = (*Table)(nil)
 
-// Open returns the table of dataset ds that was ingested into kv; ENOENT if it was not.
+// Open returns the table of dataset ds in kv; ENOENT if none was ingested.
 func Open(kv KV, ds metadata.DatasetID) (*Table, error) {
 	v, err := kv.Get([]byte{keySummary})
 	if err != nil {
@@ -81,10 +80,10 @@ func Open(kv KV, ds metadata.DatasetID) (*Table, error) {
 	return t, nil
 }
 
-// Root is the dataset's root directory.
+// Root returns the dataset's root directory.
 func (t *Table) Root() metadata.Ino { return metadata.SealedIno(t.ds, metadata.DirPart, 0) }
 
-// Summary is the totals of the manifest; its maps must not be changed.
+// Summary returns the totals of the manifest; its maps must not be changed.
 func (t *Table) Summary() Summary { return t.sum }
 
 // Record returns the checksum and the attributes of ino; the checksum is zero if unknown. ENOENT if there is no
@@ -112,15 +111,15 @@ func (t *Table) Chunks(ino metadata.Ino) (CRCs, error) {
 	return CRCs(v), nil
 }
 
-// Origin returns where the bytes of ino are in the source, and its attributes.
+// Origin returns the place of the bytes of ino in the source, and its attributes.
 func (t *Table) Origin(ino metadata.Ino) (Origin, metadata.Attr, error) {
 	r, err := t.inode(ino)
 	return r.From, r.Attr, err
 }
 
-// Entries calls fn with every name until it returns false, directory by directory in the order of their numbers,
-// then by name. A directory's number is that of its inode, and greater than its parent's; every number between 0
-// and Summary.Dirs has a name, except the root's, 0. fn may keep its arguments.
+// Entries calls fn with every name until fn returns false, directory by directory in the order of their numbers, then
+// by name. A directory's number is that of its inode, and greater than its parent's; every number between 0 and
+// Summary.Dirs has a name, except the root's, 0. fn may keep its arguments.
 func (t *Table) Entries(fn func(dir uint32, name string, a metadata.Attr) bool) error {
 	var bad error
 	err := t.kv.Scan([]byte{keyEntry}, []byte{keyEntry + 1}, func(k, v []byte) bool {
@@ -136,7 +135,7 @@ func (t *Table) Entries(fn func(dir uint32, name string, a metadata.Attr) bool) 
 	return nil
 }
 
-// Files calls fn with every name of a regular file until it returns false, in the order of Entries. dir is the
+// Files calls fn with every name of a regular file until fn returns false, in the order of Entries. dir is the
 // directory's path, number its number. fn may keep its arguments.
 func (t *Table) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
 	paths := make(map[uint32]string) // of the directories whose entries follow
@@ -156,7 +155,7 @@ func (t *Table) Each(fn func(path string, a metadata.Attr) bool) error {
 	})
 }
 
-// Located calls fn with every file whose bytes have an origin, by inode, until it returns false. fn may keep its
+// Located calls fn with every file whose bytes have an origin, by inode, until fn returns false. fn may keep its
 // arguments.
 func (t *Table) Located(fn func(from Origin, a metadata.Attr) bool) error {
 	var bad error
@@ -193,7 +192,8 @@ func (t *Table) inode(ino metadata.Ino) (Record, error) {
 
 func (t *Table) has(ino metadata.Ino) bool { return ino.Sealed() && ino.Dataset() == t.ds }
 
-// dir reports whether ino is a directory of the table. They are numbered without gaps, so no read is needed.
+// dir returns an error unless ino is a directory of the table. Directories are numbered without gaps, so no read is
+// needed.
 func (t *Table) dir(ino metadata.Ino) error {
 	if t.has(ino) && ino.Part() == metadata.DirPart && int64(ino.Seq()) <= t.sum.Dirs {
 		return nil
@@ -204,7 +204,7 @@ func (t *Table) dir(ino metadata.Ino) error {
 	return fmt.Errorf("inode %v: %w", ino, syscall.ENOTDIR)
 }
 
-// Lookup is metadata.Namespace.
+// Lookup implements metadata.Namespace.
 func (t *Table) Lookup(_ context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Entry{}, err
@@ -233,7 +233,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// ReadDir is metadata.Namespace.
+// ReadDir implements metadata.Namespace.
 func (t *Table) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
 	if limit <= 0 || len(after) > metadata.MaxName {
 		return nil, fmt.Errorf("read of directory %v: limit %d, after %.32q: %w", dir, limit, after, syscall.EINVAL)
@@ -271,13 +271,13 @@ func entriesEnd(dir uint32) []byte {
 	return entryKey(dir+1, "")
 }
 
-// Getattr is metadata.Inodes.
+// Getattr implements metadata.Inodes.
 func (t *Table) Getattr(_ context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	r, err := t.inode(ino)
 	return r.Attr, err
 }
 
-// Readlink is metadata.Inodes.
+// Readlink implements metadata.Inodes.
 func (t *Table) Readlink(_ context.Context, ino metadata.Ino) (string, error) {
 	r, err := t.inode(ino)
 	if err == nil && fileType(r.Attr.Mode) != syscall.S_IFLNK {

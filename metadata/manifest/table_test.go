@@ -116,8 +116,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestIngestRefuses: a manifest that no Build would make is refused, and the
-// table stays as it was.
+// TestIngestRefuses: a manifest that no Build could make is refused, and the table is unchanged.
 func TestIngestRefuses(t *testing.T) {
 	top := Record{Attr: metadata.Attr{Ino: metadata.SealedIno(ds, metadata.DirPart, 0), Mode: dir, Nlink: 2}}
 	sub := func(path string, n uint32) Record {
@@ -174,8 +173,7 @@ func TestIngestRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReader: no input makes the reader panic, and what it reads can be
-// written and read again.
+// FuzzReader: no input makes the reader panic, and everything it reads can be written and read again.
 func FuzzReader(f *testing.F) {
 	var b bytes.Buffer
 	w := NewWriter(&b)
@@ -199,7 +197,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// FuzzRecord is FuzzReader behind the checksum.
+// FuzzRecord does what FuzzReader does, past the checksum.
 func FuzzRecord(f *testing.F) {
 	for _, r := range []Record{{}, rec("a/f", reg, ""), rec("a/g", lnk, "x"), rec("h", 0, "a/f"), striped("s", 3)} {
 		f.Add("a/before", r.append(nil, "a/before"))
@@ -256,8 +254,7 @@ func dirSize(t testing.TB, root string) (bytes int64) {
 	return bytes
 }
 
-// imageNet is a table of n files with the names, sizes and checksums of a
-// typical dataset, in dir.
+// imageNet returns a table of n files with the names, sizes and checksums of a typical dataset, in the directory where.
 func imageNet(t testing.TB, where string, n int) (tab *Table, encoded int) {
 	t.Helper()
 	var b bytes.Buffer
@@ -284,7 +281,7 @@ func imageNet(t testing.TB, where string, n int) (tab *Table, encoded int) {
 	return tab, encoded
 }
 
-// TestBytesPerEntry bounds what an entry costs on the disk and on the wire.
+// TestBytesPerEntry bounds the size of an entry on disk and on the wire.
 func TestBytesPerEntry(t *testing.T) {
 	const n = 50_000
 	where := t.TempDir()
@@ -374,8 +371,7 @@ func BenchmarkIngest(b *testing.B) {
 	})
 }
 
-// TestOrigins: a table says where each file's bytes come from, and lists the
-// files in order with their directories.
+// TestOrigins: a table has the origin of each file's bytes, and lists the files in order with their directories.
 func TestOrigins(t *testing.T) {
 	fs := []Record{rec("b/f", reg, ""), rec("b/c/g", reg, ""), rec("a", reg, ""), rec("z", lnk, "a")}
 	fs[0].From, fs[1].From, fs[2].From = Origin{Path: "b/f"}, Origin{Source: 7, Off: 1 << 40, Head: 1536, Check: 1 << 63}, Origin{Source: 1, Off: 37, Head: 30, Check: 5, Zip: Zip{Span: 1 << 33, Packed: 9, Method: 8}}
@@ -403,7 +399,7 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// striped is a record of a file of n chunks, with their sums.
+// striped returns a record of a file of n chunks, with their checksums.
 func striped(path string, n int) Record {
 	r := rec(path, reg, "")
 	r.Attr.Layout = metadata.Layout{Kind: metadata.Striped, ChunkSize: 1 << 20, Epoch: 1}
@@ -412,8 +408,7 @@ func striped(path string, n int) Record {
 	return r
 }
 
-// TestChunks: a table has the sums of the chunks of those files that have some, and each
-// file as it has without.
+// TestChunks: a table has the chunk checksums of the files that have them, and every file is otherwise as without them.
 func TestChunks(t *testing.T) {
 	fs := []Record{rec("a", reg, ""), striped("b/f", 1), striped("b/g", MaxChunks), rec("c", reg, ""), striped("d", 7)}
 	tab, _ := build(t, part(t, append(fs, rec("h", 0, "b/f"))...))

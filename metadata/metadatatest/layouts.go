@@ -50,8 +50,8 @@ func testLayout(f *fixture) {
 	}
 }
 
-// testLayoutInherited: new inodes inherit the layout of their directory, except for what the
-// request sets; the node is the creator's.
+// testLayoutInherited: new inodes inherit the layout of their directory, except for the fields that the request sets;
+// the node is the creator's.
 func testLayoutInherited(f *fixture) {
 	d := f.mkdir(root, "d").Ino
 	f.setLayout(d, metadata.SetLayoutKind|metadata.SetChunkSize, metadata.Layout{Kind: metadata.Local, Node: 9, ChunkSize: 1 << 16})

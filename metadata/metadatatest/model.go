@@ -37,7 +37,7 @@ type player struct {
 	*fixture
 	rng  *rand.Rand
 	top  *node
-	dirs []*node // linked ones
+	dirs []*node // linked directories
 }
 
 // testModel: after any history of operations the store equals the model.
@@ -90,7 +90,7 @@ func (p *player) step() {
 	p.collect(p.top)
 }
 
-// collect finds the directories in a fixed order, so that a seed repeats.
+// collect lists the directories in a fixed order, so that a seed gives the same run.
 func (p *player) collect(n *node) {
 	p.dirs = append(p.dirs, n)
 	for _, name := range sortedNames(n) {

@@ -194,7 +194,7 @@ func testOrphan(f *fixture) {
 
 func testReadDir(f *fixture) {
 	d := f.mkdir(root, "d").Ino
-	f.create(root, "e") // stands behind d, and its key may too
+	f.create(root, "e") // sorts after d, and its key may too
 	var want []string
 	for _, name := range []string{"b", "a", "ab", "a\x01", "a-", "Z", "~", "\xff\xff"} {
 		f.create(d, name)

@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// far is inodes with another home.
+// far and the others are inodes with another home.
 var (
 	farFile = metadata.LiveIno(7, 5000)
 	farDir  = metadata.LiveIno(7, 5001)
@@ -23,8 +23,8 @@ type Participant interface {
 	metadata.Participant
 }
 
-// RunParticipant tests the stores that open returns as participants: each is that of node 0, with
-// an empty live realm.
+// RunParticipant tests the stores that open returns as participants: each is the store of node 0, with an empty live
+// realm.
 func RunParticipant(t *testing.T, open func(t *testing.T) Participant) {
 	tests := []struct {
 		name string
@@ -400,8 +400,8 @@ func testTxTogether(f *partner) {
 	}
 }
 
-// testTxWaits: operations that meet a lock wait for the end of the transaction, and see its result;
-// others go on.
+// testTxWaits: operations that find a lock taken wait for the end of the transaction, and see its result; other
+// operations continue.
 func testTxWaits(f *partner) {
 	a, d := f.create(root, "f"), f.mkdir(root, "d").Ino
 	f.create(root, "other")
@@ -459,7 +459,7 @@ func testTxWaits(f *partner) {
 	}
 }
 
-// expected is nil if err is want.
+// expected returns nil if err is want.
 func expected(err, want error) error {
 	if errors.Is(err, want) {
 		return nil

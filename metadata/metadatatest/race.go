@@ -57,8 +57,8 @@ func testCreateRace(f *fixture) {
 	}
 }
 
-// testDirectoryRace: directories are created, filled and removed at once; a removed directory is
-// empty, and the links add up.
+// testDirectoryRace: directories are created, filled and removed concurrently; a removed directory is empty, and the
+// links add up.
 func testDirectoryRace(f *fixture) {
 	together(func(i int) {
 		for range 30 {
@@ -89,8 +89,8 @@ func testDirectoryRace(f *fixture) {
 	}
 }
 
-// testRenameRace: files move between two directories both ways at once; none is lost or doubled,
-// and nothing waits for ever.
+// testRenameRace: files move between two directories in both directions concurrently; none is lost or duplicated, and
+// no operation hangs.
 func testRenameRace(f *fixture) {
 	dirs := [2]metadata.Ino{f.mkdir(root, "a").Ino, f.mkdir(root, "b").Ino}
 	for i := range racers {

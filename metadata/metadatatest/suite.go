@@ -13,12 +13,12 @@ import (
 // Store is a store under test.
 type Store interface {
 	metadata.Store
-	// Reap removes an orphan at its home, as the home does once no node has it open. Nothing happens if ino is
-	// gone or no orphan.
+	// Reap removes an orphan at its home, as the home does once no node has it open. It does nothing if ino does not
+	// exist or is no orphan.
 	Reap(ctx context.Context, ino metadata.Ino) error
 }
 
-// Run tests the stores that open returns, each an empty live realm that open closes by t.Cleanup.
+// Run tests the stores that open returns, each an empty live realm that open closes with t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	tests := []struct {
 		name string
@@ -192,7 +192,7 @@ func (f *fixture) listNames(dir metadata.Ino) []string {
 	return names
 }
 
-// old sets the times of ino to long ago, so that changes show.
+// old sets the times of ino to long ago, so that changes are visible.
 func (f *fixture) old(inos ...metadata.Ino) {
 	f.Helper()
 	for _, ino := range inos {

@@ -157,8 +157,7 @@ func testXattrNoSuchInode(f *xattrFixture) {
 	f.want(f.x.Removexattr(ctx, ino, "user.a"), syscall.ENOENT, "Removexattr")
 }
 
-// testXattrTypes: a store accepts attributes of inodes of all types; the kernel decides which may
-// have some.
+// testXattrTypes: a store accepts attributes of inodes of all types; the kernel decides which types may have them.
 func testXattrTypes(f *xattrFixture) {
 	sym, err := f.s.Create(ctx, root, "s", metadata.New{Mode: lnk | 0o777, Target: "t"})
 	f.want(err, nil, "Create of a symbolic link")

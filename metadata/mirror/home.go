@@ -7,10 +7,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Batch is changes that are made at once.
+// Batch is a group of changes that are made in one step.
 type Batch struct {
 	Data []byte
-	// seq is that of the message that has it in this stream; 0 is none yet. sent: the partner has it.
+	// seq is the number of its message in this stream; 0 is none yet. sent: the partner has the batch.
 	seq             uint64
 	sent, may, done bool
 }
@@ -18,41 +18,41 @@ type Batch struct {
 // Message is one step of a stream.
 type Message struct {
 	Seat     metadata.Epoch // of the sender (cluster.Node.Seat); 0 is the home itself
-	Gen      uint64         // of the stream; later streams have greater ones
+	Gen      uint64         // number of the stream; later streams have greater ones
 	Seq      uint64         // counts the messages of the stream from 1
-	Complete bool           // with this message the copy has all
+	Complete bool           // after this message the copy is complete
 	Batches  []*Batch
 }
 
-// Home is the sending half, of a home or of the node that stands in for it.
+// Home is the sending half: a home, or the node that stands in for it.
 type Home struct {
 	self     metadata.NodeID // the home
-	seat     metadata.Epoch  // Since of the partner that stands in for it; 0 is the home itself
+	seat     metadata.Epoch  // Since of the partner that stands in for the home; 0 is the home itself
 	bound    cluster.Partner
-	to       cluster.Partner // of the stream; Since 0 is none
+	to       cluster.Partner // partner of the stream; Since 0 is none
 	gen, seq uint64
-	copied   bool // the records are sent
-	complete bool // the partner has all
-	once     bool // a partner has had all that is here since the daemon began
+	copied   bool // all records were sent
+	complete bool // the partner's copy is complete
+	once     bool // a partner has had a complete copy since the daemon began
 	replaced bool
-	behind   int      // bytes of changes since the stream began that did not wait
-	pending  []*Batch // in order: those that are not done, or that the stream has yet to bring
+	behind   int      // bytes of changes since the stream began that did not wait for the partner
+	pending  []*Batch // in order: batches that are not done, or not yet sent in the stream
 }
 
-// NewHome returns the Home of a node, or of its seat, that is bound to a partner since an earlier run; Since 0 is none.
+// NewHome returns the Home of a node, or of its seat, bound to the partner of an earlier run; Since 0 is none.
 func NewHome(self metadata.NodeID, seat metadata.Epoch, bound cluster.Partner) *Home {
 	return &Home{self: self, seat: seat, bound: bound}
 }
 
-// Wiped reports whether the home of a node has lost its records, if recorded says whether its disk has a record of a
-// partner, or that there was none. m is the map of a moment after the start of the daemon. The partner must stand in
-// for the home at once, which serves nothing and begins no stream.
+// Wiped reports whether the home of a node has lost its records. recorded: its disk records a partner, or that there
+// was none; m is a map received after the daemon started. The partner of a wiped home must stand in for it at once; the
+// home serves nothing and begins no stream.
 func Wiped(m cluster.Map, self metadata.NodeID, recorded bool) bool {
 	n, _ := m.Node(self)
 	return !recorded && n.Partner.Since > 0
 }
 
-// Add adds a batch, whose owner may apply it when May says so.
+// Add adds a batch, which its owner may apply once May allows it.
 func (h *Home) Add(data []byte) *Batch {
 	b := &Batch{Data: data, may: h.free()}
 	if b.may && h.to.Since > 0 {
@@ -62,43 +62,43 @@ func (h *Home) Add(data []byte) *Batch {
 	return b
 }
 
-// free reports whether a batch may be applied that no partner has: the home is not bound, and the records are yet to
-// be sent. What is changed meanwhile follows them, and no later change is made before the partner has that too.
+// free reports whether a batch may be applied before a partner has it: the home is not bound, and the records are still
+// being sent. Such changes follow the records, and no later change is made before the partner has them.
 func (h *Home) free() bool {
 	return h.bound.Since == 0 && (h.to.Since == 0 || !h.copied && h.behind < maxBehind) && !h.replaced
 }
 
-// maxBehind is the most bytes of changes that are made, and kept in memory, while records are sent.
+// maxBehind limits the bytes of changes that are made, and kept in memory, while records are sent.
 const maxBehind = 64 << 20
 
 // May reports whether the batch may be applied.
 func (h *Home) May(b *Batch) bool { return b.may }
 
-// Done says that the owner of a batch has applied it, or will not.
+// Done records that the owner of a batch has applied it, or never will.
 func (h *Home) Done(b *Batch) {
 	b.done = true
 	h.forget()
 }
 
-// forget forgets the batches that nothing needs any more. One that was applied after a stream has begun is not among
-// the records, so that it is sent although its owner did not wait.
+// forget drops the batches that are no longer needed. A batch that was applied after a stream began is not among the
+// records, so it is sent although its owner did not wait.
 func (h *Home) forget() {
 	h.pending = slices.DeleteFunc(h.pending, func(b *Batch) bool { return b.done && (b.sent || h.to.Since == 0) })
 }
 
-// Bound is the partner that may be recorded; Since 0 is none.
+// Bound returns the partner that may be recorded; Since 0 is none.
 func (h *Home) Bound() cluster.Partner { return h.bound }
 
-// To is the partner of the stream; Since 0 is none.
+// To returns the partner of the stream; Since 0 is none.
 func (h *Home) To() cluster.Partner { return h.to }
 
 // Replaced reports whether the partner stands in for the home.
 func (h *Home) Replaced() bool { return h.replaced }
 
-// Serves reports whether the home may answer by the map m, which its node has.
+// Serves reports whether the home may answer, given the map m of its node.
 func (h *Home) Serves(m cluster.Map) bool { return !h.replaced && Holds(m, h.self, h.seat) }
 
-// Holds reports whether no later seat than this one of the home id is in the map m.
+// Holds reports whether the map m has no later seat of the home id than this one.
 func Holds(m cluster.Map, id metadata.NodeID, seat metadata.Epoch) bool {
 	n, _ := m.Node(id)
 	return n.Seat().Since <= seat
@@ -107,14 +107,14 @@ func Holds(m cluster.Map, id metadata.NodeID, seat metadata.Epoch) bool {
 // Complete reports whether the partner has a complete copy.
 func (h *Home) Complete() bool { return h.complete }
 
-// InStep reports whether a partner that takes over has no change of an earlier daemon that is not here.
+// InStep reports whether a partner that takes over has no change from an earlier daemon that this home lacks.
 func (h *Home) InStep() bool { return h.bound.Since == 0 || h.once }
 
-// See takes a map into account, and reports whether the home is no longer bound. Its caller forgets that on the
-// disk, in its own time: a map never allows the old partner again.
+// See applies a map, and reports whether the home is no longer bound. Its caller later removes the record on the disk,
+// which is not urgent: a map never allows the old partner again.
 func (h *Home) See(m cluster.Map) (unbound bool) {
 	if m.Epoch < max(h.bound.Since, h.to.Since, h.seat) {
-		return false // of before
+		return false // an older map
 	}
 	if !Holds(m, h.self, h.seat) {
 		h.Replace()
@@ -130,7 +130,7 @@ func (h *Home) See(m cluster.Map) (unbound bool) {
 	return unbound
 }
 
-// release lets all batches be applied if no partner needs them.
+// release allows all batches to be applied if no partner needs them.
 func (h *Home) release() {
 	if h.free() {
 		for _, b := range h.pending {
@@ -140,11 +140,11 @@ func (h *Home) release() {
 	h.forget()
 }
 
-// Replace ends the home: no batch may be applied any more.
+// Replace ends the home: no batch may be applied afterwards.
 func (h *Home) Replace() { h.replaced, h.to = true, cluster.Partner{} }
 
-// Begin begins a stream to the bound partner, or to one that m has and that is not full, and reports whether there is one. Its gen is
-// greater than any before. The records must be read after it.
+// Begin begins a stream to the bound partner, or to one that m has and that is not full, and reports whether there is
+// one. gen must be greater than any before. The records must be read after Begin.
 func (h *Home) Begin(m cluster.Map, gen uint64, full ...metadata.NodeID) bool {
 	p, ok := h.bound, h.bound.Since > 0
 	if !ok {
@@ -155,22 +155,22 @@ func (h *Home) Begin(m cluster.Map, gen uint64, full ...metadata.NodeID) bool {
 	}
 	h.to, h.gen, h.seq, h.copied, h.complete, h.behind = p, gen, 0, false, false, 0
 	for _, b := range h.pending {
-		b.seq, b.sent = 0, false // it may not be among the records
+		b.seq, b.sent = 0, false // the batch may be missing in the records
 	}
 	return true
 }
 
-// Record returns the next message, with some of the records. The one before was acknowledged.
+// Record returns the next message, for a part of the records. The previous one must be acknowledged.
 func (h *Home) Record() Message {
 	h.seq++
 	return Message{Seat: h.seat, Gen: h.gen, Seq: h.seq}
 }
 
-// Copied says that all records were acknowledged.
+// Copied records that all records were acknowledged.
 func (h *Home) Copied() { h.copied = true }
 
-// Next returns the next message with changes; false if there is nothing to send. The one before was acknowledged. It
-// takes batches up to about most bytes; once one is left, also all later ones are.
+// Next returns the next message with changes; false if there is none to send. The previous one must be acknowledged. It
+// takes batches up to about most bytes, and leaves the rest.
 func (h *Home) Next(most int) (Message, bool) {
 	if h.to.Since == 0 || !h.copied {
 		return Message{}, false
@@ -182,7 +182,7 @@ func (h *Home) Next(most int) (Message, bool) {
 			continue
 		}
 		if size += len(b.Data); size > most && len(m.Batches) > 0 {
-			m.Complete = m.Complete && !b.may // its owner did not wait
+			m.Complete = m.Complete && !b.may // the owner of b did not wait
 			continue
 		}
 		b.seq = m.Seq
@@ -195,8 +195,8 @@ func (h *Home) Next(most int) (Message, bool) {
 	return m, true
 }
 
-// Probe returns a message without changes, to find out whether the partner still has its complete copy. All messages
-// before were acknowledged.
+// Probe returns a message without changes, to check that the partner still has its complete copy. All previous messages
+// must be acknowledged.
 func (h *Home) Probe() (Message, bool) {
 	if h.to.Since == 0 || !h.complete {
 		return Message{}, false
@@ -205,7 +205,7 @@ func (h *Home) Probe() (Message, bool) {
 	return Message{Seat: h.seat, Gen: h.gen, Seq: h.seq, Complete: true}, true
 }
 
-// Acked says that the partner has accepted m.
+// Acked records that the partner has accepted m.
 func (h *Home) Acked(m Message) {
 	if h.to.Since == 0 || m.Gen != h.gen {
 		return
@@ -215,14 +215,14 @@ func (h *Home) Acked(m Message) {
 	}
 	h.complete = h.complete || m.Complete
 	h.once = h.once || h.complete
-	for _, b := range h.pending { // until it is complete, an older copy counts, which may lack them
+	for _, b := range h.pending { // an incomplete copy does not count, and an older one may lack them
 		b.may = b.may || b.sent && h.complete && !h.replaced
 	}
 	h.forget()
 }
 
-// GiveUp is Abandon, and the batches that wait for a bound partner are given up: their owners will not apply them,
-// and the next stream, which brings the records without them, must not bring them either.
+// GiveUp is Abandon, but also drops the batches that wait for a bound partner: their owners will not apply them, and
+// the next stream, whose records lack them, must not send them either.
 func (h *Home) GiveUp() {
 	if h.bound.Since > 0 {
 		h.pending = slices.DeleteFunc(h.pending, func(b *Batch) bool { return !b.may })
@@ -230,19 +230,19 @@ func (h *Home) GiveUp() {
 	h.Abandon()
 }
 
-// Release ends the need for a partner: the job is over.
+// Release removes the need for a partner at the end of the job.
 func (h *Home) Release() {
 	h.bound, h.to, h.complete = cluster.Partner{}, cluster.Partner{}, false
 	h.release()
 }
 
-// Abandon ends a stream whose partner cannot take it. A home that is bound begins another one to it.
+// Abandon ends a stream that its partner cannot take. A bound home then begins another stream to the partner.
 func (h *Home) Abandon() {
 	h.to, h.complete = cluster.Partner{}, false
 	h.release()
 }
 
-// Bind binds the home to the partner of the stream, which has all. The caller has it on the disk already.
+// Bind binds the home to the partner of the stream, whose copy is complete. The caller has recorded it on the disk.
 func (h *Home) Bind(p cluster.Partner) bool {
 	if !h.complete || h.to != p || h.replaced {
 		return false

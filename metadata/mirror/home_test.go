@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestGivenUpIsNotSent: a change that is given up is not in the next stream, whenever its owner says that it is done.
+// TestGivenUpIsNotSent: a change that was given up is not in the next stream, whenever its owner reports it as done.
 func TestGivenUpIsNotSent(t *testing.T) {
 	m := cluster.NewMap(1, make([]string, 3))
 	for i := range 3 {
@@ -30,7 +30,7 @@ func TestGivenUpIsNotSent(t *testing.T) {
 	}
 }
 
-// TestRelease: when the job is over, changes wait for no partner.
+// TestRelease: after the end of the job, changes do not wait for a partner.
 func TestRelease(t *testing.T) {
 	h := NewHome(0, 0, cluster.Partner{Node: 1, Since: 1})
 	b := h.Add([]byte("create"))
@@ -42,8 +42,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestChangesWhileCopied: changes are made while the records of a home without a partner are sent, as far as memory
-// allows; what they leave for the partner is sent before the copy is complete, and later ones wait.
+// TestChangesWhileCopied: while the records of a home without a partner are copied, changes continue as far as memory
+// allows; they are sent to the partner before the copy is complete, and later changes wait.
 func TestChangesWhileCopied(t *testing.T) {
 	m := cluster.NewMap(1, make([]string, 2)).WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")
 	h := NewHome(0, 0, cluster.Partner{})
@@ -81,7 +81,7 @@ func TestChangesWhileCopied(t *testing.T) {
 	}
 }
 
-// TestInStep: a home that is bound since an earlier run is in step once its partner has all again, or is lost.
+// TestInStep: a home bound since an earlier run is in step once its partner has all records again, or is lost.
 func TestInStep(t *testing.T) {
 	m := cluster.NewMap(7, []string{"a", "b", "c"})
 	for i := range m.Nodes {

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	nodes = 5                // at most
-	down  = 20 * time.Second // silence after which the leader gives a node up
+	nodes = 5                // maximum
+	down  = 20 * time.Second // silence after which the leader gives up a node
 	home  = 1
 	keys  = 3
 )
 
-// records is versions of names.
+// records maps names to versions.
 type records map[int]int
 
-// world is a job with one home. Node 0 leads and is never lost, but can be cut off from any other node.
+// world is a job with one home. Node 0 leads and is never lost, but can be partitioned from other nodes.
 type world struct {
 	r         *rand.Rand
 	n         int // nodes
@@ -33,12 +33,12 @@ type world struct {
 	heard     [nodes]time.Time
 	cut       [nodes][nodes]bool
 	node      [nodes]node
-	proposals []proposal // under way, maybe for long
-	late      []sent     // messages under way, maybe for long
+	proposals []proposal // in flight, possibly for long
+	late      []sent     // messages in flight, possibly for long
 	gens      map[metadata.Epoch]uint64
 	version   int
 	acked     records
-	fault     string // a planted one
+	fault     string // the planted fault
 	reads     int
 	log       []string
 }
@@ -63,7 +63,7 @@ type node struct {
 	// Its disk: copies of the home.
 	copies        Copies
 	whole, coming records
-	holder        *holder // the home, or its seat here; nil is none
+	holder        *holder // the home, or its seat here; nil means none
 }
 
 // holder is the home, or a node that stands in for it.
@@ -74,15 +74,15 @@ type holder struct {
 	// Its disk.
 	store    records
 	bound    cluster.Partner
-	recorded bool // it says whether there is a partner
+	recorded bool // it has recorded whether there is a partner
 
 	// Its memory.
 	h       *Home
 	batches map[*Batch]change
-	order   []*Batch // those that are not applied
+	order   []*Batch // those not yet applied
 	under   *Message // sent and not acknowledged
-	left    []change // records to send, read when the stream began
-	sending bool     // records are sent
+	left    []change // records still to be sent, read when the stream began
+	sending bool     // records are being sent
 }
 
 func newWorld(seed uint64, fault string) *world {
@@ -109,14 +109,14 @@ func (w *world) note(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%3ds ", int(w.now.Unix()-1e6))+fmt.Sprintf(format, args...))
 }
 
-// set has the leader agree on a map.
+// set lets the leader agree on a map.
 func (w *world) set(m cluster.Map) { w.truth, w.history = m, append(w.history, m) }
 
 func (w *world) reaches(a, b metadata.NodeID) bool {
 	return !w.node[a].stopped && !w.node[b].stopped && (a == b || !w.cut[min(a, b)][max(a, b)])
 }
 
-// restart starts a holder's daemon again. It may begin with an old map.
+// restart restarts a holder's daemon, possibly with an old map.
 func (w *world) restart(hd *holder) {
 	bound := hd.bound
 	if w.fault == "the disk does not know" || w.fault == "a seat forgets its partner" && hd.seat > 0 {
@@ -129,8 +129,8 @@ func (w *world) restart(hd *holder) {
 	}
 }
 
-// wipe empties the disk of the node that has the records and starts its daemon again, if the map has a second copy:
-// else they are lost.
+// wipe empties the disk of the node that has the records and restarts its daemon, if the map has a second copy: without
+// one they would be lost.
 func (w *world) wipe() {
 	n, _ := w.truth.Node(home)
 	at, _ := w.truth.HomeAt(home)
@@ -156,7 +156,7 @@ func (w *world) wiped() bool {
 	return !w.node[at].copies.Whole.Complete
 }
 
-// learn has a blank home ask the leader whether it has a partner, and reports whether it is one no more.
+// learn lets a wiped home ask the leader whether it has a partner, and reports whether the home may serve.
 func (w *world) learn() bool {
 	hd := w.node[home].holder
 	if hd.recorded || w.fault == "a wiped home serves" {
@@ -181,7 +181,7 @@ func (w *world) learn() bool {
 	return false
 }
 
-// report is one report of a node. The leader answers with its map; the answer may be late.
+// report sends one report of a node. The leader answers with its map; the reply may be late.
 func (w *world) report(i metadata.NodeID) {
 	if !w.reaches(i, 0) {
 		return
@@ -202,7 +202,7 @@ func (w *world) report(i metadata.NodeID) {
 	n.lease.Renew(sent, down)
 }
 
-// lead is one look of the leader at the reports and the proposals.
+// lead lets the leader process the reports and the proposals once.
 func (w *world) lead() {
 	for i := range w.n {
 		id := metadata.NodeID(i)
@@ -224,7 +224,7 @@ func (w *world) lead() {
 	}
 }
 
-// record has the map record a proposal.
+// record applies a proposal to the map.
 func (w *world) record(p proposal) {
 	m, ok := w.truth.WithPartner(home, p.seat, p.p)
 	if h, _ := w.truth.Node(home); w.fault == "any seat" && !ok && h.Partner.StandsIn && h.Partner.Node != p.p.Node && !p.p.StandsIn && w.truth.ServesSince(p.p.Node, p.p.Since) {
@@ -237,7 +237,7 @@ func (w *world) record(p proposal) {
 	}
 }
 
-// open returns what a node has of the home and may open by its own map; nil is nothing.
+// open returns the holder that a node has and may open by its own map; nil means none.
 func (w *world) open(id metadata.NodeID) *holder {
 	p := &w.node[id]
 	switch {
@@ -251,7 +251,7 @@ func (w *world) open(id metadata.NodeID) *holder {
 	return p.holder
 }
 
-// standIn has a node open its copy, if its map says so, and give up an old one.
+// standIn lets a node open its copy, if its map says so, and give up an old one.
 func (w *world) standIn(id metadata.NodeID) *holder {
 	p := &w.node[id]
 	n, _ := p.view.Node(home)
@@ -286,14 +286,14 @@ func (w *world) standIn(id metadata.NodeID) *holder {
 	return p.holder
 }
 
-// serves reports whether a holder may answer.
+// serves reports whether a holder may serve requests.
 func (w *world) serves(hd *holder) bool {
 	n := &w.node[hd.at]
 	lease := hd.h.Bound().Since == 0 || n.lease.Valid(w.now) || w.fault == "no lease" || w.fault == "a seat needs no lease" && hd.seat > 0
 	return lease && (hd.h.Serves(n.view) || w.fault == "no second look")
 }
 
-// step is one step of what a node has of the home.
+// step performs one step of a node's holder.
 func (w *world) step(id metadata.NodeID) {
 	hd, n := w.open(id), &w.node[id]
 	if hd == nil {
@@ -356,7 +356,7 @@ func (w *world) giveUp(hd *holder) {
 	})
 }
 
-// exchange sends a message, or the last one again.
+// exchange sends the next message, or repeats the last one.
 func (w *world) exchange(hd *holder) {
 	if hd.under == nil {
 		m, ok := hd.next(w.r.IntN(4) == 0)
@@ -384,7 +384,7 @@ func (w *world) exchange(hd *holder) {
 	}
 	v := w.accept(s)
 	if w.r.IntN(5) == 0 {
-		return // the answer is lost
+		return // the reply is lost
 	}
 	switch v {
 	case Accepted:
@@ -417,7 +417,7 @@ func (hd *holder) next(idle bool) (Message, bool) {
 	return hd.h.Probe()
 }
 
-// accept is a partner's handler.
+// accept handles a message at a partner.
 func (w *world) accept(s sent) Verdict {
 	p := &w.node[s.to]
 	if s.to != home {
@@ -455,7 +455,7 @@ func (w *world) accept(s sent) Verdict {
 	return v
 }
 
-// stepWrite begins a change where a node's map says, or applies one there.
+// stepWrite begins a change at the node given by a node's map, or applies one there.
 func (w *world) stepWrite() {
 	by := metadata.NodeID(w.r.IntN(w.n))
 	at, ok := w.node[by].view.HomeAt(home)
@@ -477,7 +477,7 @@ func (w *world) stepWrite() {
 			return
 		}
 		if c.key == key {
-			return // a change of the same name waits
+			return // a change of the same name is waiting
 		}
 	}
 	w.version++
@@ -485,7 +485,7 @@ func (w *world) stepWrite() {
 	hd.batches[b], hd.order = change{key, w.version}, append(hd.order, b)
 }
 
-// read has a node read a name.
+// read lets a node read a name.
 func (w *world) read(by metadata.NodeID) error {
 	key := w.r.IntN(keys)
 	least := w.acked[key]
@@ -556,8 +556,8 @@ func (w *world) event() {
 	}
 }
 
-// end loses nodes for good: each time the node that has the records, or the one with the second copy, once there is one.
-// It wants that there is one again each time, and all that was acknowledged.
+// end loses nodes for good: each time the node that has the records, or the one with the second copy, once there is
+// one. It wants a second copy again each time, with every acknowledged change.
 func (w *world) end() error {
 	w.cut = [nodes][nodes]bool{}
 	w.proposals = nil
@@ -570,7 +570,7 @@ func (w *world) end() error {
 		}
 		n, _ := w.truth.Node(home)
 		if n.Second().Since == 0 {
-			return nil // the last node
+			return nil // no other node can take a copy
 		}
 		at, _ := w.truth.HomeAt(home)
 		lost := n.Second().Node
@@ -585,7 +585,7 @@ func (w *world) end() error {
 	}
 }
 
-// settle waits until the map has a second copy, and nothing is amiss.
+// settle waits until the map has a second copy, and checks the records.
 func (w *world) settle() error {
 	second := func() bool { n, _ := w.truth.Node(home); return n.Second().Since > 0 }
 	can := func() bool { _, ok := w.truth.NextPartner(home); return ok }
@@ -625,9 +625,9 @@ func run(seed uint64, fault string) (*world, error) {
 	return w, w.end()
 }
 
-// TestSchedules: under random losses, partitions, restarts, returns, late messages and old maps no read misses a
-// change that was acknowledged before it; and none is lost with the nodes that have the records, one after the other, if
-// there are two copies again each time. There always are.
+// TestSchedules: under random losses, partitions, restarts, returns, late messages and old maps no read misses a change
+// that was acknowledged before it, and none is lost when the nodes that have the records are lost one after another,
+// provided that there are two copies again each time. There always are.
 func TestSchedules(t *testing.T) {
 	reads, seats := 0, make(map[int]int)
 	for seed := range uint64(400) {
@@ -653,7 +653,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestPlantedFaults: the schedules find each part of the protocol that is left out.
+// TestPlantedFaults: the schedules detect the omission of any part of the protocol.
 func TestPlantedFaults(t *testing.T) {
 	for _, fault := range []string{
 		"the disk does not know", "records, and goes on unbound", "any order", "no lease", "no second look", "the map before the disk",

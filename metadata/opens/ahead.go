@@ -6,12 +6,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// OpenAhead is metadata.AheadOpener.
+// OpenAhead implements metadata.AheadOpener.
 func (f *Files) OpenAhead(ctx context.Context, by metadata.Holder, files []metadata.OpenAhead) (opened []metadata.Attr, run metadata.Run, err error) {
 	f.layouts.RLock()
 	defer f.layouts.RUnlock()
 	soon, cancel := context.WithCancel(ctx)
-	cancel() // a file that a transaction has locked is not waited for
+	cancel() // do not wait for a file that a transaction has locked
 	for _, o := range files {
 		if !f.OpenAlone(by, o.Ino, o.Ticket) {
 			continue
@@ -26,8 +26,8 @@ func (f *Files) OpenAhead(ctx context.Context, by metadata.Holder, files []metad
 	return opened, f.runAfter(f.cfg.Run), nil
 }
 
-// OpenAlone is Open of a file that has a name and that no node has open, nor may have. It reports whether that is so. What by
-// has open itself, an open of a process may be about to use.
+// OpenAlone opens a file only if it has a name and no node, by included, has or may have it open; it reports whether it
+// did. A process may be about to use an open that by already has.
 func (r *Registry) OpenAlone(by metadata.Holder, ino metadata.Ino, t metadata.Ticket) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// What nodes say when they are asked which files they have open.
+// This file handles the answers of nodes to Recalls: which files they have open.
 
-// Await notes that a node may have files open that the registry does not know about. No file
-// is removed until the node has answered.
+// Await records that a node may have files open that the registry does not know about. No file is removed until the
+// node has answered.
 func (r *Registry) Await(id metadata.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 	}
 }
 
-// Answered notes that a node's answer is complete.
+// Answered records that a node's answer is complete.
 func (r *Registry) Answered(id metadata.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,8 +80,7 @@ func (r *Registry) Lost(id metadata.NodeID) {
 	r.closeAll(id, (*appends.Home).Abandon)
 }
 
-// Confirm closes those of the asked files that the node's answer lacks. The answer is
-// complete for tickets below floor.
+// Confirm closes the asked files that the node's answer lacks. The answer is complete for tickets below floor.
 func (r *Registry) Confirm(by metadata.Holder, floor metadata.Ticket, asked []metadata.Ino, has []metadata.Opened) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,24 +12,23 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// waitTime bounds how long one answer waits for the appends of other nodes. The client
-// asks again if it needs to wait longer.
+// waitTime bounds how long one answer waits for the appends of other nodes. The client asks again to wait longer.
 const waitTime = 5 * time.Second
 
-// aloneSlack is how much longer than appends.AloneTerm the home waits for a node that does not answer.
+// aloneSlack is the time beyond appends.AloneTerm that the home waits for a node that does not answer.
 const aloneSlack = 100 * time.Millisecond
 
 // drainPatience is how long an open waits for other nodes to send their buffered appends; busyPause is the pause before
-// one that needs longer is asked again.
+// the home asks a busy node again.
 const (
 	drainPatience = 20 * time.Second
 	busyPause     = 10 * time.Millisecond
 )
 
-// maxWaiting bounds the truncates and sizes of all files that wait for truncates.
+// maxWaiting bounds the truncates and size updates, over all files, that wait for truncates.
 const maxWaiting = 64
 
-// Append is metadata.Opens.
+// Append implements metadata.Opens.
 func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
 	if q.Len < 0 || q.End < 0 || q.Len > math.MaxInt64/4 || q.End > math.MaxInt64/4 {
 		return metadata.Place{}, fmt.Errorf("append of %d bytes to %v: %w", q.Len, q.Ino, syscall.EFBIG)
@@ -86,7 +85,7 @@ func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Appen
 	}
 }
 
-// awaitOthers waits for the other nodes' appends that q depends on, at most waitTime. It reports whether they are complete.
+// awaitOthers waits at most waitTime for the appends that q depends on, and reports whether they are complete.
 func (f *Files) awaitOthers(ctx context.Context, q metadata.Append) bool {
 	ctx, cancel := context.WithTimeout(ctx, waitTime)
 	defer cancel()
@@ -105,7 +104,7 @@ func (f *Files) awaitOthers(ctx context.Context, q metadata.Append) bool {
 func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metadata.Attr, error) {
 	end, ok := f.BeginPublish(a.Ino, was)
 	if !ok {
-		return f.cfg.Store.Getattr(ctx, a.Ino) // truncated meanwhile: the truncation has set the size
+		return f.cfg.Store.Getattr(ctx, a.Ino) // truncated meanwhile: the truncate has set the size
 	}
 	defer f.EndPublish(a.Ino)
 	if end <= a.Size {
@@ -114,8 +113,8 @@ func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metada
 	return f.cfg.Store.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.GrowSize | metadata.MtimeNow, Size: end})
 }
 
-// endAlone returns when no other node buffers appends to ino, which by has just opened: the nodes that may buffer some have
-// sent them, or do not answer, and their time is over, or they have needed longer than an open may take.
+// endAlone returns when no other node buffers appends to ino, which by has just opened. Each node that may buffer some
+// has sent them, has not answered within its term, or has taken longer than an open may wait.
 func (f *Files) endAlone(ctx context.Context, by metadata.Holder, ino metadata.Ino) {
 	patience, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()
@@ -131,7 +130,7 @@ func (f *Files) endAlone(ctx context.Context, by metadata.Holder, ino metadata.I
 	}
 }
 
-// busy asks a node to send what it has buffered of ino, and reports whether it needs longer.
+// busy asks a node to send its buffered appends to ino, and reports whether the node needs more time.
 func (f *Files) busy(ctx context.Context, id metadata.NodeID, ino metadata.Ino) bool {
 	term, cancel := context.WithTimeout(ctx, appends.AloneTerm+aloneSlack)
 	defer cancel()
@@ -142,8 +141,8 @@ func (f *Files) busy(ctx context.Context, id metadata.NodeID, ino metadata.Ino) 
 	return err == nil && r.Busy
 }
 
-// awaitRound waits for what a request of the round waits for. One of which every node may send one at once, such as a truncate
-// of the same file, gets EUSERS if too many wait: each takes a worker, and what they wait for needs one.
+// awaitRound waits for the event that blocks the round. many marks a request that every node may send at once, such as
+// a truncate of one file: EUSERS if too many wait, because each takes a worker, and the event needs a worker, too.
 func (f *Files) awaitRound(ctx context.Context, was round, many bool) error {
 	if many {
 		defer f.waiting.Add(-1)
@@ -161,7 +160,7 @@ func (f *Files) awaitRound(ctx context.Context, was round, many bool) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return syscall.EINTR // the client is gone
+		return syscall.EINTR // the client has disconnected
 	}
 	return nil
 }
@@ -186,8 +185,8 @@ func await(ctx context.Context, c <-chan struct{}, limit time.Duration) error {
 	return nil
 }
 
-// Truncate calls set, which applies c and so sets the size of a file. Meanwhile no append gets a
-// place based on the old size, and no size is published.
+// Truncate calls set, which applies c and so sets the size of a file. Meanwhile no append gets a place based on the old
+// size, and no size is published.
 func (f *Files) Truncate(ino metadata.Ino, c metadata.Change, set func() (metadata.Attr, error)) (metadata.Attr, error) {
 	if err := f.BeginTruncate(ino, c.Freeze, f.cfg.Now()); err != nil {
 		return metadata.Attr{}, err
@@ -201,15 +200,15 @@ func (f *Files) Truncate(ino metadata.Ino, c metadata.Change, set func() (metada
 	return a, err
 }
 
-// awaitPublished waits for the store updates under way that publish a size.
+// awaitPublished waits for the store updates in progress that publish a size.
 func (f *Files) awaitPublished(ino metadata.Ino) {
 	for wait := f.Publishing(ino); wait != nil; wait = f.Publishing(ino) {
 		<-wait
 	}
 }
 
-// grow calls set, which publishes a size. It waits for a truncate that was announced or is under way: what set publishes was
-// not cut off by that.
+// grow calls set, which publishes a size. It first waits for a truncate that was announced or is in progress, because
+// that truncate did not cut off the bytes behind the new size.
 func (f *Files) grow(ctx context.Context, ino metadata.Ino, set func() (metadata.Attr, error)) (metadata.Attr, error) {
 	for {
 		was := f.BeginGrow(ino, f.cfg.Now())

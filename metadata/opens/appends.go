@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// report takes over a node's report of its appends after a restart of the home.
+// report adopts a node's report of its appends after a restart of the home.
 func (f *file) report(id metadata.NodeID, o metadata.Opened) {
 	if o.Outstanding.Seq > 0 || f.appends != nil {
 		f.home().Report(id, o.Outstanding, o.Written)
@@ -26,11 +26,10 @@ func (f *file) home() *appends.Home {
 	return f.appends
 }
 
-// round is one try of an append: the number of truncations before it, and the event to wait
-// for if it is blocked.
+// round is one try of an append: the number of truncations before it, and the event to wait for if it is blocked.
 type round struct {
 	truncations uint64
-	losses      int // how often the node was given up before it
+	losses      int // how often the node was given up before this try
 	wait        <-chan struct{}
 	till        time.Time // wait at most until then; zero means no limit
 }
@@ -58,8 +57,8 @@ func (r *Registry) Before(by metadata.Holder, q metadata.Append, now time.Time) 
 	return round{truncations: n, losses: losses, wait: wait, till: till}, nil
 }
 
-// admit refuses a request of a client that has died, and the announcement of a truncate that was thawed or has lasted too
-// long: nothing would end that again.
+// admit refuses a request of a client that has died. It also refuses the announcement of a truncate that was thawed or
+// has exceeded its time: nothing would end that truncate again.
 func (r *Registry) admit(by metadata.Holder, q metadata.Append) error {
 	switch {
 	case !r.noteRun(by):
@@ -70,7 +69,8 @@ func (r *Registry) admit(by metadata.Holder, q metadata.Append) error {
 	return nil
 }
 
-// abandon ends the appends of a client that has died. If others show by that, their size is to be published.
+// abandon ends the appends of a client that has died. If that makes appends of other clients visible, it has the new
+// size published.
 func (r *Registry) abandon(ino metadata.Ino, f *file, id metadata.NodeID, end func(*appends.Home, metadata.NodeID)) {
 	if f.appends == nil {
 		return
@@ -83,7 +83,7 @@ func (r *Registry) abandon(ino metadata.Ino, f *file, id metadata.NodeID, end fu
 	r.thawed(ino, f)
 }
 
-// errAgain: the file was truncated meanwhile, or a truncate was announced, so the append starts over.
+// errAgain means that the file was truncated, or a truncate was announced, in the meantime: the append starts over.
 var errAgain = errors.New("truncated meanwhile")
 
 // current returns the file if it was not truncated since the round began.
@@ -96,8 +96,7 @@ func (r *Registry) current(ino metadata.Ino, was round) (*file, bool) {
 	return f, ok && n == was.truncations
 }
 
-// Place reserves the place of an append. size is the file's size in the store; end is the
-// size that all nodes may see.
+// Place reserves the place of an append. size is the file's size in the store; end is the size that all nodes may see.
 func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size int64, now time.Time) (p metadata.Place, end int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +118,7 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 	if q.Announces() {
 		r.frozen[q.Ino] = q.Freeze
 	}
-	if r.thawed(q.Ino, f); q.Thaw { // also a freeze that is not announced yet, or of a home that has restarted since
+	if r.thawed(q.Ino, f); q.Thaw { // also a freeze not announced yet, or from before the home's restart
 		r.over.Add(q.Freeze, struct{}{})
 		r.renew(q.Ino, f)
 	}
@@ -128,7 +127,7 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 	return p, f.appends.End(), err
 }
 
-// tellAlone reports whether no other node has f open, and notes that node id, which has, hears of that.
+// tellAlone reports whether node id alone has f open, and records that it may buffer appends.
 func (r *Registry) tellAlone(f *file, id metadata.NodeID) bool {
 	if _, has := f.holder(id); !has || !f.alone(id) {
 		return false
@@ -137,7 +136,8 @@ func (r *Registry) tellAlone(f *file, id metadata.NodeID) bool {
 	return true
 }
 
-// mayBuffer notes that node id, which has f open, may have heard from an earlier run of the home that no other node has.
+// mayBuffer records that node id, if it has f open, may buffer appends: this home, or an earlier run, may have told it
+// that it is alone.
 func (r *Registry) mayBuffer(f *file, id metadata.NodeID) {
 	if i, has := f.holder(id); has {
 		r.seq++
@@ -145,7 +145,8 @@ func (r *Registry) mayBuffer(f *file, id metadata.NodeID) {
 	}
 }
 
-// toldAlone returns the node that was told that it alone has ino open, if that is not node id, and when.
+// toldAlone returns a node other than id that may buffer appends because it alone had ino open, and the seq of that
+// permission; seq is 0 if there is none.
 func (r *Registry) toldAlone(ino metadata.Ino, id metadata.NodeID) (told metadata.NodeID, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,7 +160,7 @@ func (r *Registry) toldAlone(ino metadata.Ino, id metadata.NodeID) (told metadat
 	return 0, 0
 }
 
-// notAlone notes that a node knows that what it was told is over.
+// notAlone records that a node knows that its permission to buffer appends has ended.
 func (r *Registry) notAlone(ino metadata.Ino, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,19 +173,18 @@ func (r *Registry) notAlone(ino metadata.Ino, seq uint64) {
 	}
 }
 
-// holder returns where the node is, or would be, among the holders.
+// holder returns the index at which the node is, or would be, among the holders.
 func (f *file) holder(id metadata.NodeID) (i int, has bool) {
 	return slices.BinarySearchFunc(f.holders, id, func(h holder, id metadata.NodeID) int { return cmp.Compare(h.node, id) })
 }
 
-// alone reports whether no other node has f open.
+// alone reports whether no node but id has f open.
 func (f *file) alone(id metadata.NodeID) bool {
 	return !slices.ContainsFunc(f.holders, func(h holder) bool { return h.node != id })
 }
 
-// BeginPublish returns the size that all nodes may see, for the store. It blocks truncations
-// until EndPublish. ok is false if a truncation is under way or has happened since the round
-// began.
+// BeginPublish returns the size that all nodes may see, for the store. It blocks truncations until EndPublish. ok is
+// false if a truncation is in progress or has happened since the round began.
 func (r *Registry) BeginPublish(ino metadata.Ino, was round) (end int64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,8 +196,8 @@ func (r *Registry) BeginPublish(ino metadata.Ino, was round) (end int64, ok bool
 	return f.appends.End(), true
 }
 
-// BeginGrow begins to publish a size that is no append's, until EndPublish. If it is blocked, the caller first waits for
-// round.wait.
+// BeginGrow begins to publish a size that does not come from an append; EndPublish ends that. If it is blocked, the
+// caller first waits for round.wait.
 func (r *Registry) BeginGrow(ino metadata.Ino, now time.Time) round {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +212,7 @@ func (r *Registry) BeginGrow(ino metadata.Ino, now time.Time) round {
 	return round{wait: wait, till: till}
 }
 
-// EndPublish lets truncations go on after BeginPublish or BeginGrow.
+// EndPublish unblocks truncations after BeginPublish or BeginGrow.
 func (r *Registry) EndPublish(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +221,7 @@ func (r *Registry) EndPublish(ino metadata.Ino) {
 	r.settle(ino, f)
 }
 
-// Settle forgets a file without state, and queues it for removal if it is removable.
+// Settle forgets a file without state, and queues a removable file for removal.
 func (r *Registry) Settle(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +230,7 @@ func (r *Registry) Settle(ino metadata.Ino) {
 	}
 }
 
-// Incomplete returns the event that q still waits for after its Place; nil if none.
+// Incomplete returns the event that q still waits for after its Place; nil if there is none.
 func (r *Registry) Incomplete(q metadata.Append) (wait <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,8 +241,8 @@ func (r *Registry) Incomplete(q metadata.Append) (wait <-chan struct{}) {
 	return f.appends.Incomplete(q)
 }
 
-// BeginTruncate blocks appends and publications during a truncation. ECANCELED if freeze, under which the data was cut off,
-// is over.
+// BeginTruncate blocks appends and publications during a truncation. It returns ECANCELED if freeze, under which the
+// data was cut off, has ended.
 func (r *Registry) BeginTruncate(ino metadata.Ino, freeze uint64, now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,15 +256,15 @@ func (r *Registry) BeginTruncate(ino metadata.Ino, freeze uint64, now time.Time)
 	return nil
 }
 
-// Publishing returns the event that a truncation, or its announcement, must wait for; nil if none.
+// Publishing returns the event that a truncation, or its announcement, must wait for; nil if there is none.
 func (r *Registry) Publishing(ino metadata.Ino) (wait <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.file(ino).home().Publishing()
 }
 
-// EndTruncate ends a truncation to size. A negative size means that it failed. Of a file with copies empty objects stay
-// behind the size.
+// EndTruncate ends a truncation to size; a negative size means that it failed. A file with copies (copied) keeps empty
+// objects beyond the size, so it becomes unsure.
 func (r *Registry) EndTruncate(ino metadata.Ino, size int64, copied bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -100,7 +100,7 @@ func TestAppendErrors(t *testing.T) {
 	}
 }
 
-// TestLostNodeUnblocksAppends: the outstanding append of a lost node does not block others.
+// TestLostNodeUnblocksAppends: an outstanding append of a lost node does not block others.
 func TestLostNodeUnblocksAppends(t *testing.T) {
 	_, f := one(t)
 	a, b := &appender{by: on(1)}, &appender{by: on(2)}
@@ -121,8 +121,8 @@ func TestLostNodeUnblocksAppends(t *testing.T) {
 	wantPlace(t, "complete", <-got, 0, 20)
 }
 
-// TestLostNodeShowsAppends: appends behind an unfinished append become visible when its node is lost, without a
-// further append, also if their writer has closed the file.
+// TestLostNodeShowsAppends: appends after an unfinished append become visible when the node of the latter is lost,
+// without a further append, even if their writer has closed the file.
 func TestLostNodeShowsAppends(t *testing.T) {
 	w, f := one(t)
 	a, b := &appender{by: on(1)}, &appender{by: on(2)}
@@ -138,7 +138,7 @@ func TestLostNodeShowsAppends(t *testing.T) {
 	eventually(t, "all is seen", func() bool { got, err := w.Getattr(t.Context(), 1000); return err == nil && got.Size == 20 })
 }
 
-// TestRestartedHome: a restarted home reserves no place before it knows all reserved ones.
+// TestRestartedHome: a restarted home reserves no place until it knows all reserved places.
 func TestRestartedHome(t *testing.T) {
 	w, f := one(t)
 	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1, Size: 50}
@@ -172,8 +172,7 @@ func TestRestartedHome(t *testing.T) {
 	wantPlace(t, "the flight is complete", place(t, f, on(2), metadata.Append{Ino: 1000, Seq: 8}), 0, 90)
 }
 
-// TestCutAndAppend: a frozen file accepts no appends; after its size is set, appends start
-// there.
+// TestCutAndAppend: a frozen file accepts no appends; once its size is set, appends start there.
 func TestCutAndAppend(t *testing.T) {
 	w, f := one(t)
 	ctx := context.Background()
@@ -222,8 +221,7 @@ func TestCutAndAppend(t *testing.T) {
 	wantPlace(t, "after a cut that failed", place(t, f, a.by, a.next(5)), 1005, 1005)
 }
 
-// TestFreezeEnds: a client that freezes a file and then dies or never thaws it does not block
-// others for ever.
+// TestFreezeEnds: a client that freezes a file and then dies or never thaws it does not block others for ever.
 func TestFreezeEnds(t *testing.T) {
 	w := newWorld()
 	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
@@ -242,8 +240,8 @@ func TestFreezeEnds(t *testing.T) {
 	place(t, f, on(2), metadata.Append{Ino: 1000, Freeze: 1, Thaw: true})
 }
 
-// TestAppendsAgainstBytes: for any order of appends, completions, lost nodes and truncations,
-// no byte is reserved twice, and all visible bytes are written.
+// TestAppendsAgainstBytes: for any order of appends, completions, lost nodes and truncates, no byte is reserved twice,
+// and all visible bytes are written.
 func TestAppendsAgainstBytes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -288,7 +286,7 @@ func TestAppendsAgainstBytes(t *testing.T) {
 			mustOpen(t, f.Registry, n.by, 1000, metadata.Ticket(step))
 		case 7:
 			if slices.ContainsFunc(nodes, func(n *appender) bool { return n.flying }) {
-				continue // the cut would wait for them
+				continue // the truncate would wait for them
 			}
 			size := rng.Int64N(int64(len(written)) + 1)
 			if _, err := f.Truncate(1000, metadata.Change{Size: size}, func() (metadata.Attr, error) {
@@ -322,8 +320,8 @@ func TestAppendsAgainstBytes(t *testing.T) {
 	})
 }
 
-// TestOpenEndsAlone: an open, and any open at the same time, waits until the only node that had the file open has answered
-// a recall. Later opens send no recall.
+// TestOpenEndsAlone: an open, and any concurrent open, waits until the only node that had the file open has answered a
+// recall. Later opens send no recall.
 func TestOpenEndsAlone(t *testing.T) {
 	w := newWorld()
 	asked, answer := make(chan metadata.NodeID, 10), make(chan error)
@@ -374,8 +372,8 @@ func TestOpenEndsAlone(t *testing.T) {
 	}
 }
 
-// TestOpenWaitsForAll: an open waits until every node that may buffer appends has sent them. After a restart of the home those
-// are all that had the file open.
+// TestOpenWaitsForAll: an open waits until every node that may buffer appends has sent them. After a restart of the
+// home, these are all nodes that had the file open.
 func TestOpenWaitsForAll(t *testing.T) {
 	w := newWorld()
 	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}

@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// opening is a client that opens and closes files, and its home. Messages arrive in any order, late ones at a home that has
-// restarted since.
+// opening is a client that opens and closes files, and its home. Messages arrive in any order, also late ones from
+// before a restart of the home.
 type opening struct {
 	rng    *rand.Rand
 	home   *Registry
@@ -19,7 +19,7 @@ type opening struct {
 	ticket metadata.Ticket
 	open   map[metadata.Ino]metadata.Ticket
 	answer map[metadata.Ino]bool            // whether the home has answered the open
-	closed map[metadata.Ino]metadata.Ticket // not sent yet
+	closed map[metadata.Ino]metadata.Ticket // closes not sent yet
 	net    []func()
 	log    []string
 }
@@ -33,7 +33,7 @@ func newOpening(seed uint64) *opening {
 
 func (o *opening) note(format string, a ...any) { o.log = append(o.log, fmt.Sprintf(format, a...)) }
 
-// ask has the home ask for all open files, after a restart or because the node has returned.
+// ask lets the home ask for all open files, after a restart or because the node has returned.
 func (o *opening) ask(await func(metadata.NodeID)) {
 	await(1)
 	run := o.run
@@ -65,7 +65,7 @@ func (o *opening) step() {
 		o.net = slices.Delete(o.net, i, i+1)
 		m()
 	case n < 12 && !open:
-		t := o.closed[ino] // a close that was not sent is taken back
+		t := o.closed[ino] // cancels a close that was not sent
 		if delete(o.closed, ino); t == 0 {
 			o.ticket++
 			t = o.ticket
@@ -91,12 +91,12 @@ func (o *opening) step() {
 		o.note("restart %d", o.run)
 		o.home = NewRegistry(func() {}, nil)
 		o.ask(o.home.Recover)
-	case n == 19 && !o.asking: // it asks once at a time
+	case n == 19 && !o.asking: // one request at a time
 		o.ask(o.home.Await)
 	}
 }
 
-// TestOpenHistories: once all messages have arrived, the home knows what is open, and nothing else.
+// TestOpenHistories: once all messages have arrived, the home knows exactly which files are open.
 func TestOpenHistories(t *testing.T) {
 	first := rand.Uint64()
 	for seed := first; seed < first+1000; seed++ {

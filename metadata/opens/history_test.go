@@ -31,15 +31,15 @@ type simClient struct {
 	phase string // "", "reserve", "write" or "sync"
 	q     metadata.Append
 	off   int64
-	acks  []int // appends that were written and wait for a sync
+	acks  []int // written appends that wait for a sync
 }
 
-// simMessage is a request, a reply or a report on its way.
+// simMessage is a request, a reply or a report in flight.
 type simMessage struct {
 	kind  string // "request", "placing", "reply", "ask" or "report"
 	node  metadata.NodeID
 	run   metadata.Run // of the client
-	home  metadata.Run // "placing", "ask", "report": of the home that it is for
+	home  metadata.Run // "placing", "ask", "report": of the home it is meant for
 	asked uint64       // "request", "placing", "reply": the client's reports when it was sent
 	q     metadata.Append
 	was   round
@@ -64,7 +64,7 @@ type sim struct {
 	home    *Registry // nil while the home's process is dead
 	homeRun metadata.Run
 	size    int64 // in the home's store, which survives
-	cells   []int // by offset: 1 + index of the append that wrote it last; 0 is a hole
+	cells   []int // by offset: 1 + index of the append that last wrote it; 0 is a hole
 	appends []simAppend
 	clients []*simClient
 	net     []simMessage
@@ -129,9 +129,9 @@ func (s *sim) step(calm bool) {
 	case dice < 98:
 		s.crashHome()
 		s.crashClient(s.clients[s.rng.IntN(len(s.clients))])
-	case s.rng.IntN(3) == 0: // a home that another node stands in for does not know that yet, and asks
+	case s.rng.IntN(3) == 0: // a home that another node stands in for, and that does not know that yet, asks
 		s.send(simMessage{kind: "ask", node: s.clients[s.rng.IntN(len(s.clients))].id, home: math.MaxUint64})
-	case s.home != nil: // a node that was away comes back to a home that has been running
+	case s.home != nil: // a node that was away returns to a home that has been running
 		c := s.clients[s.rng.IntN(len(s.clients))]
 		s.home.Await(c.id)
 		s.send(simMessage{kind: "ask", node: c.id, home: s.homeRun})
@@ -190,7 +190,7 @@ func (s *sim) act(c *simClient, calm bool) {
 	}
 }
 
-// open records at the home that the file is open, like the client's Open.
+// open records the open file at the home, like the client's Open.
 func (s *sim) open(c *simClient) {
 	if s.home != nil {
 		_ = s.home.Open(metadata.Holder{Node: c.id, Run: c.run}, historyFile, 1) // an earlier run is refused
@@ -238,7 +238,7 @@ func (s *sim) deliver(m simMessage) {
 	}
 }
 
-// arrive is the first half of an Append at the home, up to the read of the store.
+// arrive performs the first half of an Append at the home, up to the read of the store.
 func (s *sim) arrive(m simMessage) {
 	if s.home == nil {
 		s.lost(m)
@@ -257,7 +257,7 @@ func (s *sim) arrive(m simMessage) {
 	}
 }
 
-// place is the second half of an Append.
+// place performs the second half of an Append.
 func (s *sim) place(m simMessage) {
 	if s.home == nil || m.home != s.homeRun {
 		m.kind = "request"
@@ -320,7 +320,7 @@ func (s *sim) crashClient(c *simClient) {
 	if s.home == nil {
 		return
 	}
-	// The home hears of the new run, and asks it if it still waits for the node.
+	// The home learns of the new run, and asks it if it still waits for the node.
 	if s.rng.IntN(2) == 0 {
 		s.home.NoteRun(metadata.Holder{Node: c.id, Run: c.run})
 	}
@@ -342,7 +342,7 @@ func (s *sim) startHome() {
 	}
 }
 
-// check is the invariant of package appends.
+// check checks the invariant of package appends.
 func (s *sim) check() {
 	for id, a := range s.appends {
 		if !a.acked {
@@ -359,9 +359,8 @@ func (s *sim) check() {
 	}
 }
 
-// TestRandomHistories runs the append protocol under random orders of messages,
-// duplicates, losses, and restarts of the home and its clients, also of both at
-// once, and checks the invariant after every step.
+// TestRandomHistories runs the append protocol under random orders of messages, duplicates, losses, and restarts of the
+// home and its clients, also both at once, and checks the invariant after every step.
 func TestRandomHistories(t *testing.T) {
 	first, n := rand.Uint64(), *histories
 	if *historySeed != 0 {
@@ -376,7 +375,7 @@ func TestRandomHistories(t *testing.T) {
 		if s.home == nil {
 			s.startHome()
 		}
-		for _, c := range s.clients { // a daemon that starts again says so to all
+		for _, c := range s.clients { // a restarted daemon announces itself to all
 			s.home.NoteRun(metadata.Holder{Node: c.id, Run: c.run})
 		}
 		for range 2000 { // run until all clients are idle

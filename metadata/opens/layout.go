@@ -8,9 +8,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Set calls set to apply c to an inode of the store, consistently with the nodes that have
-// the file open: setting the size excludes appending and publishing sizes, and changing the layout
-// of an open file fails with EBUSY, because clients cache the layout while a file is open.
+// Set calls set to apply c to an inode of the store, consistently with the nodes that have the file open: setting the
+// size excludes appends and the publication of sizes, and changing the layout of an open file fails with EBUSY, because
+// clients cache the layout while a file is open.
 func (f *Files) Set(ctx context.Context, ino metadata.Ino, c metadata.Change, set func() (metadata.Attr, error)) (metadata.Attr, error) {
 	layOut := func() (metadata.Attr, error) { return f.setLayout(ctx, ino, c, set) }
 	switch {
@@ -22,8 +22,7 @@ func (f *Files) Set(ctx context.Context, ino metadata.Ino, c metadata.Change, se
 	return layOut()
 }
 
-// setLayout calls set. A change of a file's layout excludes opens; opens do not exclude each
-// other.
+// setLayout calls set. A change of a file's layout excludes opens; opens do not exclude each other.
 func (f *Files) setLayout(ctx context.Context, ino metadata.Ino, c metadata.Change, set func() (metadata.Attr, error)) (metadata.Attr, error) {
 	if c.Set&metadata.SetLayoutField == 0 {
 		return set()

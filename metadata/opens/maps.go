@@ -8,12 +8,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// mapPatience bounds how long an open waits for the answers of nodes before the right to map
-// the file is refused.
+// mapPatience bounds how long an open waits for the answers of nodes before it is refused the right to map the file.
 const mapPatience = 2 * time.Second
 
-// mayMap reports whether by, which has ino open, may map it shared and writable. Before it
-// refuses, it asks the node that has the right: its close may be on its way.
+// mayMap reports whether by, which has ino open, may map it shared and writable. Before it refuses, it asks the node
+// that has the right, whose close may be in flight.
 func (f *Files) mayMap(ctx context.Context, by metadata.Holder, ino metadata.Ino) bool {
 	ok, others, wait := f.Map(by, ino)
 	if wait != nil && await(ctx, wait, mapPatience) == nil {
@@ -42,9 +41,8 @@ type Mapper struct {
 	seq  uint64 // of the grant
 }
 
-// Map gives by, which has ino open, the right to map it shared and writable, unless others
-// have it. While nodes are awaited it returns instead a channel that is closed when all have
-// answered. It does not block.
+// Map gives by, which has ino open, the right to map it shared and writable, unless other nodes have it. While nodes
+// are awaited it instead returns a channel that is closed when all have answered. It does not block.
 func (r *Registry) Map(by metadata.Holder, ino metadata.Ino) (ok bool, others []Mapper, wait <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,8 +67,8 @@ func (r *Registry) Map(by metadata.Holder, ino metadata.Ino) (ok bool, others []
 	return true, nil, nil
 }
 
-// Unmap takes the right from a node that does not use it by its answer, unless the node was
-// given the right again since m was read.
+// Unmap takes the right from a node whose answer shows that it does not use it, unless the node was given the right
+// again since m was read.
 func (r *Registry) Unmap(by metadata.Holder, m Mapper, has metadata.Recalled) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +83,7 @@ func (r *Registry) Unmap(by metadata.Holder, m Mapper, has metadata.Recalled) {
 	}
 }
 
-// restoreMap notes that a node reports the right.
+// restoreMap records that a node reports that it has the right.
 func (r *Registry) restoreMap(f *file, id metadata.NodeID) {
 	for i, h := range f.holders {
 		if h.node == id && h.maps == 0 {
@@ -95,7 +93,7 @@ func (r *Registry) restoreMap(f *file, id metadata.NodeID) {
 	}
 }
 
-// Alone reports whether no other node than that of by has ino open, nor may have.
+// Alone reports whether no node other than that of by has, or may have, ino open.
 func (r *Registry) Alone(by metadata.Holder, ino metadata.Ino) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

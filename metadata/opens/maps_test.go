@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// mapping opens a file to map it.
+// mapping opens a file for mapping and reports whether it may.
 func mapping(t *testing.T, f *Files, by metadata.Holder, ino metadata.Ino, tick metadata.Ticket) bool {
 	t.Helper()
 	h, err := f.Open(context.Background(), by, ino, metadata.Opening{Ticket: tick, Maps: true})
@@ -18,7 +18,7 @@ func mapping(t *testing.T, f *Files, by metadata.Holder, ino metadata.Ino, tick 
 	return h.Maps
 }
 
-// TestMapOneNode: one node at a time may map a file, until it closes it or is lost.
+// TestMapOneNode: only one node at a time may map a file, until it closes the file or is lost.
 func TestMapOneNode(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld()
@@ -70,7 +70,7 @@ func TestMapRestored(t *testing.T) {
 	}
 }
 
-// TestMapAsksBeforeItRefuses: a close that is on its way counts, a mapping made since not.
+// TestMapAsksBeforeItRefuses: a close in flight is taken into account, but not if the node has mapped the file since.
 func TestMapAsksBeforeItRefuses(t *testing.T) {
 	f := serve(t, newWorld())
 	ino := create(t, f, on(1), 1)

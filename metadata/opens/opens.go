@@ -17,7 +17,7 @@ import (
 // Store is the part of the home's store that Files uses. Its Setattr must not be Files.Set, which waits for Files.
 type Store interface {
 	Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
-	// CreateUnnamed creates an orphan that may get a name, until Doom, which returns the attributes of an inode.
+	// CreateUnnamed creates an orphan that may be linked to a name until Doom, which returns an inode's attributes.
 	CreateUnnamed(ctx context.Context, dir metadata.Ino, n metadata.New) (metadata.Attr, error)
 	Doom(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
 	Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error)
@@ -34,21 +34,21 @@ type Place struct {
 // Config configures Files. Store, Places and Remove are required.
 type Config struct {
 	Store Store
-	// Places returns the objects that a file may have. With all, the size in a is
-	// not reliable: it returns those on all nodes of the stripe.
+	// Places returns the objects that a file may have. With all, the size in a is not reliable, and it returns the
+	// objects on all nodes of the stripe.
 	Places func(ctx context.Context, a metadata.Attr, all bool) ([]Place, error)
 	// Remove removes objects on a node. A missing object is no error.
 	Remove func(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error
-	// Recall asks a node which of its files it has open, and to send what it has buffered of the files that it asks
-	// for. nil: closes that are on their way count when they arrive, and no node buffers appends.
+	// Recall asks a node which of its files it has open, and to send its buffered appends to the files that are named.
+	// nil: closes in flight count when they arrive, and no node buffers appends.
 	Recall func(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error)
-	// Changed hears of a file whose size or version has changed without a request, as by the death of a node. nil:
-	// nothing does.
+	// Changed is called with a file whose size or version has changed without a request, for example because a node
+	// died. It may be nil.
 	Changed func(ctx context.Context, ino metadata.Ino)
-	Run     metadata.Run // of the client on this node: recalls bear it
+	Run     metadata.Run // run of the client on this node, which recalls carry
 	Locks   Locker       // may be nil
-	// Rest is how long a small file without a name can still be opened: a process on another
-	// node may have looked its name up just before a rename replaced it. 0: not at all.
+	// Rest is how long a small file without a name can still be opened: a process on another node may have looked its
+	// name up just before a rename replaced it. 0: not at all.
 	Rest time.Duration
 	Now  func() time.Time // nil: time.Now
 	Log  *logrus.Entry
@@ -62,9 +62,9 @@ type Files struct {
 
 	mu      sync.Mutex
 	failed  []metadata.Ino    // under mu: files whose removal failed
-	resting [2][]metadata.Ino // under mu: files that may still be opened; the second are older
+	resting [2][]metadata.Ino // under mu: files that may still be opened, newer and older ones
 
-	waiting atomic.Int32 // truncates and sizes that wait for truncates
+	waiting atomic.Int32 // truncates and size updates that wait for truncates
 
 	// layouts keeps the layout of a file from changing while it is opened. It is
 	// taken before all locks of the store and of the Registry.
@@ -91,7 +91,7 @@ func New(cfg Config) *Files {
 	return f
 }
 
-// Open is metadata.Opens.
+// Open implements metadata.Opens.
 func (f *Files) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, o metadata.Opening) (metadata.Holding, error) {
 	a, err := f.open(ctx, by, ino, o.Ticket)
 	if err != nil {
@@ -115,7 +115,7 @@ func (f *Files) open(ctx context.Context, by metadata.Holder, ino metadata.Ino, 
 	return a, nil
 }
 
-// CreateOpen is metadata.Opens.
+// CreateOpen implements metadata.Opens.
 func (f *Files) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.Opening, dir metadata.Ino, name string, n metadata.New) (metadata.Holding, error) {
 	a, err := f.createOpen(ctx, by, o.Ticket, dir, name, n)
 	if err != nil {
@@ -124,7 +124,7 @@ func (f *Files) CreateOpen(ctx context.Context, by metadata.Holder, o metadata.O
 	return f.holding(ctx, by, a, o), nil
 }
 
-// holding is the answer to an open that has succeeded.
+// holding returns the answer to an open that has succeeded.
 func (f *Files) holding(ctx context.Context, by metadata.Holder, a metadata.Attr, o metadata.Opening) metadata.Holding {
 	h := metadata.Holding{Attr: a, Alone: f.Alone(by, a.Ino), Run: f.runAfter(f.cfg.Run)}
 	h.Maps = o.Maps && f.mayMap(ctx, by, a.Ino)
@@ -152,7 +152,7 @@ func (f *Files) createOpen(ctx context.Context, by metadata.Holder, t metadata.T
 	return a, f.Registry.Open(by, a.Ino, t)
 }
 
-// Closed is metadata.Opens.
+// Closed implements metadata.Opens.
 func (f *Files) Closed(_ context.Context, by metadata.Holder, files []metadata.Opened) error {
 	for _, o := range files {
 		f.Close(by, o)
@@ -160,8 +160,8 @@ func (f *Files) Closed(_ context.Context, by metadata.Holder, files []metadata.O
 	return nil
 }
 
-// Holds waits until no node is awaited, and calls do. It returns ENOLCK, and does not call do, if by does not have ino open:
-// then it cannot hold locks on it either. do must not block.
+// Holds waits until no node is awaited, and calls do. If by does not have ino open, it returns ENOLCK without calling
+// do: by cannot hold locks on the file either. do must not block.
 func (f *Files) Holds(ctx context.Context, by metadata.Holder, ino metadata.Ino, do func()) error {
 	for {
 		wait, open := f.Has(by, ino, do)
@@ -177,7 +177,7 @@ func (f *Files) Holds(ctx context.Context, by metadata.Holder, ino metadata.Ino,
 	}
 }
 
-// mostRest is the largest file that rests, in bytes: the space of larger ones may be wanted at once.
+// mostRest is the size of the largest file that rests, in bytes: the space of larger files may be needed at once.
 const mostRest = 1 << 20
 
 // Unnamed records that a file of that size has lost its last name. It does not block.
@@ -192,7 +192,7 @@ func (f *Files) Unnamed(ino metadata.Ino, size int64) {
 	f.mu.Unlock()
 }
 
-// endRests ends the rest of files that have rested since the last but one call.
+// endRests ends the rest of the files that began to rest before the previous call.
 func (f *Files) endRests() {
 	f.mu.Lock()
 	over := f.resting[1]
@@ -223,13 +223,13 @@ func (f *Files) Retry() int {
 
 // The bounds of removal.
 const (
-	batch      = 1024 // files that are removed together
+	batch      = 1024 // files removed together
 	batches    = 4    // concurrent batches, so that one slow node does not block the others
 	removeTime = 10 * time.Second
 )
 
-// Serve removes orphans that no node has open, and publishes what the death of a node or a failed truncate has changed,
-// until ctx ends.
+// Serve removes orphans that no node has open, and publishes the changes caused by the death of a node or a failed
+// truncate, until ctx ends.
 func (f *Files) Serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -20,7 +20,7 @@ type world struct {
 	down    map[metadata.NodeID]bool
 	removed map[metadata.NodeID][]metadata.Ino
 	next    metadata.Ino
-	made    func(metadata.Ino) // between a create and its answer
+	made    func(metadata.Ino) // called between a create and its reply
 }
 
 func newWorld() *world {
@@ -205,13 +205,13 @@ func TestFilesRemove(t *testing.T) {
 	}
 }
 
-// TestFilesNodeAway: a file whose objects an unreachable node cannot remove stays until it can.
+// TestFilesNodeAway: a file whose objects an unreachable node cannot remove stays until that node can.
 func TestFilesNodeAway(t *testing.T) {
 	w := newWorld()
 	f := serve(t, w)
 	w.setDown(2, true)
 	ino := create(t, f, on(1), 1)
-	f.Lost(1) // so that all nodes have to be asked
+	f.Lost(1) // so that all nodes must be asked
 	w.unlink(f, ino)
 	failed := func() bool {
 		f.mu.Lock()
@@ -237,7 +237,7 @@ func TestFilesNodeAway(t *testing.T) {
 	}
 }
 
-// TestFilesUnlinkInCreate: the file is unlinked before its create has answered.
+// TestFilesUnlinkInCreate: the file is unlinked before the create returns.
 func TestFilesUnlinkInCreate(t *testing.T) {
 	w := newWorld()
 	f := serve(t, w)
@@ -252,8 +252,8 @@ func TestFilesUnlinkInCreate(t *testing.T) {
 	eventually(t, "the file is gone", func() bool { return !w.has(ino) })
 }
 
-// TestReplacedRests: a small file that has lost its name can be opened for a moment, and is removed after that once no node
-// has it open. A large one is removed at once.
+// TestReplacedRests: a small file that lost its name can still be opened for a moment, and is removed after that once
+// no node has it open. A large one is removed immediately.
 func TestReplacedRests(t *testing.T) {
 	const small, large, held = 100, 101, 102
 	f := New(Config{Rest: time.Hour})
@@ -286,7 +286,7 @@ func TestReplacedRests(t *testing.T) {
 	taken(held)
 }
 
-// TestOpenAhead: what is opened ahead has a name and is open on no node; everything else is left as it was.
+// TestOpenAhead: only a file that has a name and is open on no node is opened ahead; all others are unaffected.
 func TestOpenAhead(t *testing.T) {
 	w := newWorld()
 	f := New(Config{Store: w, Places: w.places, Remove: w.remove})

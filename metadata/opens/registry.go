@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// Registry records which nodes have which files of one home open, and which orphans can be
-// removed. It does no I/O and uses no clock.
+// Registry records which nodes have which files of one home open, and which orphans can be removed. It does no I/O and
+// uses no clock.
 type Registry struct {
 	wake  func() // called when Take may have files to hand out; must not block
 	locks Locker
@@ -20,48 +20,47 @@ type Registry struct {
 	files       map[metadata.Ino]*file
 	nodes       map[metadata.NodeID]*node
 	awaited     int                       // nodes whose answer to a Recall is outstanding
-	recovering  int                       // those of them that were not asked since the home has restarted
-	recovered   metadata.Run              // how often all have answered after a restart
+	recovering  int                       // awaited nodes that were not asked since the home restarted
+	recovered   metadata.Run              // how often all nodes have answered after a restart
 	allAnswered chan struct{}             // closed while awaited is 0
-	queue       []queued                  // removable files, by the seq at which they became so
-	creating    map[uint64]struct{}       // creates under way, by the seq at which they began
-	outdated    []metadata.Ino            // files whose size or version is to be published
+	queue       []queued                  // removable files, by the seq at which they became removable
+	creating    map[uint64]struct{}       // creates in progress, by the seq at which they began
+	outdated    []metadata.Ino            // files whose size or version must be published
 	seq         uint64                    // orders creates, the queue, and grants of mappings
-	unsure      map[metadata.Ino]struct{} // files that may have objects where their size implies none, until their removal
-	frozen      map[metadata.Ino]uint64   // a truncation of these files has been announced: its number
+	unsure      map[metadata.Ino]struct{} // files that may have objects beyond their size, until removed
+	frozen      map[metadata.Ino]uint64   // number of the truncation announced for each of these files
 	over        *over                     // numbers of the last truncations that ended without a size
 }
 
 // file is an inode that is open, is an orphan, or has append state.
 type file struct {
 	holders  []holder // by node
-	orphan   bool     // it has no name
-	resting  bool     // it is not removed yet, so it can still be opened
-	dead     bool     // its removal has begun, so it can no longer be opened
+	orphan   bool     // the file has no name
+	resting  bool     // the file is not removed yet, so it can still be opened
+	dead     bool     // the removal has begun, so the file can no longer be opened
 	removing bool     // handed out by Take
-	// grown, renew: it is among Registry.outdated, because all nodes may see more of it, or because its bytes may have
-	// changed without a change of st_ctime.
+	// grown, renew: the file is in Registry.outdated, because all nodes may see more of it, or because its bytes may
+	// have changed without a change of st_ctime.
 	grown, renew bool
-	publishing   bool          // its size or version is being published
+	publishing   bool          // the size or version is being published
 	appends      *appends.Home // nil until the first append
 }
 
 type holder struct {
 	node   metadata.NodeID
 	ticket metadata.Ticket
-	maps   uint64 // it may map the file shared and writable: the seq of that; 0 if it may not
-	alone  uint64 // it was told that no other node has the file open: the seq of that; 0 if not, or told otherwise
+	maps   uint64 // seq at which it got the right to map the file shared and writable; 0 if it has none
+	alone  uint64 // seq at which it was told that no other node has the file open; 0 if it was not, or that was revoked
 }
 
 // node is the state of a client.
 type node struct {
 	run     metadata.Run
-	losses  int  // how often it was given up
-	awaited bool // it has not reported its open files yet
-	// recovering: its appends may have begun before this run of the home, so its report
-	// must include them.
+	losses  int  // how often the client was given up
+	awaited bool // the client has not reported its open files yet
+	// recovering: the client's appends may have begun before this run of the home, so its report must include them.
 	recovering bool
-	// closed is what it has closed while it was awaited: its answer may be older.
+	// closed has the files that the client closed while it was awaited: its answer may be older.
 	closed map[metadata.Ino]metadata.Ticket
 }
 
@@ -73,22 +72,22 @@ type queued struct {
 // Removable is a file without a name that no node has open. The caller of Take removes it.
 type Removable struct {
 	Ino metadata.Ino
-	// Unsure: the size does not tell which nodes store bytes of the file.
+	// Unsure: the size does not determine which nodes store bytes of the file.
 	Unsure bool
 }
 
-// Locker keeps the locks on files, which end when the node that holds them closes the file.
-// Its methods must not block or call the registry.
+// Locker keeps the locks on files. A node's locks on a file end when the node closes it. The methods must not block or
+// call the registry.
 type Locker interface {
 	// NodeClosed ends the locks of a node on a file.
 	NodeClosed(node metadata.NodeID, ino metadata.Ino)
-	// Resume restores locks that a node held in an earlier run of the home, except those
-	// that conflict with locks taken since; it returns these.
+	// Resume restores locks that a node held in an earlier run of the home, except for locks that conflict with later
+	// ones; it returns these exceptions.
 	Resume(node metadata.NodeID, ino metadata.Ino, locks []metadata.Lock) (lost []metadata.Lock)
 }
 
-// NewRegistry returns an empty registry. It calls wake whenever Take may have files to hand
-// out; wake must not block or call the registry. locks may be nil.
+// NewRegistry returns an empty registry. It calls wake whenever Take may have files to hand out; wake must not block or
+// call the registry. locks may be nil.
 func NewRegistry(wake func(), locks Locker) *Registry {
 	return &Registry{
 		wake:        wake,
@@ -109,8 +108,8 @@ func closedChan() chan struct{} {
 	return c
 }
 
-// Open notes that by has ino open. ESTALE if it is being removed, or if a later
-// run of by's node is known.
+// Open records that by has ino open. It returns ESTALE if the file is being removed, or if a later run of by's node is
+// known.
 func (r *Registry) Open(by metadata.Holder, ino metadata.Ino, t metadata.Ticket) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,8 +124,7 @@ func (r *Registry) Open(by metadata.Holder, ino metadata.Ino, t metadata.Ticket)
 	return nil
 }
 
-// Held reports whether a node has ino open, or may have: an awaited node may have every file
-// open.
+// Held reports whether a node has, or may have, ino open: an awaited node may have every file open.
 func (r *Registry) Held(ino metadata.Ino) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +132,7 @@ func (r *Registry) Held(ino metadata.Ino) bool {
 	return r.awaited > 0 || f != nil && len(f.holders) > 0
 }
 
-// Close notes that by has closed a file.
+// Close records that by has closed a file.
 func (r *Registry) Close(by metadata.Holder, o metadata.Opened) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,8 +151,7 @@ func (r *Registry) Close(by metadata.Holder, o metadata.Opened) {
 	r.settle(o.Ino, f)
 }
 
-// Orphaned notes that ino has lost its last name. An orphan of an earlier run of the home is
-// unsure.
+// Orphaned records that ino has lost its last name. An orphan of an earlier run of the home is unsure.
 func (r *Registry) Orphaned(ino metadata.Ino, unsure bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +163,7 @@ func (r *Registry) Orphaned(ino metadata.Ino, unsure bool) {
 	r.settle(ino, f)
 }
 
-// Rest is Orphaned of a file that is not removed before Rested.
+// Rest is Orphaned for a file that is not removed before Rested.
 func (r *Registry) Rest(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -186,8 +183,8 @@ func (r *Registry) Rested(inos []metadata.Ino) {
 	}
 }
 
-// BeginCreate notes that a create is under way: the new file may be unlinked before its open
-// is recorded. Until EndCreate no file is removed that became an orphan meanwhile.
+// BeginCreate records that a create is in progress: the new file may be unlinked before its open is recorded. Until
+// EndCreate no file is removed that became an orphan meanwhile.
 func (r *Registry) BeginCreate() (seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +208,7 @@ func (r *Registry) wakeIfQueued() {
 	}
 }
 
-// NoteRun notes the run of a node's client, and closes all files of earlier runs.
+// NoteRun records the run of a node's client, and closes all files of earlier runs.
 func (r *Registry) NoteRun(by metadata.Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -266,7 +263,8 @@ func (r *Registry) answered(n *node) {
 	}
 }
 
-// closeAll closes the files of a client that has died, and ends its appends. The client may have written to all of them.
+// closeAll closes the files of a client that has died, and ends its appends. The client may have written to each of the
+// files.
 func (r *Registry) closeAll(id metadata.NodeID, end func(*appends.Home, metadata.NodeID)) {
 	for ino, f := range r.files {
 		r.abandon(ino, f, id, end)
@@ -300,8 +298,8 @@ func (f *file) addHolder(id metadata.NodeID, t metadata.Ticket) {
 	f.holders = slices.Insert(f.holders, i, holder{node: id, ticket: t})
 }
 
-// Has reports whether by has ino open, and calls do if it has: the file is not closed before do returns. While nodes are
-// awaited it returns instead a channel that is closed when all have answered. It does not block, nor may do.
+// Has reports whether by has ino open, and if so calls do: the file is not closed before do returns. While nodes are
+// awaited it instead returns a channel that is closed when all have answered. Neither it nor do may block.
 func (r *Registry) Has(by metadata.Holder, ino metadata.Ino, do func()) (wait <-chan struct{}, open bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -42,7 +42,7 @@ func TestLastClose(t *testing.T) {
 	wantRemovable(t, r, "open on two nodes")
 	r.Close(on(1), metadata.Opened{Ino: 100, Ticket: 5})
 	wantRemovable(t, r, "open on one node")
-	mustOpen(t, r, on(3), 100, 1) // by a name that was looked up before
+	mustOpen(t, r, on(3), 100, 1) // by a name looked up earlier
 	r.Close(on(2), metadata.Opened{Ino: 100, Ticket: 9})
 	r.Close(on(3), metadata.Opened{Ino: 100, Ticket: 1})
 	if l := wantRemovable(t, r, "closed by all", 100); l[0].Unsure {
@@ -125,7 +125,7 @@ func TestDeadWriter(t *testing.T) {
 	}
 }
 
-// TestUnsureFilesAreForgotten: of a file that was closed unsure only that is remembered.
+// TestUnsureFilesAreForgotten: of a file that was closed unsure, only the unsure mark is remembered.
 func TestUnsureFilesAreForgotten(t *testing.T) {
 	f := New(Config{Store: newWorld()})
 	mustOpen(t, f.Registry, on(1), 100, 1)
@@ -156,8 +156,7 @@ func TestAwait(t *testing.T) {
 	wantRemovable(t, r, "both are lost", 100)
 }
 
-// TestCreateAndUnlink: a file that is unlinked before the answer to its create stays until
-// its creator has closed it.
+// TestCreateAndUnlink: a file that is unlinked before its create is answered stays until its creator has closed it.
 func TestCreateAndUnlink(t *testing.T) {
 	r := NewRegistry(func() {}, nil)
 	m := r.BeginCreate()
@@ -184,13 +183,12 @@ func TestConfirm(t *testing.T) {
 	if !slices.Equal(asked, []metadata.Ino{100, 101, 102, 103}) {
 		t.Errorf("OrphanHolders = %v", asked)
 	}
-	// The node has 101 open; 103 may be a create whose answer is under way.
+	// The node has 101 open; 103 may be a create whose reply is in flight.
 	r.Confirm(on(1), 103, asked, []metadata.Opened{{Ino: 101, Ticket: 101}})
 	wantRemovable(t, r, "it has closed two", 100, 102)
 }
 
-// registryModel is the simplest registry: a file is removable when it has no name and no node
-// has it open.
+// registryModel is the simplest registry: a file is removable when it has no name and no node has it open.
 type registryModel struct {
 	open   map[metadata.Ino]map[metadata.NodeID]metadata.Ticket
 	orphan map[metadata.Ino]bool
@@ -266,7 +264,7 @@ func TestRegistryAgainstModel(t *testing.T) {
 	}
 }
 
-// TestNamed: an orphan that gets a name stays, also if its removal has begun.
+// TestNamed: an orphan that gets a name is kept, even if its removal has begun.
 func TestNamed(t *testing.T) {
 	r := NewRegistry(func() {}, nil)
 	r.Orphaned(100, false)
@@ -294,7 +292,7 @@ func TestNamed(t *testing.T) {
 	mustOpen(t, r, on(1), 102, 2)
 }
 
-// TestTmpfile: a file that was made without a name is removed when its client has closed it or has died.
+// TestTmpfile: a file created without a name is removed when its client has closed it or has died.
 func TestTmpfile(t *testing.T) {
 	for _, end := range []func(*Files, metadata.Ino){
 		func(f *Files, ino metadata.Ino) { f.Close(on(1), metadata.Opened{Ino: ino, Ticket: 1}) },

@@ -11,15 +11,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Take hands out at most limit files for removal. The caller reports each by Removed or
-// NotRemoved.
+// Take hands out at most limit files for removal. The caller reports each with Removed or NotRemoved.
 func (r *Registry) Take(limit int) []Removable {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.awaited > 0 {
 		return nil
 	}
-	first := r.seq + 1 // the first create under way
+	first := r.seq + 1 // the first create in progress
 	for m := range r.creating {
 		first = min(first, m)
 	}
@@ -47,8 +46,8 @@ func (r *Registry) Removed(ino metadata.Ino) {
 	delete(r.unsure, ino)
 }
 
-// NotRemoved queues a file again whose removal failed. It still cannot be opened: part of its
-// data may be gone.
+// NotRemoved requeues a file whose removal failed. The file still cannot be opened: part of its data may already be
+// removed.
 func (r *Registry) NotRemoved(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +57,8 @@ func (r *Registry) NotRemoved(ino metadata.Ino) {
 	}
 }
 
-// Named notes that an orphan has got a name. It does not block. If its removal has begun, that ends when it finds the name.
+// Named records that an orphan was linked to a name. It does not block. A removal that has begun stops when it finds
+// the name.
 func (r *Registry) Named(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,8 +68,8 @@ func (r *Registry) Named(ino metadata.Ino) {
 	}
 }
 
-// remove removes files: first their objects, with one call to each node that may store some,
-// then their inodes. Files that it could not remove wait for Retry.
+// remove removes files: first their objects, with one call to each node that may store some, then their inodes. Files
+// that it could not remove wait for Retry.
 func (f *Files) remove(ctx context.Context, files []Removable) {
 	ctx, cancel := context.WithTimeout(ctx, removeTime)
 	defer cancel()
@@ -107,7 +107,7 @@ func (f *Files) places(ctx context.Context, l Removable) ([]Place, error) {
 	case err != nil:
 		return nil, err
 	case a.Nlink > 0 || a.Mode&syscall.S_IFMT != syscall.S_IFREG:
-		return nil, nil // Reap leaves files that have a name
+		return nil, nil // Reap keeps files that have a name
 	}
 	return f.cfg.Places(ctx, a, l.Unsure)
 }

@@ -18,7 +18,7 @@ import (
 
 var truncateSeed = flag.Uint64("truncate-seed", 0, "the only history of TestTruncateHistories; 0 is many")
 
-// homeRun is a run of the home, and its store, whose calls take time.
+// homeRun is a run of the home with its store, whose calls take time.
 type homeRun struct {
 	*world
 	*Files
@@ -35,7 +35,7 @@ func (r *homeRun) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Chan
 	return r.update(ctx, c, math.MaxInt64)
 }
 
-// update changes the file. Its size must be at most most, and if that is a truncate's, no append may be under way.
+// update changes the file. Its size must be at most most, and if that is a truncate's, no append may be in flight.
 func (r *homeRun) update(ctx context.Context, c metadata.Change, most int64) (metadata.Attr, error) {
 	r.s.d.pause()
 	defer r.s.d.pause()
@@ -74,7 +74,7 @@ func (d *dice) n(n int) int {
 
 func (d *dice) pause() { time.Sleep(time.Duration(d.n(3000)) * time.Microsecond) }
 
-// truncating is a file on which several nodes work.
+// truncating is a file that several nodes change.
 type truncating struct {
 	t     *testing.T
 	seed  uint64
@@ -100,7 +100,7 @@ func (s *truncating) home() *homeRun {
 	return s.run
 }
 
-// start starts the home, again if it runs.
+// start starts the home, or restarts it.
 func (s *truncating) start() {
 	r := &homeRun{world: s.w, s: s}
 	r.Files = serveWith(s.t, Config{Store: r, Places: s.w.places, Remove: s.w.remove, Rest: time.Second})
@@ -114,14 +114,14 @@ func (s *truncating) start() {
 	s.run = r
 }
 
-// append makes one call to the home. Its context is that of a client which does not give up.
+// append makes one call to the home. Its context is that of a client that does not give up.
 func (s *truncating) append(r *homeRun, a *appender, q metadata.Append) (metadata.Place, bool) {
 	q.Ino = 1000
 	pl, err := r.Append(s.t.Context(), a.by, q)
 	return pl, s.ok(err)
 }
 
-// ok reports whether an operation has succeeded, and fails the test for an error that no client should see.
+// ok reports whether an operation succeeded, and fails the test for an error that no client should get.
 func (s *truncating) ok(err error) bool {
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ECANCELED) {
 		s.t.Errorf("seed %d: %v", s.seed, err)
@@ -129,7 +129,7 @@ func (s *truncating) ok(err error) bool {
 	return err == nil
 }
 
-// act is one operation of a node.
+// act performs one operation of a node.
 func (s *truncating) act(a *appender) {
 	s.d.pause()
 	r := s.home()
@@ -139,8 +139,8 @@ func (s *truncating) act(a *appender) {
 	case n < 24:
 		q := a.next(int64(s.d.n(9) + 1))
 		done := a.done()
-		*[]*int64{&q.End, &done.End}[s.d.n(2)] = int64(s.d.n(1000)) // what the client has written beside
-		for range 1 + s.d.n(2) {                                    // the answer may be lost
+		*[]*int64{&q.End, &done.End}[s.d.n(2)] = int64(s.d.n(1000)) // what the client has written besides
+		for range 1 + s.d.n(2) {                                    // the reply may be lost
 			s.append(r, a, q)
 			s.d.pause()
 		}
@@ -158,7 +158,7 @@ func (s *truncating) act(a *appender) {
 
 func (s *truncating) truncate(r *homeRun, a *appender) {
 	freeze := 1 + uint64(s.d.n(1<<40))
-	if s.d.n(5) == 0 { // the client is killed while it asks
+	if s.d.n(5) == 0 { // the client is killed during the request
 		asked := make(chan bool)
 		go func() {
 			_, ok := s.append(r, a, metadata.Append{Freeze: freeze})
@@ -183,12 +183,12 @@ func (s *truncating) truncate(r *homeRun, a *appender) {
 	if !ok {
 		return
 	}
-	s.d.pause() // the data is cut off
+	s.d.pause() // the data is truncated
 	switch s.d.n(10) {
 	case 0:
 		return // the client hangs
 	case 1:
-		time.Sleep(time.Duration(s.d.n(2 * int(appends.FreezeTime)))) // it is late
+		time.Sleep(time.Duration(s.d.n(2 * int(appends.FreezeTime)))) // the client is late
 	case 2:
 		s.append(s.home(), a, metadata.Append{Freeze: freeze, Thaw: true})
 		return
@@ -200,8 +200,8 @@ func (s *truncating) truncate(r *homeRun, a *appender) {
 	}
 }
 
-// TestManyWait: while the size of a file is frozen, so many nodes may wait to publish theirs, and no more: each takes a worker
-// of the home, and the end of the freeze needs one, too.
+// TestManyWait: while the size of a file is frozen, only a limited number of nodes may wait to publish theirs: each
+// takes a worker of the home, and the end of the freeze needs one, too.
 func TestManyWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTruncating(t, 1)
@@ -230,14 +230,14 @@ func TestManyWait(t *testing.T) {
 	})
 }
 
-// freezeOf is the number of the truncate that was announced.
+// freezeOf returns the number of the announced truncate.
 func (r *Registry) freezeOf(ino metadata.Ino) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.frozen[ino]
 }
 
-// TestGoneFreezes: a truncate that waits for another one freezes nothing after its client has given it up, or is lost.
+// TestGoneFreezes: a truncate that waits for another freezes nothing after its client gave it up or was lost.
 func TestGoneFreezes(t *testing.T) {
 	for what, gone := range map[string]func(s *truncating, b *appender){
 		"given up": func(s *truncating, b *appender) { s.append(s.run, b, metadata.Append{Freeze: 8, Thaw: true}) },
@@ -267,8 +267,8 @@ func TestGoneFreezes(t *testing.T) {
 	}
 }
 
-// TestHungAppend: while a truncate waits for an append that hangs, sizes grow, and what its node knows of earlier appends is
-// taken. Other appends wait as long as one freeze lasts, however often it is repeated.
+// TestHungAppend: while a truncate waits for an append that hangs, sizes can grow, and completions of earlier appends
+// of its node are accepted. Other appends wait for one freeze time, however often the freeze is repeated.
 func TestHungAppend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTruncating(t, 1)
@@ -311,9 +311,9 @@ func TestHungAppend(t *testing.T) {
 	})
 }
 
-// TestTruncateHistories: under random orders of published sizes, appends and truncates of three nodes, with clients that
-// hang, come late or restart, and restarts of the home, a truncate sets the size only if it has cut off all bytes that
-// were published. Otherwise these would come back when the file grows.
+// TestTruncateHistories: under random orders of published sizes, appends and truncates by three nodes, with clients
+// that hang, are late or restart, and restarts of the home, a truncate sets the size only if it has cut all published
+// bytes. Otherwise those would reappear when the file grows.
 func TestTruncateHistories(t *testing.T) {
 	first, histories := rand.Uint64(), 200
 	if *truncateSeed != 0 {

@@ -11,14 +11,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// doubt notes that the nodes may have bytes of a file that no home knows about: its size does not tell where they are, nor
-// its version that it has changed.
+// doubt records that nodes may have bytes of a file that no home knows about: its size does not show where those bytes
+// are, and its version does not show that it has changed.
 func (r *Registry) doubt(ino metadata.Ino, f *file) {
 	r.unsure[ino] = struct{}{}
 	r.renew(ino, f)
 }
 
-// runAfter is metadata.Holding.Run of a home whose process has a run.
+// runAfter returns the Holding.Run of a home with the given run; 0 until all nodes have answered after a restart.
 func (r *Registry) runAfter(run metadata.Run) metadata.Run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -28,7 +28,7 @@ func (r *Registry) runAfter(run metadata.Run) metadata.Run {
 	return run + r.recovered
 }
 
-// thawed gives the file a new version if its freeze has ended without a size: its end may have been cut off already.
+// thawed gives the file a new version if its freeze has ended without a size: its data may already be cut.
 func (r *Registry) thawed(ino metadata.Ino, f *file) {
 	if number, was := r.frozen[ino]; was && !f.appends.Frozen() {
 		delete(r.frozen, ino)
@@ -37,10 +37,10 @@ func (r *Registry) thawed(ino metadata.Ino, f *file) {
 	}
 }
 
-// over is numbers of truncations.
+// over is a set of numbers of ended truncations.
 type over = simplelru.LRU[uint64, struct{}]
 
-// maxOver is how many numbers are remembered: more than truncations can fail while a request is under way.
+// maxOver limits the remembered numbers: more than the truncations that can fail while one request is in flight.
 const maxOver = 1 << 14
 
 func newOver() *over {
@@ -48,7 +48,7 @@ func newOver() *over {
 	return o
 }
 
-// endFreezes ends the freezes whose time is over.
+// endFreezes ends the freezes whose time has passed.
 func (r *Registry) endFreezes(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,13 +59,13 @@ func (r *Registry) endFreezes(now time.Time) {
 	}
 }
 
-// renew has the file given a new version, because its bytes may have changed without one.
+// renew schedules a new version for the file, because its bytes may have changed without one.
 func (r *Registry) renew(ino metadata.Ino, f *file) {
 	r.outdate(ino, f)
 	f.renew = true
 }
 
-// outdate puts the file on the list of those to be published.
+// outdate adds the file to the list of files to publish.
 func (r *Registry) outdate(ino metadata.Ino, f *file) {
 	if !f.grown && !f.renew {
 		r.outdated = append(r.outdated, ino)
@@ -73,7 +73,7 @@ func (r *Registry) outdate(ino metadata.Ino, f *file) {
 	r.wake()
 }
 
-// takeOutdated returns the files whose size or version is to be published.
+// takeOutdated returns, and clears, the files whose size or version must be published.
 func (r *Registry) takeOutdated() []metadata.Ino {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +82,7 @@ func (r *Registry) takeOutdated() []metadata.Ino {
 	return all
 }
 
-// publication begins to publish the size of a file, or with renew its version; published ends that.
+// publication begins to publish the size of a file, and with renew also its version; published ends that.
 func (r *Registry) publication(ino metadata.Ino) (was round, renew bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +93,7 @@ func (r *Registry) publication(ino metadata.Ino) (was round, renew bool) {
 	return round{truncations: n}, renew
 }
 
-// published ends what publication began.
+// published ends the publication that publication began.
 func (r *Registry) published(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,8 +102,8 @@ func (r *Registry) published(ino metadata.Ino) {
 	r.settle(ino, f)
 }
 
-// publishOutdated publishes the sizes of files whose appends waited for a client that has died, and gives a new version to
-// those whose bytes may have changed without one: nodes may have old pages. A version is st_ctime; st_mtime stays,
+// publishOutdated publishes the sizes of files whose appends waited for a client that has died, and gives a new version
+// to files whose bytes may have changed without one: nodes may have old pages. A version is st_ctime; st_mtime stays,
 // because most of these files were only read.
 func (f *Files) publishOutdated(ctx context.Context) {
 	for _, ino := range f.takeOutdated() {

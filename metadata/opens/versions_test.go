@@ -12,7 +12,7 @@ import (
 )
 
 // TestNewVersions: a file whose bytes may have changed without the knowledge of its home gets a new st_ctime, which all
-// nodes hear of, and keeps its st_mtime. Otherwise nodes with old pages would keep them.
+// nodes learn, and keeps its st_mtime. Otherwise nodes would keep stale pages.
 func TestNewVersions(t *testing.T) {
 	const ino = 1000
 	freeze, thaw := metadata.Append{Ino: ino, Freeze: 1}, metadata.Append{Ino: ino, Freeze: 1, Thaw: true}
@@ -64,7 +64,7 @@ func TestNewVersions(t *testing.T) {
 	}
 }
 
-// TestSameVersion: what the home knows all about needs no new version.
+// TestSameVersion: a change that the home knows completely needs no new version.
 func TestSameVersion(t *testing.T) {
 	w := newWorld()
 	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}

@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Begin starts a transaction that this node coordinates. It ends by Decide or Release, or with the
-// daemon.
+// Begin starts a transaction that this node coordinates. Decide, Release or the end of the daemon ends it.
 func (s *transactions) Begin() (metadata.TxID, error) {
 	var tx metadata.TxID
 	err := s.once(func() error {
@@ -25,9 +24,9 @@ func (s *transactions) Begin() (metadata.TxID, error) {
 	return tx, err
 }
 
-// Hold is Prepare on the coordinator's side: the locks are in memory only, and may be taken in
-// several calls. The first waits for transactions in its way; later ones return EAGAIN instead,
-// because others could be waiting for this one. ESTALE if an entry is not as an edit expects.
+// Hold is Prepare on the coordinator's side: the locks are in memory only, and several calls may take them. The first
+// call waits for conflicting transactions; later ones return EAGAIN instead, because others could be waiting for this
+// one. It returns ESTALE if an entry is not in the state that an edit expects.
 func (s *transactions) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edit) (metadata.Vote, error) {
 	p := s.txLocks.get(tx)
 	if p == nil || tx.Home() != s.cfg.Self {
@@ -61,8 +60,8 @@ func (s *transactions) Hold(ctx context.Context, tx metadata.TxID, asked []metad
 	return v, nil
 }
 
-// Decide commits the transaction: in one batch the held edits are applied and the decision for the
-// other participants is recorded. After an error the transaction is still undecided.
+// Decide commits the transaction: one batch applies the held edits and records the decision for the other participants.
+// After an error the transaction is still undecided.
 func (s *transactions) Decide(tx metadata.TxID, others []metadata.NodeID) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
@@ -120,8 +119,8 @@ func (s *transactions) Outcome(_ context.Context, tx metadata.TxID) (metadata.Ou
 	return o, err
 }
 
-// Forget removes a decision that all participants have executed. It may come back after a crash,
-// which does no harm.
+// Forget removes a decision that all participants have executed. The decision may reappear after a crash, which does no
+// harm.
 func (s *transactions) Forget(tx metadata.TxID) error {
 	return s.once(func() error {
 		return ioError("decision", s.remove(decisionKey(tx)))
@@ -144,8 +143,8 @@ func (s *transactions) Decisions() (map[metadata.TxID][]metadata.NodeID, error) 
 	return all, err
 }
 
-// Ancestor walks up from the directory from to the first directory that is stop, is the root or has
-// another home. EAGAIN if a prepared transaction moves one of them.
+// Ancestor walks up from the directory from to the first directory that is stop, is the root or has another home. It
+// returns EAGAIN if a prepared transaction moves one of them.
 func (s *transactions) Ancestor(_ context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
 	err := s.once(func() error {
 		for range 1 << 16 {

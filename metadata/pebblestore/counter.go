@@ -10,18 +10,17 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// reserve is the number of inode numbers reserved on the disk at once; a crash wastes at most so
-// many.
+// reserve is the number of inode numbers reserved on the disk at once; a crash wastes at most this many.
 const reserve = 1 << 14
 
 // counter hands out inode numbers from a block whose end is on the disk.
 type counter struct {
 	mu          sync.Mutex
 	next, limit uint64 // under mu
-	first       uint64 // of this run; constant after Open
+	first       uint64 // first number of this run; constant after Open
 }
 
-// load continues behind all numbers that an earlier run may have handed out.
+// load continues after all numbers that an earlier run may have handed out.
 func (c *counter) load(s *core) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,8 +39,7 @@ func (c *counter) load(s *core) error {
 	return nil
 }
 
-// Earlier reports whether the inode number ino of this home was handed out before the store was
-// opened.
+// Earlier reports whether the inode number ino of this home was handed out before the store was opened.
 func (s *core) Earlier(ino metadata.Ino) bool { return s.here(ino) && ino.Counter() < s.counter.first }
 
 func (s *core) newIno() (metadata.Ino, error) {

@@ -22,7 +22,7 @@ const (
 
 var ctx = context.Background()
 
-// check walks a store after a crash: every entry homed here has its inode, links equal entries, and
+// check walks a store after a crash: every entry with its home here has its inode, link counts match the entries, and
 // orphans have none.
 func check(t *testing.T, s *Store) (names map[string]metadata.Ino) {
 	t.Helper()
@@ -69,8 +69,8 @@ func check(t *testing.T, s *Store) (names map[string]metadata.Ino) {
 	return names
 }
 
-// TestCrash stops the machine during work: what Sync has confirmed is there, nothing is there in
-// part, and no inode number is reused.
+// TestCrash stops the machine during work: everything confirmed by Sync is present, no operation is present in part,
+// and no inode number is reused.
 func TestCrash(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -98,8 +98,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// work does operations of all kinds, syncs, and does more. It returns the names that were synced
-// and not changed since.
+// work performs operations of all kinds, syncs, and performs more. It returns the names that were synced and not
+// changed since.
 func work(t *testing.T, s *Store, used map[metadata.Ino]bool) map[string]metadata.Ino {
 	t.Helper()
 	synced := map[string]metadata.Ino{}
@@ -138,7 +138,7 @@ func work(t *testing.T, s *Store, used map[metadata.Ino]bool) map[string]metadat
 	return synced
 }
 
-// TestKill kills the daemon, not the machine: every acknowledged operation is there.
+// TestKill kills the daemon, not the machine: every acknowledged operation is kept.
 func TestKill(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := open(t, Config{FS: fs})
@@ -156,7 +156,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestSyncEveryOperation: with Config.Sync nothing is lost.
+// TestSyncEveryOperation: with Config.Sync no operation is lost.
 func TestSyncEveryOperation(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := open(t, Config{FS: fs, Sync: true})
@@ -168,7 +168,7 @@ func TestSyncEveryOperation(t *testing.T) {
 	}
 }
 
-// TestCrashWhileWorking takes clones during operations.
+// TestCrashWhileWorking clones the disk during operations.
 func TestCrashWhileWorking(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := open(t, Config{FS: fs})
@@ -223,8 +223,8 @@ func churnOne(t *testing.T, s *Store, name string) {
 	}
 }
 
-// TestCounterAfterReopen: a clean restart wastes at most a block and repeats no number; nor does
-// one that never used its block.
+// TestCounterAfterReopen: a clean restart wastes at most one block and repeats no number, even if the block was never
+// used.
 func TestCounterAfterReopen(t *testing.T) {
 	fs := vfs.NewMem()
 	seen := map[metadata.Ino]bool{}

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Mkdir is metadata.Directories. The new directory is homed here: another home takes a transaction.
+// Mkdir implements metadata.Directories. The new directory is homed here; one with another home needs a transaction.
 func (s *Store) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if err := checkDir(&n); err != nil {
 		return metadata.Attr{}, named(dir, name, err)
@@ -27,7 +27,7 @@ func checkDir(n *metadata.New) error {
 	return nil
 }
 
-// Rmdir is metadata.Directories. EXDEV for a directory with another home.
+// Rmdir implements metadata.Directories. It returns EXDEV for a directory with another home.
 func (s *Store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (t *step) dropDir(n *inode) error {
 	return nil
 }
 
-// Link is metadata.Directories. EXDEV for an inode with another home.
+// Link implements metadata.Directories. It returns EXDEV for an inode with another home.
 func (s *Store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Attr{}, err
@@ -123,8 +123,8 @@ func (s *Store) linkLocked(ino, dir metadata.Ino, name string) (metadata.Attr, e
 	return n.Attr, t.commit()
 }
 
-// relink adds delta to the links of a file and writes it. Only an orphan that CreateUnnamed has made can get a link:
-// the data of others may be gone already.
+// relink adds delta to the links of a file and writes it. An orphan can get a link only if CreateUnnamed made it: the
+// data of other orphans may already be removed.
 func (t *step) relink(n *inode, delta int) error {
 	links := int64(n.Nlink) + int64(delta)
 	switch {

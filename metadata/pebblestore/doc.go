@@ -3,9 +3,8 @@
 // raw sorted table for the manifest of each sealed dataset. Every operation is one atomic
 // batch: after a crash it has happened or it has not.
 //
-// It must not change a record of another home. Operations of metadata.Store that would
-// need to return EXDEV; package txn does them as transactions, for which the store is a
-// metadata.Participant and the store of the coordinator.
+// It must not change a record of another home: operations of metadata.Store that would need to do so return EXDEV.
+// Package txn runs those as transactions, in which the store is a metadata.Participant and the coordinator's store.
 //
 // # Keys
 //
@@ -45,43 +44,38 @@
 //	        kind 1 byte  dir u  length u  name  ino u  mode u  to dir u  length u  to name
 //	        old ino of the entry u  time s  0 or 1 and: mode u  uid u  gid u  layout
 //
-// The text of a symbolic link's inode is its target. The parent and the text of a
-// directory's inode are its entry; for other inodes and the root they are 0 and "".
-// "extended attributes" is the size of the list of their names; 0 spares a lookup when the
-// inode is removed. A value with a byte too many or too few is damaged: EIO.
+// The text of a symbolic link's inode is its target. The parent and the text of a directory's inode name its entry; for
+// other inodes and the root they are 0 and "". "extended attributes" is the size of the list of their names; 0 saves a
+// lookup when the inode is removed. A value with a byte too many or too few is damaged: EIO.
 //
 // # Transactions
 //
-// Prepare, or Hold on the coordinator, applies the edits to a batch that is discarded, and
-// locks what they need: changed names exclusively; their directories, which must stay, in
-// shared mode; inodes whose links change, or that move or go, exclusively. A participant
-// records the edits as an intent; Commit applies them and removes the intent in one batch.
-// Open takes the locks of recorded intents again.
+// Prepare, or Hold on the coordinator, applies the edits to a batch that is discarded, and takes the locks that they
+// need: exclusive locks on changed names, shared locks on their directories, which must not be removed, and exclusive
+// locks on inodes that move, are removed or change their link count. A participant records the edits as an intent;
+// Commit applies them and removes the intent in one batch. Open takes the locks of recorded intents again.
 //
-// Operations that meet a lock wait for its release, or for their context, and start again.
-// A read checks the locks before it reads the record, so it never returns the old state
-// after another read has returned the new one. Setattr, and reads of the attributes of a
-// directory whose names change, do not wait.
+// Operations that find a lock taken wait for its release, or for their context, and start again. A read checks the
+// locks before it reads the record, so it never returns the old state after another read has returned the new one.
+// Setattr does not wait, nor do reads of the attributes of a directory whose names change.
 //
 // # Sharded directories
 //
-// This node has the entries whose hash selects it; for others it answers with
-// metadata.Redirect. The inode stays at the home; each shard has a copy of mode, owner,
-// group and layout (its atime is their ctime), and counts links and mtime until it
-// reports. Split and Merge are the home's side, metadata.Shards the other nodes'; package
-// shard orders the steps. Meanwhile changes are answered with metadata.Resharding. Entries
-// are counted in memory, from 0 at a start; at Config.ShardAt the real ones are counted.
+// This node has the entries whose hash selects it; for others it returns metadata.Redirect. The inode stays at the
+// home; each shard has a copy of mode, owner, group and layout (its atime is their ctime), and counts links and mtime
+// until it reports. Split and Merge are the home's side, metadata.Shards is the side of the other nodes; package shard
+// orders the steps. During a split or merge, changes return metadata.Resharding. Entries are counted in memory, from 0
+// after a start; when the count reaches Config.ShardAt, the stored entries are counted.
 //
 // # Durability
 //
-// An acknowledged operation is in the log file: it survives the death of the daemon, and
-// that of the machine only after Sync, because a dead node does not return to the job.
-// Config.Sync makes every operation wait for the disk. Inode numbers are reserved in
-// blocks on the disk, so that none is reused, whatever is lost.
+// An acknowledged operation is in the log file: it survives the death of the daemon. It survives the death of the
+// machine only after Sync, because a dead node does not return to the job. Config.Sync makes every operation wait for
+// the disk. Inode numbers are reserved in blocks on the disk, so that no number is ever reused, whatever is lost.
 //
 // # Locks
 //
-// Reads take no stripe. No stripe is held while waiting for a transaction. The order is:
+// Reads take no stripe. No stripe is held while an operation waits for a transaction. The order is:
 //
 //	Store.closeMu         shared by every operation, exclusive in Close
 //	  preparedTx.mu       the end of a transaction

@@ -12,7 +12,7 @@ import (
 type edit struct {
 	metadata.Edit
 	old metadata.Ino  // inode of the entry when it was prepared
-	at  metadata.Time // time of the prepare, which the inodes of the vote have
+	at  metadata.Time // time of the prepare, which the inodes of the vote carry
 }
 
 // takeEdits validates edits for this store, and copies them.
@@ -58,7 +58,7 @@ func (s *transactions) checkEntryEdit(e metadata.Edit) error {
 	return nil
 }
 
-// withEdits runs fn with the stripes of all inodes of the edits, replaced ones included.
+// withEdits runs fn with the stripes of all inodes of the edits locked, including replaced inodes.
 func (s *transactions) withEdits(edits []edit, fn func() error) error {
 	for {
 		seen, err := s.targets(edits)
@@ -105,8 +105,8 @@ func (s *transactions) withEditsLocked(edits []edit, seen []entry, fn func() err
 	return false, fn()
 }
 
-// apply applies the edits in the step, and returns the locks that they need. It sets the Ino of an
-// EditMake and the old inodes of entries; again says that it has been done before.
+// apply applies the edits in the step, and returns the locks that they need. It sets the Ino of an EditMake and the old
+// inodes of entries; again means that the edits were applied before, in a dry run.
 func (t *step) apply(edits []edit, again bool) (metadata.Vote, []txLock, error) {
 	a := applied{step: t, again: again}
 	for i := range edits {
@@ -155,8 +155,8 @@ func (a *applied) edit(e *edit) error {
 	return nil
 }
 
-// entryDir returns the directory of an edit's entry, which must be in this node's shard. Prepared
-// edits may always be applied.
+// entryDir returns the directory of an edit's entry, which must be in this node's shard. Edits that are already
+// prepared may be applied in any shard.
 func (a *applied) entryDir(e *edit) (*inode, error) {
 	if a.again {
 		return a.dir(e.Dir)
@@ -269,7 +269,7 @@ func (a *applied) editInode(e *edit) error {
 		return nil
 	}
 	if err != nil {
-		a.locks = append(a.locks, lockInode(e.Ino)) // a transaction may be about to make it
+		a.locks = append(a.locks, lockInode(e.Ino)) // a transaction may be about to create the inode
 		return err
 	}
 	defer a.asOf(e.at, n)()
@@ -292,11 +292,11 @@ func (a *applied) editInode(e *edit) error {
 	return a.relink(n, delta)
 }
 
-// gone reports whether err is that of a moved file, which no lock protects and which was removed by
-// its new name, whose home learned of the commit first.
+// gone reports whether err means that a moved file was already removed. No lock protects the file: its removal under
+// the new name may precede this commit, because the home of that name learned of the commit first.
 func (a *applied) gone(err error) bool { return a.again && errors.Is(err, syscall.ENOENT) }
 
-// editMoved sets the new parent of n. Walks up from a directory wait for that; files do not record
+// editMoved sets the new parent of n. It locks directories, so that Ancestor waits for the move; files do not record
 // their parents.
 func (a *applied) editMoved(n *inode, dir metadata.Ino, name string) error {
 	if n.isDir() {
@@ -305,8 +305,7 @@ func (a *applied) editMoved(n *inode, dir metadata.Ino, name string) error {
 	return a.moved(n.Ino, dir, name)
 }
 
-// makeDir creates the directory of an EditMake. Its coordinator has set the inherited attributes in
-// New.
+// makeDir creates the directory of an EditMake. Its coordinator has set the inherited attributes in New.
 func (a *applied) makeDir(e *edit) error {
 	n := *e.New
 	if err := checkDir(&n); err != nil {
@@ -331,15 +330,15 @@ func (a *applied) makeDir(e *edit) error {
 	return nil
 }
 
-// asOf sets the clock of the step to at, the time in the vote, until the returned function is
-// called. Changes of n since then stay.
+// asOf sets the clock of the step to at, the time in the vote, until the returned function is called. It keeps changes
+// of n since then: the clock is never before n.Ctime.
 func (a *applied) asOf(at metadata.Time, n *inode) func() {
 	now := a.now
 	a.now = max(at, n.Ctime)
 	return func() { a.now = now }
 }
 
-// dryRun applies edits and discards the result. With an error it returns the locks found so far.
+// dryRun applies edits and discards the result. On error it returns the locks found so far.
 func (s *transactions) dryRun(edits []edit, again bool) (metadata.Vote, []txLock, error) {
 	t := s.step()
 	defer t.close()

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Getattr is metadata.Inodes.
+// Getattr implements metadata.Inodes.
 func (s *Store) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	for {
 		a, err := s.getattr(ino)
@@ -36,7 +36,7 @@ func (s *Store) getattr(ino metadata.Ino) (metadata.Attr, error) {
 	return n.Attr, err
 }
 
-// Readlink is metadata.Inodes.
+// Readlink implements metadata.Inodes.
 func (s *Store) Readlink(_ context.Context, ino metadata.Ino) (string, error) {
 	if err := s.begin(); err != nil {
 		return "", err
@@ -52,8 +52,8 @@ func (s *Store) Readlink(_ context.Context, ino metadata.Ino) (string, error) {
 	return n.text, nil
 }
 
-// Setattr is metadata.Inodes. A SetSize without a time sets mtime to now, as
-// truncate(2) does; a GrowSize does not.
+// Setattr implements metadata.Inodes. A SetSize without a time sets mtime to now, as truncate(2) does; a GrowSize does
+// not.
 func (s *Store) Setattr(_ context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
 	if err := s.begin(); err != nil {
 		return metadata.Attr{}, err
@@ -74,12 +74,11 @@ func (s *Store) Setattr(_ context.Context, ino metadata.Ino, c metadata.Change) 
 	return a, err
 }
 
-// changed sets the st_ctime of n. It is always later than the one before, also if the clock was set back
-// or the inode was changed by others in between: it is the version by which caches know what they have.
+// changed sets the st_ctime of n. It always increases, even if the clock was set back or others changed the inode in
+// between, because caches use it as the version of the inode.
 func (t *step) changed(n *inode) { n.Ctime = max(t.now, n.Ctime+1) }
 
-// later returns now, or a moment after was if the clock has not advanced: caches detect a change by
-// the times.
+// later returns now, or the moment after was if the clock has not advanced: caches detect a change by the times.
 func later(now, was metadata.Time) metadata.Time {
 	if now <= was && was-now < metadata.Time(time.Second) {
 		return was + 1
@@ -147,8 +146,8 @@ func change(n *inode, c metadata.Change, now metadata.Time) error {
 	return nil
 }
 
-// relayout changes the layout that new files inherit, or that of an empty file. The map epoch of a
-// file's layout stays.
+// relayout changes the layout that new files inherit, or that of an empty file. It keeps the map epoch of a file's
+// layout.
 func relayout(n *inode, c metadata.Change) error {
 	switch {
 	case c.Set&metadata.SetLayout != 0 && !n.isDir(), !n.isDir() && n.Mode&syscall.S_IFMT != syscall.S_IFREG:
@@ -194,7 +193,7 @@ func resize(n *inode, c metadata.Change, now metadata.Time) error {
 	return nil
 }
 
-// Reap removes an orphan, after the caller has removed its data. Nothing happens if ino is gone or no orphan.
+// Reap removes an orphan whose data the caller has removed. It does nothing if ino does not exist or is no orphan.
 func (s *Store) Reap(ctx context.Context, ino metadata.Ino) error {
 	err := s.retry(ctx, func() error {
 		_, err := s.onInode(ino, func(t *step, n *inode) error {
@@ -216,8 +215,7 @@ func (s *Store) Reap(ctx context.Context, ino metadata.Ino) error {
 	return err
 }
 
-// Orphans calls fn with each orphan until fn returns false, to finish removals after a crash. fn
-// may call Reap.
+// Orphans calls fn with each orphan until fn returns false, to finish removals after a crash. fn may call Reap.
 func (s *Store) Orphans(ctx context.Context, fn func(metadata.Attr) bool) error {
 	all, err := s.orphans(ctx)
 	if err != nil {

@@ -25,8 +25,8 @@ func (s *Store) Inventory(ctx context.Context) (metadata.Inventory, error) {
 	return c.Inventory(), err
 }
 
-// Records returns the records of the live tree with keys behind after, up to limit bytes or a
-// little more; none is the end. Concurrent changes may be missing.
+// Records returns the records of the live tree with keys after the key after, up to limit bytes or a little more; no
+// records mean the end. Concurrent changes may be missing.
 func (s *Store) Records(ctx context.Context, after []byte, limit int) ([]Record, error) {
 	var out []Record
 	err := s.eachRecord(ctx, after, func(r Record) (bool, error) {
@@ -37,8 +37,8 @@ func (s *Store) Records(ctx context.Context, after []byte, limit int) ([]Record,
 	return out, err
 }
 
-// Missing returns those of the inodes inos of this home that existed once and no longer do. Numbers
-// not handed out yet are not among them.
+// Missing returns those of the inodes inos of this home that once existed and no longer do. It omits numbers that have
+// not been handed out.
 func (s *Store) Missing(inos []metadata.Ino) ([]metadata.Ino, error) {
 	var gone []metadata.Ino
 	err := s.once(func() error {
@@ -59,8 +59,8 @@ func (s *Store) Missing(inos []metadata.Ino) ([]metadata.Ino, error) {
 	return gone, err
 }
 
-// eachRecord calls fn with the records of the live tree in one snapshot, until it returns false. A
-// record is valid until fn returns.
+// eachRecord calls fn with the records of the live tree in one snapshot, until fn returns false. A record is valid
+// until fn returns.
 func (s *Store) eachRecord(ctx context.Context, after []byte, fn func(Record) (bool, error)) error {
 	lower := []byte{prefixInode}
 	if bytes.Compare(after, lower) > 0 {
@@ -79,13 +79,13 @@ func (s *Store) eachRecord(ctx context.Context, after []byte, fn func(Record) (b
 	})
 }
 
-// InventoryBuilder makes an inventory of the records of a home, which may come from another node.
+// InventoryBuilder builds an inventory from the records of a home, which another node may have sent.
 type InventoryBuilder struct {
 	c       metadata.Inventory
 	filling []metadata.Ino
 }
 
-// NewInventoryBuilder returns an empty inventory of the home self.
+// NewInventoryBuilder returns a builder with an empty inventory of the home self.
 func NewInventoryBuilder(self metadata.NodeID) *InventoryBuilder {
 	return &InventoryBuilder{c: metadata.Inventory{
 		Self: self, Inodes: make(map[metadata.Ino]metadata.InventoryInode),
@@ -93,7 +93,7 @@ func NewInventoryBuilder(self metadata.NodeID) *InventoryBuilder {
 	}}
 }
 
-// Add adds a record; EIO if it is damaged.
+// Add adds a record. It returns EIO for a damaged one.
 func (c *InventoryBuilder) Add(r Record) error {
 	if len(r.Key) < entryNameAt {
 		return fmt.Errorf("key %x: %w", r.Key, syscall.EIO)
@@ -130,8 +130,8 @@ func (c *InventoryBuilder) Add(r Record) error {
 	return nil
 }
 
-// Inventory returns the inventory of the records so far. The entries of a shard that is being
-// filled are at its directory's home, too, and are left out.
+// Inventory returns the inventory of the records so far. It omits the entries of a shard that is being filled, because
+// they are also at the directory's home.
 func (c *InventoryBuilder) Inventory() metadata.Inventory {
 	for _, dir := range c.filling {
 		delete(c.c.Entries, dir)

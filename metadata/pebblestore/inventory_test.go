@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestRecords: the inventory of records fetched in pages, of any size, is the same.
+// TestRecords: an inventory fetched in pages of any size is the same.
 func TestRecords(t *testing.T) {
 	s := open(t, Config{})
 	for i := range 50 {
@@ -56,7 +56,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestInventoryOfFillingShard: the entries of a shard that is being filled do not count.
+// TestInventoryOfFillingShard: the entries of a shard that is being filled are not counted.
 func TestInventoryOfFillingShard(t *testing.T) {
 	for state, want := range map[shardState]int{shardFilling: 0, shardActive: 1} {
 		c := NewInventoryBuilder(2)

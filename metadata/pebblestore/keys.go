@@ -51,7 +51,7 @@ func entryKey(dir metadata.Ino, name string) []byte {
 	return append(k, name...)
 }
 
-// entriesEnd returns the first key behind the entries of dir.
+// entriesEnd returns the first key after the entries of dir.
 func entriesEnd(dir metadata.Ino) []byte {
 	if dir+1 == 0 {
 		return []byte{prefixEntry + 1}
@@ -59,8 +59,7 @@ func entriesEnd(dir metadata.Ino) []byte {
 	return inoKey(prefixEntry, dir+1)
 }
 
-// dirKey returns the key of a directory's inode; that of the shard's copy if its home is another
-// node.
+// dirKey returns the key of a directory's inode, or of the shard's copy if the directory has another home.
 func (s *core) dirKey(dir metadata.Ino) []byte {
 	if s.here(dir) {
 		return inodeKey(dir)
@@ -82,7 +81,7 @@ func xattrKey(ino metadata.Ino, name string) []byte {
 	return append(k, name...)
 }
 
-// xattrsEnd returns the first key behind the attributes of the live inode ino.
+// xattrsEnd returns the first key after the attributes of the live inode ino.
 func xattrsEnd(ino metadata.Ino) []byte { return inoKey(prefixXattr, ino+1) }
 
 func tableKey(ds metadata.DatasetID, k []byte) []byte {

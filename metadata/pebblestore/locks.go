@@ -7,17 +7,17 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// stripes is a power of two, large against the number of concurrent operations.
+// stripes is a power of two, much larger than the number of concurrent operations.
 const stripes = 512
 
-// maxLocked is the most inodes of one operation: for each edit of a transaction the directory, its
-// entry's inode and a replaced one.
+// maxLocked is the maximum number of inodes that one operation locks: for each edit of a transaction the directory, its
+// entry's inode and a replaced inode.
 const maxLocked = 3 * metadata.MaxEdits
 
 // locks is a striped mutex for inodes.
 type locks [stripes]sync.Mutex
 
-// held is the stripes of one operation.
+// held lists the stripes of one operation.
 type held struct {
 	l   *locks
 	idx [maxLocked]int

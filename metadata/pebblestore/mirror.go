@@ -10,9 +10,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/batchrepr"
 )
 
-// Mirror is given each batch of changes before it is applied, in Pebble's encoding, and may keep it only until it
-// returns. It returns when the partner of the home has the batch; done is called after it was applied. After an
-// error nothing is changed.
+// Mirror receives each batch of changes, in Pebble's encoding, before the store applies it, and must not keep it after
+// it returns. It returns once the home's partner has the batch; the store calls done after it has applied it. If Mirror
+// fails, the store changes nothing.
 type Mirror func(changes []byte) (done func(), err error)
 
 // SetMirror sets the mirror. When it returns, all earlier batches are applied.
@@ -22,7 +22,7 @@ func (s *core) SetMirror(m Mirror) {
 	s.mirror = m
 }
 
-// Partner returns what SetPartner has recorded; nil is nothing.
+// Partner returns the value that SetPartner recorded; nil if there is none.
 func (s *core) Partner() ([]byte, error) {
 	v, err := s.get(keyPartner)
 	if errors.Is(err, syscall.ENOENT) {
@@ -31,7 +31,7 @@ func (s *core) Partner() ([]byte, error) {
 	return v, err
 }
 
-// SetPartner records v on the disk. It is no part of the mirror.
+// SetPartner records v on the disk. The record is not mirrored.
 func (s *core) SetPartner(v []byte) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (s *core) SetPartner(v []byte) error {
 	return ioError("partner", err)
 }
 
-// AllRecords calls fn with all records that a copy needs, as batches of about size bytes. They are those of the time of
+// AllRecords calls fn with all records that a copy needs, in batches of about size bytes. They are a snapshot taken at
 // the call.
 func (s *core) AllRecords(size int, fn func(changes []byte) error) error {
 	if err := s.begin(); err != nil {
@@ -71,16 +71,16 @@ func (s *core) AllRecords(size int, fn func(changes []byte) error) error {
 	return fn(b.Repr())
 }
 
-// Copy is a copy of another node's records, on which Open opens a Store later.
+// Copy is a copy of another node's records. Open can later open it as a Store.
 type Copy struct{ *core }
 
 const (
-	copyCache = 1 << 20 // enough for a store that is only written
+	copyCache = 1 << 20 // enough for a store that is only written to
 	// copyMemTable is small because Pebble preallocates each log to this size, and keeps some for reuse.
 	copyMemTable = 4 << 20
 )
 
-// OpenCopy opens the copy in cfg.Dir, or begins one.
+// OpenCopy opens the copy in cfg.Dir, and creates it if there is none.
 func OpenCopy(cfg Config) (*Copy, error) {
 	cfg.CacheSize = copyCache
 	if err := cfg.setDefaults(); err != nil {
@@ -99,10 +99,10 @@ func OpenCopy(cfg Config) (*Copy, error) {
 	return &Copy{c}, nil
 }
 
-// Damaged reports whether err says that the records of a store are damaged, so that a later try finds the same.
+// Damaged reports whether err means that the records of a store are damaged, so that a retry would fail likewise.
 func Damaged(err error) bool { return pebble.IsCorruptionError(err) }
 
-// State returns what the last Apply has recorded; nil if there was none.
+// State returns the state that the last Apply recorded; nil if there was none.
 func (c *Copy) State() ([]byte, error) {
 	v, err := c.get(keyStream)
 	if errors.Is(err, syscall.ENOENT) {
@@ -111,7 +111,7 @@ func (c *Copy) State() ([]byte, error) {
 	return v, err
 }
 
-// Apply makes batches of changes, in order, and records state, all in one step.
+// Apply applies batches of changes, in order, and records state, all in one step.
 func (c *Copy) Apply(batches [][]byte, state []byte) error {
 	if err := c.begin(); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (c *Copy) Apply(batches [][]byte, state []byte) error {
 	return ioError("copy of a metadata store", c.db.Apply(b, commitOptions))
 }
 
-// Sync makes what was applied durable on the disk.
+// Sync makes all applied batches durable on the disk.
 func (c *Copy) Sync() error { return ioError("copy of a metadata store", c.wal.flush(c.db)) }
 
 // addChanges adds changes, in Pebble's encoding, to b.

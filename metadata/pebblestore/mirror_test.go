@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestMirror: a copy that has the records of some time, and the batches since, opens as the same home.
+// TestMirror: a copy with the records at some moment, and the batches since, opens as the same home.
 func TestMirror(t *testing.T) {
 	ctx, fs := context.Background(), vfs.NewMem()
 	s, err := Open(Config{Dir: "home", FS: fs})
@@ -118,7 +118,7 @@ func names(es []metadata.Entry) []string {
 	return all
 }
 
-// TestDamagedChanges: changes that are none are refused, and change nothing.
+// TestDamagedChanges: invalid changes are refused without any effect.
 func TestDamagedChanges(t *testing.T) {
 	c, err := OpenCopy(Config{Dir: filepath.Join("x"), FS: vfs.NewMem()})
 	if err != nil {
@@ -141,7 +141,7 @@ func TestDamagedChanges(t *testing.T) {
 	}
 }
 
-// TestDamaged: damage is known through the errors of this package, which are also EIO; a failed read is none.
+// TestDamaged: damage is detected by this package's errors, which are also EIO; a failed read is not damage.
 func TestDamaged(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -158,7 +158,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestCopyIsSmall: a copy takes little more space than its records have, although each log is preallocated.
+// TestCopyIsSmall: a copy takes little more space than its records, although each log is preallocated.
 func TestCopyIsSmall(t *testing.T) {
 	dir := t.TempDir()
 	c, err := OpenCopy(Config{Dir: dir})
@@ -188,7 +188,7 @@ func TestCopyIsSmall(t *testing.T) {
 	}
 }
 
-// TestAbortBesideIntent: an intent that waits for the partner when its transaction is aborted does not stay for ever.
+// TestAbortBesideIntent: an intent that waits for the partner when its transaction is aborted is removed in the end.
 func TestAbortBesideIntent(t *testing.T) {
 	ctx, s := context.Background(), open(t, Config{})
 	tx := metadata.TxID(metadata.LiveIno(3, 2000))
@@ -217,7 +217,7 @@ func TestAbortBesideIntent(t *testing.T) {
 	if err := <-voted; err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range s.InDoubt() { // the coordinator says so when it is asked
+	for _, d := range s.InDoubt() { // as the coordinator answers
 		if err := s.Abort(ctx, d.Tx); err != nil {
 			t.Fatal(err)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestMovedAndGone: a file that a transaction moves can be removed by its new name before the home
-// of its inode learns of the commit. The rest of the transaction is applied, also after a restart.
+// TestMovedAndGone: a file moved by a transaction can be removed under its new name before the home of its inode learns
+// of the commit. The rest of the transaction is applied, also after a restart.
 func TestMovedAndGone(t *testing.T) {
 	tx, other := metadata.TxID(metadata.LiveIno(7, 2000)), metadata.LiveIno(7, 2001)
 	for name, of := range map[string]func(file metadata.Ino) metadata.Edit{
@@ -49,7 +49,7 @@ func TestMovedAndGone(t *testing.T) {
 					t.Fatal(err)
 				}
 				if err := s.Commit(ctx, tx); err != nil {
-					t.Fatal(err) // who looks now waits
+					t.Fatal(err) // readers wait until the commit succeeds
 				}
 				if e, err := s.Lookup(ctx, metadata.RootIno, "entered"); err != nil || e.Ino != other {
 					t.Errorf("the other edit has made %+v, %v", e, err)

@@ -15,7 +15,7 @@ import (
 // maxTarget is the longest target of a symbolic link, in bytes.
 const maxTarget = 4095
 
-// Lookup is metadata.Namespace.
+// Lookup implements metadata.Namespace.
 func (s *Store) Lookup(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Entry{}, err
@@ -72,7 +72,7 @@ func (s *Store) lookup(dir metadata.Ino, name string) (metadata.Entry, error) {
 	}
 }
 
-// missing returns ENOENT for a missing name, or why dir has no names.
+// missing returns ENOENT for a missing name, or the reason why dir has no names.
 func (s *Store) missing(dir metadata.Ino, name string) error {
 	if err := s.checkReadable(dir, name); err != nil {
 		return err
@@ -90,8 +90,8 @@ func (s *Store) missing(dir metadata.Ino, name string) error {
 	return named(dir, name, syscall.ENOENT)
 }
 
-// dangling returns nil if the entry, whose inode was not found, has changed since: it lost a race.
-// Else a record is lost.
+// dangling returns nil if the entry, whose inode was not found, has changed since: the lookup lost a race. Otherwise a
+// record is lost, and it returns an error.
 func (s *Store) dangling(dir metadata.Ino, name string, was entry) error {
 	e, err := s.entry(dir, name)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Store) dangling(dir metadata.Ino, name string, was entry) error {
 	return nil
 }
 
-// Create is metadata.Namespace. A mode without a type is a regular file.
+// Create implements metadata.Namespace. A mode without a type is a regular file.
 func (s *Store) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if err := checkFile(&n); err != nil {
 		return metadata.Attr{}, named(dir, name, err)
@@ -140,7 +140,7 @@ func checkTarget(target string) error {
 	return nil
 }
 
-// create1 creates an inode of any type and enters it in dir, in one step.
+// create1 creates an inode of any type and its entry in dir, in one step.
 func (s *Store) create1(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Attr{}, err
@@ -219,8 +219,7 @@ func (t *step) fresh(ino metadata.Ino, n metadata.New) *inode {
 	return c
 }
 
-// Parent returns the attributes of dir that a new entry name inherits, on the node that keeps that
-// entry.
+// Parent returns the attributes of dir that a new entry name inherits. It runs on the node that keeps that entry.
 func (s *Store) Parent(_ context.Context, dir metadata.Ino, name string) (metadata.Attr, error) {
 	var a metadata.Attr
 	err := s.once(func() error {
@@ -248,7 +247,7 @@ func (s *Store) existing(e entry) metadata.Attr {
 	return metadata.Attr{Ino: e.ino, Mode: e.mode}
 }
 
-// Unlink is metadata.Namespace. EXDEV if the inode is on another node.
+// Unlink implements metadata.Namespace. It returns EXDEV if the inode is on another node.
 func (s *Store) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Entry{}, err
@@ -284,8 +283,7 @@ func otherHome(ino metadata.Ino) error {
 	return fmt.Errorf("inode %v is on node %d: %w", ino, ino.Home(), syscall.EXDEV)
 }
 
-// onEntry runs one step on an existing entry, with its directory and its inode locked, and commits
-// it.
+// onEntry runs one step on an existing entry, with its directory and its inode locked, and commits it.
 func (s *Store) onEntry(ctx context.Context, dir metadata.Ino, name string, fn func(*step, *inode, entry) error) error {
 	return s.retry(ctx, func() error {
 		for {
@@ -301,7 +299,7 @@ func (s *Store) onEntry(ctx context.Context, dir metadata.Ino, name string, fn f
 	})
 }
 
-// onEntryLocked returns again if the entry has changed before the locks were taken.
+// onEntryLocked returns again if the entry changed before the locks were taken.
 func (s *Store) onEntryLocked(dir metadata.Ino, name string, seen entry, fn func(*step, *inode, entry) error) (again bool, err error) {
 	defer s.locks.lock(dir, seen.ino).unlock()
 	if err := s.txLocks.checkFree(dir, name, seen.ino); err != nil {
@@ -328,7 +326,7 @@ func (s *Store) onEntryLocked(dir metadata.Ino, name string, seen entry, fn func
 	return false, t.commit()
 }
 
-// ReadDir is metadata.Namespace. The entries are from one snapshot.
+// ReadDir implements metadata.Namespace. The entries are from one snapshot.
 func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
 	return s.readDir(ctx, page{dir, after, limit}, func(snap *pebble.Snapshot) error {
 		return s.notSharded(dir, reader{snap})
@@ -357,8 +355,7 @@ type page struct {
 	limit int
 }
 
-// readDir lists entries on this node. may checks at the snapshot whether they are to be listed
-// here; make decodes them.
+// readDir lists entries on this node. may checks at the snapshot whether they are to be listed here; make decodes them.
 func (s *core) readDir(ctx context.Context, p page, may func(*pebble.Snapshot) error, make makeEntry) ([]metadata.Entry, error) {
 	if err := s.awaitTransactions(ctx, p.dir); err != nil {
 		return nil, err
@@ -418,8 +415,8 @@ func entryOnly(_ reader, name string, value []byte) (metadata.Entry, error) {
 	return metadata.Entry{Name: name, Ino: e.ino, Mode: e.mode}, nil
 }
 
-// fill decodes an entry with its Attr. A missing inode does not fail the listing: the entry has no
-// Attr, like that of another home.
+// fill decodes an entry with its Attr. A missing inode does not fail the listing: its entry has no Attr, like one with
+// another home.
 func (s *core) fill(r reader, name string, value []byte) (metadata.Entry, error) {
 	out, err := entryOnly(r, name, value)
 	if err != nil || !s.here(out.Ino) {

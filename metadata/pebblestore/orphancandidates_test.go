@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestOrphaned: Config.Orphaned is called once for each file that loses its last link, whatever
-// removed it, and for no other.
+// TestOrphaned: Config.Orphaned is called once for each file that loses its last link, however that is removed, and for
+// no other file.
 func TestOrphaned(t *testing.T) {
 	ctx := context.Background()
 	fs := vfs.NewMem()

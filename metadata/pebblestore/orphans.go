@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Referenced returns the inodes of home that entries here, or prepared edits, refer to, in the next
-// limit records behind the key after. next is where to continue; nil is the end.
+// Referenced returns the inodes of home that entries here, or prepared edits, refer to, in the next limit records after
+// the key after. next is the key to continue from; nil means the end.
 func (s *Store) Referenced(ctx context.Context, home metadata.NodeID, after []byte, limit int) (inos []metadata.Ino, next []byte, err error) {
 	if len(after) == 0 {
 		after = []byte{prefixEntry}
@@ -72,7 +72,7 @@ func (s *core) nameable(ino metadata.Ino) (bool, error) {
 }
 
 // CreateUnnamed creates a regular file that inherits from dir but has no name. It is an orphan, which Link can give a
-// name until Doom.
+// name until Doom is called.
 func (s *Store) CreateUnnamed(ctx context.Context, dir metadata.Ino, n metadata.New) (metadata.Attr, error) {
 	if err := checkFile(&n); err != nil {
 		return metadata.Attr{}, err
@@ -100,8 +100,8 @@ func (s *Store) CreateUnnamed(ctx context.Context, dir metadata.Ino, n metadata.
 	return a, err
 }
 
-// Doom returns the attributes of an inode whose data is to be removed if it is an orphan. No orphan gets a name after that.
-// EAGAIN while a transaction is known that was given up and may have named it.
+// Doom returns the attributes of an inode whose data is to be removed if it is an orphan. Afterwards no orphan can get
+// a name. It returns EAGAIN while a transaction that was given up may still have named the inode.
 func (s *Store) Doom(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	var may bool
 	err := s.once(func() (err error) {
@@ -132,8 +132,8 @@ func (s *Store) Doom(ctx context.Context, ino metadata.Ino) (metadata.Attr, erro
 	return a, err
 }
 
-// mayName reports whether p was given up and, if it is committed after all, gives ino a name. It does not wait for p.mu,
-// which is taken before stripes.
+// mayName reports whether p was given up and, if it turns out to be committed, gives ino a name. It does not wait for
+// p.mu, which must be taken before stripes.
 func (p *preparedTx) mayName(ino metadata.Ino) bool {
 	if !p.gaveUp.Load() {
 		return false
@@ -151,19 +151,18 @@ type Links struct {
 	Ctime metadata.Time
 }
 
-// OrphanCandidates returns at most limit inodes of this home that are linked, not locked by a
-// transaction, and not referenced according to named.
+// OrphanCandidates returns at most limit inodes of this home that have links, are not locked by a transaction, and are
+// not referenced according to named.
 func (s *Store) OrphanCandidates(ctx context.Context, named func(metadata.Ino) bool, limit int) (map[metadata.Ino]Links, error) {
 	return s.linked(ctx, limit, func(n inode) bool { return n.Nlink > 0 && n.Ino != metadata.RootIno && !named(n.Ino) })
 }
 
-// HardLinked returns at most limit files of this home that have several links and are not locked by a
-// transaction.
+// HardLinked returns at most limit files of this home that have several links and are not locked by a transaction.
 func (s *Store) HardLinked(ctx context.Context, limit int) (map[metadata.Ino]Links, error) {
 	return s.linked(ctx, limit, func(n inode) bool { return n.Nlink > 1 && !n.isDir() })
 }
 
-// linked returns at most limit inodes that ok wants.
+// linked returns at most limit inodes for which ok returns true.
 func (s *Store) linked(ctx context.Context, limit int, ok func(inode) bool) (map[metadata.Ino]Links, error) {
 	found := make(map[metadata.Ino]Links)
 	err := s.eachRecord(ctx, []byte{prefixInode}, func(r Record) (bool, error) {
@@ -185,9 +184,9 @@ func (s *Store) holds(ino metadata.Ino) bool {
 	return s.txLocks.blockedBy(nil, []txLock{lockInode(ino)}) != nil
 }
 
-// LowerLinks corrects the link count of a file, which is an orphan without links, and removes an unreferenced
-// directory, if it has not changed since to.Ctime and no transaction locks it. ENOTEMPTY for a directory with
-// entries; EAGAIN for a changed inode.
+// LowerLinks lowers the link count of a file, which becomes an orphan at 0 links, or removes an unreferenced directory,
+// unless the inode has changed since to.Ctime or a transaction locks it. It returns ENOTEMPTY for a directory with
+// entries and EAGAIN for a changed inode.
 func (s *Store) LowerLinks(ino metadata.Ino, to Links) error {
 	return s.once(func() error {
 		_, err := s.onInode(ino, func(t *step, n *inode) error {

@@ -95,7 +95,7 @@ func TestLowerLinks(t *testing.T) {
 	}
 }
 
-// TestLowerLinksToNone: an unreferenced inode is removed, unless it changes, is locked or has entries.
+// TestLowerLinksToNone: an unreferenced inode is removed, unless it changed, is locked or has entries.
 func TestLowerLinksToNone(t *testing.T) {
 	var unnamed []metadata.Ino
 	s := open(t, Config{Orphaned: func(ino metadata.Ino, _ int64) { unnamed = append(unnamed, ino) }})

@@ -11,7 +11,7 @@ import (
 
 var _ metadata.Participant = (*Store)(nil)
 
-// Prepare is metadata.Participant.
+// Prepare implements metadata.Participant.
 func (s *transactions) Prepare(_ context.Context, tx metadata.TxID, edits []metadata.Edit) (metadata.Vote, error) {
 	if tx.Home() == s.cfg.Self {
 		return metadata.Vote{}, fmt.Errorf("transaction %v is this node's own: %w", tx, syscall.EINVAL)
@@ -40,7 +40,7 @@ func (s *transactions) Prepare(_ context.Context, tx metadata.TxID, edits []meta
 	return v, err
 }
 
-// prepareEdits does a dry run of the edits for p and takes their locks. Called with their stripes.
+// prepareEdits does a dry run of the edits for p and takes their locks. The caller holds their stripes.
 func (s *transactions) prepareEdits(p *preparedTx, edits []edit) (metadata.Vote, error) {
 	v, wants, err := s.dryRun(edits, false)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *transactions) prepareEdits(p *preparedTx, edits []edit) (metadata.Vote,
 	return v, s.txLocks.acquire(p, wants)
 }
 
-// Commit is metadata.Participant. See commitLate for a transaction that was given up.
+// Commit implements metadata.Participant. See commitLate for a transaction that was given up.
 func (s *transactions) Commit(_ context.Context, tx metadata.TxID) error {
 	return s.finish(tx, func(p *preparedTx) error {
 		if p.gaveUp.Load() {
@@ -71,15 +71,15 @@ func (s *transactions) Commit(_ context.Context, tx metadata.TxID) error {
 	})
 }
 
-// Abort is metadata.Participant.
+// Abort implements metadata.Participant.
 func (s *transactions) Abort(_ context.Context, tx metadata.TxID) error {
 	return s.finish(tx, func(*preparedTx) error {
 		return ioError("intent", s.remove(intentKey(tx)))
 	})
 }
 
-// GiveUp releases the locks of tx, because its coordinator is not expected back, but keeps its
-// edits: if the coordinator returns and has committed, Commit applies what is still possible.
+// GiveUp releases the locks of tx, because its coordinator is not expected back, but keeps its edits: if the
+// coordinator returns and has committed, Commit applies all edits that are still possible.
 func (s *transactions) GiveUp(tx metadata.TxID) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
@@ -100,8 +100,9 @@ func (s *transactions) GiveUp(tx metadata.TxID) error {
 	})
 }
 
-// finish ends a transaction of which this store is a participant, by do, once. One whose intent is still on its way to
-// the disk is left alone: the intent could get there after its removal. It is in doubt later.
+// finish ends a transaction in which this store is a participant, by one call of do. It ignores a transaction whose
+// intent is still being written: the intent could reach the disk after its removal. Such a transaction is in doubt
+// later.
 func (s *transactions) finish(tx metadata.TxID, do func(*preparedTx) error) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
@@ -122,8 +123,7 @@ func (s *transactions) finish(tx metadata.TxID, do func(*preparedTx) error) erro
 	})
 }
 
-// Touched returns the leased objects that change here when tx is committed: directories and their
-// entries.
+// Touched returns the leased objects that the commit of tx changes here: directories and their entries.
 func (s *transactions) Touched(tx metadata.TxID) []metadata.LeaseKey {
 	p := s.txLocks.get(tx)
 	if p == nil {
@@ -192,9 +192,9 @@ func (s *transactions) scanTx(prefix byte, fn func(metadata.TxID, []byte) error)
 	return scanInos(s.db, "transactions", prefix, func(tx metadata.Ino, v []byte) error { return fn(metadata.TxID(tx), v) })
 }
 
-// commitLate applies the edits of a transaction whose locks were released and which was committed
-// after all: one by one, as far as later changes permit. If the name of an entry has changed, the
-// inode gets a similar name, so that it never is without one. Called with p.mu.
+// commitLate applies the edits of a transaction that was committed although its locks were released: one by one, as far
+// as later changes permit. If an entry's name is taken, the inode gets a similar name, so that it always has one. The
+// caller holds p.mu.
 func (s *transactions) commitLate(p *preparedTx) error {
 	log := s.cfg.Log.WithField("transaction", p.tx.String())
 	for len(p.edits) > 0 {
@@ -239,7 +239,7 @@ func (e edit) names() bool {
 	return false
 }
 
-// maxConflictNames is how many names are tried for an entry.
+// maxConflictNames limits how many names are tried for an entry.
 const maxConflictNames = 100
 
 // conflictName returns the n-th alternative name of an entry.
@@ -248,7 +248,7 @@ func conflictName(name string, n int) string {
 	return name[:min(len(name), metadata.MaxName-len(suffix))] + suffix
 }
 
-// changed is the error of an edit whose entry is not as it was prepared.
+// changed returns the error for an edit whose entry is no longer in its prepared state.
 func changed(e edit, now entry) error {
 	return fmt.Errorf("names %v, %v when it was prepared: %w", now.ino, e.old, syscall.ESTALE)
 }

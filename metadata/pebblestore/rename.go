@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Rename is metadata.Namespace. EXDEV unless both directories and their entries are homed here.
-// Moving a directory to another parent is EXDEV, too: one node cannot rule out a loop.
+// Rename implements metadata.Namespace. It returns EXDEV unless both directories and their entries are homed here. It
+// also returns EXDEV for moving a directory to another parent: one node cannot rule out a loop.
 func (s *Store) Rename(ctx context.Context, r metadata.Rename) (replaced *metadata.Entry, err error) {
 	if err := s.checkRename(r); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (s *Store) rename1(r metadata.Rename) (*metadata.Entry, error) {
 	}
 }
 
-// checkAllFree is checkFree for all that a rename changes.
+// checkAllFree is checkFree for all names and inodes that a rename changes.
 func (p *txLocks) checkAllFree(r metadata.Rename, src, dst entry) error {
 	err := p.checkFree(r.Dir, r.Name)
 	if err == nil {
@@ -80,7 +80,7 @@ func (s *Store) checkRename(r metadata.Rename) error {
 	return err
 }
 
-// renameLocked returns again if the entries have changed before the locks were taken.
+// renameLocked returns again if the entries changed before the locks were taken.
 func (s *Store) renameLocked(r metadata.Rename, src, dst entry) (replaced *metadata.Entry, again bool, err error) {
 	defer s.locks.lock(r.Dir, r.NewDir, src.ino, dst.ino).unlock()
 	if err := s.txLocks.checkAllFree(r, src, dst); err != nil {
@@ -125,7 +125,7 @@ type mover struct {
 	*step
 	r        metadata.Rename
 	src, dst entry
-	from, to *inode // the directories; the same if they are
+	from, to *inode // the directories; one pointer if they are the same
 }
 
 func (m *mover) changed() (bool, error) {

@@ -19,7 +19,7 @@ type Split struct {
 	g   *reshardState
 }
 
-// BeginSplit starts to split dir; nil if it is too small, sharded, or being resharded.
+// BeginSplit starts to split dir. It returns nil if dir is too small, sharded, or being resharded.
 func (s *shards) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func (s *shards) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, erro
 	if !due || err != nil {
 		return nil, err
 	}
-	gen, err := s.newIno() // never used again
+	gen, err := s.newIno() // the number is never used again
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (s *shards) largeEnough(dir metadata.Ino) (bool, error) {
 	return count >= s.cfg.ShardAt, err
 }
 
-// eachEntry calls fn with the entries of dir behind the name after, until it returns false.
+// eachEntry calls fn with the entries of dir after the name after, until fn returns false.
 func (s *core) eachEntry(dir metadata.Ino, after string, fn func(name string, e entry) bool) error {
 	lower := entryKey(dir, after)
 	if after != "" {
@@ -93,8 +93,8 @@ func (m *Split) Shard() (metadata.NewShard, error) {
 	}, err
 }
 
-// Entries returns, of at most limit entries behind the name after, those of other nodes, by node,
-// and the last name; "" is the end.
+// Entries reads at most limit entries after the name after. It returns those of other nodes, by node, and the last name
+// read; "" means the end.
 func (m *Split) Entries(after string, limit int) (map[metadata.NodeID][]metadata.Entry, string, error) {
 	if err := m.s.begin(); err != nil {
 		return nil, "", err
@@ -121,8 +121,8 @@ func (m *Split) add(out map[metadata.NodeID][]metadata.Entry, name string, e ent
 	}
 }
 
-// Changed is Entries for at most limit names that have changed since they were last returned; a
-// removed one has no Ino.
+// Changed is Entries for at most limit names that have changed since they were last returned; a removed entry has no
+// Ino.
 func (m *Split) Changed(limit int) (out map[metadata.NodeID][]metadata.Entry, more bool, err error) {
 	if err := m.s.begin(); err != nil {
 		return nil, false, err
@@ -145,7 +145,7 @@ func (m *Split) Changed(limit int) (out map[metadata.NodeID][]metadata.Entry, mo
 	return out, false, nil
 }
 
-// Freeze stops changes of the entries until Commit or Cancel: they are answered with Resharding.
+// Freeze blocks changes of the entries until Commit or Cancel: they return Resharding.
 func (m *Split) Freeze() {
 	defer m.s.locks.lock(m.dir).unlock()
 	m.g.frozen = true
@@ -156,9 +156,9 @@ func (m *Split) AwaitTransactions(ctx context.Context) error {
 	return m.s.awaitTransactions(ctx, m.dir)
 }
 
-// Commit makes the directory sharded, in one batch. The shards must have all that Entries and,
-// after Freeze, Changed have returned. After ErrUnknownOutcome the directory stays frozen: Commit must
-// be repeated until it succeeds, and neither Cancel nor an order to the shards may follow before that.
+// Commit makes the directory sharded, in one batch. The shards must have all entries that Entries and, after Freeze,
+// Changed have returned. After ErrUnknownOutcome the directory stays frozen: Commit must be repeated until it succeeds,
+// and until then neither Cancel nor an order to the shards may follow.
 func (m *Split) Commit() (err error) {
 	if err := m.s.begin(); err != nil {
 		return err
@@ -193,8 +193,7 @@ func (m *Split) Commit() (err error) {
 		t.note(t.b.Set(shardReportKey(m.dir, id), binary.AppendUvarint(nil, uint64(n)), nil))
 	}
 	t.putShardMap(m.dir, m.to)
-	// From here on lookups of missing names are redirected; reports of shards are answered when the
-	// state is cleared.
+	// From here on lookups of missing names are redirected. Reports of shards are answered once the state is cleared.
 	m.s.sharded.set(m.dir, m.to)
 	if err := t.commit(); err != nil {
 		m.s.sharded.set(m.dir, nil)
@@ -203,14 +202,13 @@ func (m *Split) Commit() (err error) {
 	return nil
 }
 
-// Cancel leaves the directory as it is.
+// Cancel leaves the directory unsharded.
 func (m *Split) Cancel() {
 	defer m.s.locks.lock(m.dir).unlock()
 	m.s.sharded.setResharding(m.dir, nil)
 }
 
-// Merge is a sharded directory of this node that is being merged. Its entries do not change
-// meanwhile.
+// Merge is a sharded directory of this node that is being merged. Its entries do not change during the merge.
 type Merge struct {
 	s   *shards
 	dir metadata.Ino
@@ -218,8 +216,8 @@ type Merge struct {
 	g   *reshardState
 }
 
-// BeginMerge starts to merge dir; nil if it is not sharded. ENOTEMPTY if there are entries here;
-// Resharding if it is being resharded.
+// BeginMerge starts to merge dir. It returns nil if dir is not sharded, ENOTEMPTY if there are entries here, and
+// Resharding if dir is being resharded.
 func (s *shards) BeginMerge(dir metadata.Ino) (*Merge, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
@@ -259,7 +257,7 @@ func (f *Merge) Order(o metadata.ShardOrder) metadata.ShardChange {
 	}
 }
 
-// Commit makes the directory an ordinary one. Its shards must be frozen. An unknown outcome is as in Split.Commit.
+// Commit makes the directory unsharded. Its shards must be frozen. See Split.Commit for an unknown outcome.
 func (f *Merge) Commit() (err error) {
 	if err := f.s.begin(); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// CreateShard is metadata.Shards.
+// CreateShard implements metadata.Shards.
 func (s *shards) CreateShard(_ context.Context, n metadata.NewShard) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -48,8 +48,8 @@ func (s *shards) CreateShard(_ context.Context, n metadata.NewShard) error {
 	return nil
 }
 
-// shard returns the shard of that split; ESTALE if it is not the current one. Called with the lock
-// of its directory.
+// shard returns the shard of that split, or ESTALE if it is not the current one. The caller holds the lock of its
+// directory.
 func (s *shards) shard(sec metadata.Shard) (*shardedDir, error) {
 	d, _ := s.sharded.get(sec.Dir)
 	if d == nil || d.gen != sec.Gen || s.here(sec.Dir) {
@@ -58,7 +58,7 @@ func (s *shards) shard(sec metadata.Shard) (*shardedDir, error) {
 	return d, nil
 }
 
-// FillShard is metadata.Shards.
+// FillShard implements metadata.Shards.
 func (s *shards) FillShard(_ context.Context, sec metadata.Shard, es []metadata.Entry) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (t *step) fill(n *inode, e metadata.Entry) error {
 	return nil
 }
 
-// ChangeShard is metadata.Shards.
+// ChangeShard implements metadata.Shards.
 func (s *shards) ChangeShard(_ context.Context, c metadata.ShardChange) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -207,7 +207,7 @@ func (s *shards) replaceShardMap(dir metadata.Ino, d *shardedDir) error {
 	return nil
 }
 
-// dropShard removes a shard. An active one has the only copy of its entries: then the home is
+// dropShard removes a shard. It refuses to drop an active one, which has the only copy of its entries: then the home is
 // wrong.
 func (s *shards) dropShard(dir metadata.Ino, d *shardedDir) error {
 	if d.state == shardActive {
@@ -225,8 +225,7 @@ func (s *shards) dropShard(dir metadata.Ino, d *shardedDir) error {
 	return nil
 }
 
-// setShardAttr makes new entries inherit from a, unless that is older. Times and links are not
-// copied.
+// setShardAttr makes new entries inherit from a, unless a is older. It does not copy times and links.
 func (s *shards) setShardAttr(dir metadata.Ino, a metadata.Attr) error {
 	t := s.step()
 	defer t.close()
@@ -270,8 +269,8 @@ func (s *shards) ShardPending(dir metadata.Ino) bool {
 	return d != nil && d.state != shardActive
 }
 
-// ReadShard is metadata.ShardReader. It lists the snapshot: the table in memory changes before the
-// store does, and until then the home lists the entries of all shards.
+// ReadShard implements metadata.ShardReader. It lists a snapshot, because the table in memory changes before the store
+// does; until the store has changed, the home lists the entries of all shards.
 func (s *shards) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
 	return s.readDir(ctx, page{dir, after, limit}, func(snap *pebble.Snapshot) error {
 		if epoch == 0 {

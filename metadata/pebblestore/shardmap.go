@@ -28,34 +28,34 @@ type shardState byte
 const (
 	shardFilling shardState = 1 // the home still has the entries
 	shardActive  shardState = 2
-	shardFrozen  shardState = 3 // empty, and being merged
+	shardFrozen  shardState = 3 // empty, while its directory is being merged
 )
 
 // reshardState is a split or merge in progress at the home. It changes with the directory locked.
 type reshardState struct {
 	gen    uint64
-	frozen bool                // no changes are accepted
-	doubt  bool                // an earlier commit may have taken effect, so that only a commit ends it
+	frozen bool                // changes are refused
+	doubt  bool                // an earlier commit may have taken effect, so only a commit can end the resharding
 	freeze uint64              // number of the freeze of a merge
-	dirty  map[string]struct{} // names changed since they were sent; nil in a merge
+	dirty  map[string]struct{} // names changed since they were last sent; nil in a merge
 }
 
-// shardedDirs is all sharded directories, in memory, because every operation asks.
+// shardedDirs holds all sharded directories in memory, because every operation looks them up.
 type shardedDirs struct {
 	mu         sync.RWMutex
 	dirs       map[metadata.Ino]*shardedDir   // under mu; as in the records
 	resharding map[metadata.Ino]*reshardState // under mu
 	counts     map[metadata.Ino]int           // guarded by mu: entries created minus removed, since the last count
 
-	full    dirSet // directories to split
-	changed dirSet // shards that have to report to their homes
+	full    dirSet // directories that may need a split
+	changed dirSet // directories whose shards here must report to their homes
 }
 
 // dirSet is a set of directories with a signal that it is not empty.
 type dirSet struct {
 	mu     sync.Mutex
 	dirs   map[metadata.Ino]struct{} // under mu
-	signal chan struct{}             // one is enough
+	signal chan struct{}             // capacity 1
 }
 
 func (n *dirSet) init() {
@@ -117,7 +117,7 @@ func (w *shardedDirs) setResharding(dir metadata.Ino, g *reshardState) {
 	w.resharding[dir] = g
 }
 
-// endResharding ends g after its commit has returned err, unless that or an earlier one may have taken effect.
+// endResharding ends g after its commit has returned err, unless that commit or an earlier one may have taken effect.
 func (w *shardedDirs) endResharding(dir metadata.Ino, g *reshardState, err error) {
 	g.doubt = g.doubt || errors.Is(err, metadata.ErrUnknownOutcome)
 	if err == nil || !g.doubt {
@@ -125,8 +125,7 @@ func (w *shardedDirs) endResharding(dir metadata.Ino, g *reshardState, err error
 	}
 }
 
-// checkWritable returns nil if the entry name of dir may be changed here now. Called with the lock
-// of dir.
+// checkWritable returns nil if the entry name of dir may be changed here now. The caller holds the lock of dir.
 func (s *core) checkWritable(dir metadata.Ino, name string) error {
 	d, g := s.sharded.get(dir)
 	if g != nil && g.frozen {
@@ -135,8 +134,8 @@ func (s *core) checkWritable(dir metadata.Ino, name string) error {
 	return s.checkEntryHome(d, dir, name)
 }
 
-// checkReadable returns nil if the entry name of dir can be read here. At the directory's home it
-// is called only for missing names: an existing entry has not moved.
+// checkReadable returns nil if the entry name of dir can be read here. At the directory's home it is called only for
+// missing names: an existing entry has not moved.
 func (s *core) checkReadable(dir metadata.Ino, name string) error {
 	d, _ := s.sharded.get(dir)
 	return s.checkEntryHome(d, dir, name)
@@ -163,7 +162,7 @@ func (s *core) Resharding(dir metadata.Ino) bool {
 	return g != nil
 }
 
-// Epoch returns the epoch of the split of dir; 0 if it is not sharded, or has no shard here.
+// Epoch returns the epoch of the split of dir, or 0 if dir is not sharded or has no shard here.
 func (s *core) Epoch(dir metadata.Ino) metadata.Epoch {
 	if d, _ := s.sharded.get(dir); d != nil {
 		return d.Epoch
@@ -171,7 +170,7 @@ func (s *core) Epoch(dir metadata.Ino) metadata.Epoch {
 	return 0
 }
 
-// count counts created or removed entries of dir, which is locked.
+// count counts created or removed entries of dir, which the caller has locked.
 func (s *core) count(dir metadata.Ino, name string, delta int) {
 	w := &s.sharded
 	w.mu.Lock()
@@ -195,15 +194,15 @@ func (s *core) count(dir metadata.Ino, name string, delta int) {
 	}
 }
 
-// countStep is how many more entries come before the next attempt to split a directory.
+// countStep is the number of further entries before the next attempt to split a directory.
 func (s *core) countStep() int { return max(s.cfg.ShardAt/4, 1) }
 
-// maxCounts is how many directories are counted at once. A forgotten one starts at 0 again, and is
-// split later.
+// maxCounts limits the directories that are counted at once. The count of an evicted one restarts at 0, so it is split
+// later.
 const maxCounts = 4096
 
-// roomFor makes room in counts: of some directories the one with the fewest entries is forgotten.
-// w.mu is held.
+// roomFor makes room in counts: it samples some directories and evicts the one with the fewest entries. The caller
+// holds w.mu.
 func (w *shardedDirs) roomFor(dir metadata.Ino) {
 	if _, ok := w.counts[dir]; ok || len(w.counts) < maxCounts {
 		return
@@ -272,7 +271,7 @@ func parseShardedDir(b []byte) (*shardedDir, error) {
 	return w, nil
 }
 
-// loadSharded reads the table at a start. Then every shard reports.
+// loadSharded reads the table at a start. Afterwards every shard reports.
 func (s *shards) loadSharded() error {
 	return scanInos(s.db, "sharded directories", prefixShard, func(dir metadata.Ino, v []byte) error {
 		d, err := parseShardedDir(v)
@@ -287,13 +286,13 @@ func (s *shards) loadSharded() error {
 	})
 }
 
-// ShardedError is the answer to the removal of a sharded directory, which has to be merged first.
+// ShardedError is the error for removing a sharded directory, which must be merged first.
 type ShardedError struct{ Dir metadata.Ino }
 
-// Error is error.
+// Error implements error.
 func (e *ShardedError) Error() string {
 	return fmt.Sprintf("directory %v is sharded: %v", e.Dir, syscall.EBUSY)
 }
 
-// Unwrap is the errno.
+// Unwrap returns the errno.
 func (e *ShardedError) Unwrap() error { return syscall.EBUSY }

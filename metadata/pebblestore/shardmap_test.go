@@ -65,8 +65,8 @@ func TestShardKeysAreInOrder(t *testing.T) {
 	}
 }
 
-// TestFullDirs: a directory is reported when it has enough entries, not counting removed ones or
-// those of before this start, and again after many more.
+// TestFullDirs: a directory is reported when it has enough entries, not counting removed ones or those from before this
+// start, and again after many more.
 func TestFullDirs(t *testing.T) {
 	fs := vfs.NewMem()
 	s := open(t, Config{FS: fs, ShardAt: 40})
@@ -112,7 +112,7 @@ func TestFullDirs(t *testing.T) {
 	}
 }
 
-// TestCountsAreBounded: counting many directories takes bounded memory.
+// TestCountsAreBounded: counting entries of many directories takes bounded memory.
 func TestCountsAreBounded(t *testing.T) {
 	s := open(t, Config{ShardAt: 1000})
 	for range 900 {
@@ -167,8 +167,8 @@ func TestShardRefuses(t *testing.T) {
 	}
 }
 
-// TestReadShardWhileCommitted: until the store has what the table in memory says, a home's shard is
-// not listed: it still has the entries of the others.
+// TestReadShardWhileCommitted: until the store agrees with the table in memory, a home's shard is not listed, since it
+// still has the entries of the other shards.
 func TestReadShardWhileCommitted(t *testing.T) {
 	const epoch = 3
 	s := open(t, Config{ShardAt: 10})

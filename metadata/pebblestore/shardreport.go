@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
-// ReportShard is metadata.Shards.
+// ReportShard implements metadata.Shards.
 func (s *shards) ReportShard(_ context.Context, by metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
 	if err := s.begin(); err != nil {
 		return metadata.ShardAnswer{}, err
@@ -32,8 +32,8 @@ func (s *shards) ReportShard(_ context.Context, by metadata.NodeID, r metadata.S
 	return metadata.ShardAnswer{State: metadata.ShardActive, Attr: a}, err
 }
 
-// applyReport applies the report of an active shard to its directory. Times older than the last
-// change here do not count, because that may have set them.
+// applyReport applies the report of an active shard to its directory. It ignores times older than the last change here,
+// which may have set the times explicitly.
 func (s *shards) applyReport(by metadata.NodeID, r metadata.ShardReport) (metadata.Attr, error) {
 	t := s.step()
 	defer t.close()
@@ -76,8 +76,7 @@ func (s *shards) subdirs(dir metadata.Ino, by metadata.NodeID) (uint32, error) {
 	return n, nil
 }
 
-// Shards returns the shard of dir on this node, its home, and the nodes of all shards; no nodes if
-// it is not sharded.
+// Shards returns the shard of dir on this node, its home, and the nodes of all shards; no nodes if dir is not sharded.
 func (s *shards) Shards(dir metadata.Ino) (metadata.Shard, []metadata.NodeID) {
 	d, _ := s.sharded.get(dir)
 	if d == nil || !s.here(dir) {

@@ -12,10 +12,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// commitOptions make a commit wait for the write of the log; see walFS.
+// commitOptions makes a commit wait for the write of the log; see walFS.
 var commitOptions = pebble.Sync
 
-// commit applies a batch, after the partner of this home has it.
+// commit applies a batch once this home's partner has it.
 func (s *core) commit(b *pebble.Batch) error {
 	s.mirrorMu.RLock()
 	defer s.mirrorMu.RUnlock()
@@ -73,8 +73,8 @@ func (s *core) entry(dir metadata.Ino, name string) (entry, error) {
 
 func (s *core) empty(dir metadata.Ino) (bool, error) { return reader{s.db}.empty(dir) }
 
-// scan calls fn with the records of r in [lower, upper), in order, until it returns false or an error.
-// A record is valid until fn returns. what is for the errors.
+// scan calls fn with the records of r in [lower, upper), in order, until fn returns false or an error. A record is
+// valid until fn returns. what names the records in errors.
 func scan(r pebble.Reader, what string, lower, upper []byte, fn func(k, v []byte) (more bool, err error)) error {
 	it, err := r.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
@@ -87,8 +87,8 @@ func scan(r pebble.Reader, what string, lower, upper []byte, fn func(k, v []byte
 	return errors.Join(err, ioError(what, it.Close()))
 }
 
-// scanInos is scan for all records under a prefix whose keys are inode numbers, or the likewise
-// numbered transactions.
+// scanInos is scan for all records under a prefix whose keys are inode numbers, or transactions, which are numbered
+// likewise.
 func scanInos(r pebble.Reader, what string, prefix byte, fn func(ino metadata.Ino, v []byte) error) error {
 	return scan(r, what, []byte{prefix}, []byte{prefix + 1}, func(k, v []byte) (bool, error) {
 		if len(k) != 9 {
@@ -154,38 +154,38 @@ func named(dir metadata.Ino, name string, errno error) error {
 	return &nameError{dir, name, errno}
 }
 
-// nameError is an error with its entry. Its text is formatted on demand: ENOENT for a name precedes
-// every create.
+// nameError is an error with its entry. Its text is formatted on demand, because every create first gets ENOENT for its
+// name.
 type nameError struct {
 	dir  metadata.Ino
 	name string
 	err  error
 }
 
-// Error is error.
+// Error implements error.
 func (e *nameError) Error() string { return fmt.Sprintf("%q in %v: %v", e.name, e.dir, e.err) }
 
-// Unwrap is the errno.
+// Unwrap returns the errno.
 func (e *nameError) Unwrap() error { return e.err }
 
-// step is one atomic change: the inodes it has read, each once, and the batch of its writes. Its
-// owner holds the locks of the inodes.
+// step is one atomic change: the inodes it has read, each once, and the batch of its writes. Its owner holds the locks
+// of the inodes.
 type step struct {
 	s        *core
 	b        *pebble.Batch
 	now      metadata.Time
 	inodes   []*inode
-	orphaned []metadata.Attr // files without links now
-	named    []metadata.Ino  // orphans with a link now
+	orphaned []metadata.Attr // files that have lost their last link
+	named    []metadata.Ino  // orphans that have got a link
 	dry      bool            // not to be committed
-	err      error           // the first of the batch
+	err      error           // the first error of the batch
 }
 
 func (s *core) step() *step {
 	return &step{s: s, b: s.db.NewBatch(), now: s.now(), inodes: make([]*inode, 0, 4)}
 }
 
-func (t *step) close() { _ = t.b.Close() } // memory only
+func (t *step) close() { _ = t.b.Close() } // frees memory only
 
 // inode reads an inode that the step may change.
 func (t *step) inode(ino metadata.Ino) (*inode, error) {
@@ -202,7 +202,7 @@ func (t *step) inode(ino metadata.Ino) (*inode, error) {
 	return &n, nil
 }
 
-// dir is inode for a directory; for one with another home it is the shard's copy.
+// dir is inode for a directory. For a directory with another home it returns the shard's copy.
 func (t *step) dir(ino metadata.Ino) (*inode, error) {
 	if !t.s.here(ino) {
 		return t.shardInode(ino)
@@ -217,8 +217,8 @@ func (t *step) dir(ino metadata.Ino) (*inode, error) {
 	return n, nil
 }
 
-// shardInode returns the attributes of a directory with another home: what new entries inherit, and
-// the links and times due to this shard.
+// shardInode returns the attributes of a directory with another home: those that new entries inherit, and the links and
+// times that this shard counts.
 func (t *step) shardInode(dir metadata.Ino) (*inode, error) {
 	for _, n := range t.inodes {
 		if n.Ino == dir {
@@ -240,7 +240,7 @@ func (t *step) shardInode(dir metadata.Ino) (*inode, error) {
 	return &n, nil
 }
 
-// dirOf is dir for a change of the entry name.
+// dirOf returns the directory ino for a change of its entry name.
 func (t *step) dirOf(ino metadata.Ino, name string) (*inode, error) {
 	if err := t.s.checkWritable(ino, name); err != nil {
 		return nil, err
@@ -263,15 +263,15 @@ func (t *step) putShardMap(dir metadata.Ino, d *shardedDir) {
 	t.note(t.b.Set(shardKey(dir), d.append(nil), nil))
 }
 
-// enter writes an entry and updates its directory, which is not yet written.
+// enter adds an entry and updates its directory in memory; the caller writes the directory.
 func (t *step) enter(dir *inode, name string, e entry) {
 	t.note(t.b.Set(entryKey(dir.Ino, name), e.append(make([]byte, 0, 12)), nil))
 	t.count(dir.Ino, name, 1)
 	t.entriesChanged(dir)
 }
 
-// entriesChanged sets the times of dir. They never go back, even if the clock does: clients that have made a change here
-// know dir by its latest time.
+// entriesChanged sets the times of dir. They never go back, even if the clock does: clients that have made a change
+// here identify the state of dir by its latest time.
 func (t *step) entriesChanged(dir *inode) {
 	t.changed(dir)
 	dir.Mtime = dir.Ctime
@@ -284,7 +284,7 @@ func (t *step) count(dir metadata.Ino, name string, delta int) {
 	}
 }
 
-// leave removes an entry and updates its directory, which is not yet written.
+// leave removes an entry and updates its directory in memory; the caller writes the directory.
 func (t *step) leave(dir *inode, name string) {
 	t.note(t.b.Delete(entryKey(dir.Ino, name), nil))
 	t.count(dir.Ino, name, -1)

@@ -23,22 +23,22 @@ import (
 type Config struct {
 	Dir       string           // directory of the store; created if missing
 	FS        vfs.FS           // nil is the disk
-	Self      metadata.NodeID  // the node whose records these are
-	UID       uint32           // owner of the live root, which node 0 has
+	Self      metadata.NodeID  // the node that owns the records
+	UID       uint32           // owner of the live root, which is on node 0
 	GID       uint32           // group of the live root
 	RootMode  uint32           // permissions of the live root; 0 is 0700
 	Now       func() time.Time // clock of all inode times; nil is time.Now
 	Log       *logrus.Entry    // nil discards
 	Sync      bool             // every operation waits for the disk
 	CacheSize int64            // bytes of blocks kept in memory; 0 is 64 MiB
-	ShardAt   int              // entries from which a directory is split; 0 is never
-	// Orphaned is called with each file that has lost its last link, after the commit. It must not
-	// block, nor call the store. nil is none.
+	ShardAt   int              // number of entries at which a directory is split; 0 is never
+	// Orphaned is called after the commit with each file that has lost its last link. It must not block or call the
+	// store. It may be nil.
 	Orphaned func(ino metadata.Ino, size int64)
-	// Named is called with each orphan that has got a name, as Orphaned is. nil is none.
+	// Named is called with each orphan that was linked to a name, under the same rules as Orphaned.
 	Named func(ino metadata.Ino)
-	// Room reports whether records may be added; without room that is ENOSPC, while removals go on.
-	// nil is always.
+	// Room reports whether records may be added; if not, adding fails with ENOSPC, while removals still succeed. nil
+	// means that there is always room.
 	Room func() bool
 }
 
@@ -47,8 +47,7 @@ const (
 	memTableSize     = 16 << 20
 )
 
-// Memory bounds the memory of a store with the default cache: the cache, and two tables of recent
-// writes.
+// Memory bounds the memory of a store with the default cache: the cache, and two memtables.
 const Memory = defaultCacheSize + 2*memTableSize
 
 func (c *Config) setDefaults() error {
@@ -76,8 +75,8 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// Store is one node's metadata.Store for operations on this node alone, and a metadata.Participant
-// in others. It is safe for concurrent use.
+// Store is one node's metadata.Store for operations on this node alone, and a metadata.Participant in others. It is
+// safe for concurrent use.
 //
 //	Store          names, inodes, attributes, inventory
 //	  shards       the parts of large directories
@@ -92,10 +91,10 @@ type Store struct {
 // shards serves the shards of large directories.
 type shards struct{ *core }
 
-// transactions is this home's part, as coordinator or participant, in operations of several homes.
+// transactions is this home's part, as coordinator or participant, in operations that involve several homes.
 type transactions struct{ *core }
 
-// core is the database and what every operation needs of it.
+// core is the database and the state that every operation needs.
 type core struct {
 	cfg   Config
 	db    *pebble.DB
@@ -117,8 +116,7 @@ type core struct {
 
 var _ metadata.Store = (*Store)(nil)
 
-// Open opens the store in cfg.Dir and creates it if there is none. EINVAL for the store of another
-// node.
+// Open opens the store in cfg.Dir, and creates it if there is none. It returns EINVAL for the store of another node.
 func Open(cfg Config) (*Store, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -141,9 +139,8 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// options returns the options of the Pebble store. The format is pinned below FormatWALSyncChunks,
-// with which the log would record syncs that walFS skips, so that after a power loss the store
-// would look corrupt.
+// options returns the options of the Pebble store. The format is pinned below FormatWALSyncChunks: with that format the
+// log would record syncs that walFS skips, so after a power loss the store would look corrupt.
 func (s *core) options() *pebble.Options {
 	o := &pebble.Options{
 		FS:                 s.wal,
@@ -158,7 +155,7 @@ func (s *core) options() *pebble.Options {
 	return o
 }
 
-// prepare checks whose store it is and creates the live root of a new one.
+// prepare checks that the store belongs to this node and creates the live root of a new one.
 func (s *Store) prepare() error {
 	if err := s.tables.clean(s.core); err != nil {
 		return err
@@ -253,7 +250,7 @@ func (s *core) end() { s.closeMu.RUnlock() }
 
 func (s *core) now() metadata.Time { return metadata.TimeOf(s.cfg.Now()) }
 
-// room returns ENOSPC if nothing can be added.
+// room returns ENOSPC if no record may be added.
 func (s *core) room() error {
 	if s.cfg.Room == nil || s.cfg.Room() {
 		return nil
@@ -261,7 +258,7 @@ func (s *core) room() error {
 	return fmt.Errorf("metadata store: its disk is full: %w", syscall.ENOSPC)
 }
 
-// here reports whether the record of ino is this store's.
+// here reports whether this store has the record of ino.
 func (s *core) here(ino metadata.Ino) bool {
 	return !ino.Sealed() && ino.Home() == s.cfg.Self
 }
@@ -279,8 +276,7 @@ func ioError(what string, err error) error {
 	return fmt.Errorf("%s: %w: %w", what, syscall.EIO, err)
 }
 
-// logger passes on the messages of Pebble. Pebble calls Fatalf when it could not write its log, and
-// cannot go on.
+// logger passes on the messages of Pebble. Pebble calls Fatalf when it could not write its log and cannot continue.
 type logger struct{ log *logrus.Entry }
 
 func (l logger) Infof(format string, args ...any)  { l.log.Debugf(format, args...) }

@@ -33,9 +33,9 @@ func open(t testing.TB, cfg Config) *Store {
 	return s
 }
 
-// whole is the store of a job of one node.
+// whole is the store of a single-node job.
 type whole struct {
-	*txn.Coordinator // what it does is not what the store does alone
+	*txn.Coordinator // hides what Store alone does
 	stored
 }
 
@@ -82,7 +82,7 @@ func TestRoot(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		cfg.UID, cfg.RootMode, at = 5, 0o700, time.Unix(200, 0) // of a root that is there already
+		cfg.UID, cfg.RootMode, at = 5, 0o700, time.Unix(200, 0) // ignored for an existing root
 	}
 	other := open(t, Config{Self: 1})
 	if _, err := other.Getattr(ctx, metadata.RootIno); !errors.Is(err, syscall.ENOENT) {
@@ -125,7 +125,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// enter commits a transaction that enters an inode of another node.
+// enter commits a transaction that adds an entry for an inode of another node.
 func enter(t testing.TB, s *Store, d metadata.Ino, name string, ino metadata.Ino, mode uint32) {
 	t.Helper()
 	tx := metadata.TxID(metadata.LiveIno(7, uint64(ino.Counter())))
@@ -138,7 +138,7 @@ func enter(t testing.TB, s *Store, d metadata.Ino, name string, ino metadata.Ino
 	}
 }
 
-// TestOtherHome: an operation that involves another home is EXDEV, and changes nothing.
+// TestOtherHome: an operation that involves another home fails with EXDEV and has no effect.
 func TestOtherHome(t *testing.T) {
 	s := open(t, Config{})
 	root, far := metadata.RootIno, metadata.LiveIno(2, 4000)
@@ -182,8 +182,8 @@ func TestOtherHome(t *testing.T) {
 	}
 }
 
-// TestRenameBelowItself: a loop is refused, also through directories that have moved; a directory
-// that moved away is no loop.
+// TestRenameBelowItself: a loop is refused, also through directories that were moved; a directory that was moved away
+// is no obstacle.
 func TestRenameBelowItself(t *testing.T) {
 	s := openWhole(t, Config{})
 	mk := func(d metadata.Ino, name string) metadata.Ino {
@@ -297,8 +297,8 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// TestDirectoryWhenClockIsSetBack: each change of the entries of a directory has later times than the one before. A file that
-// is made or removed has the same st_ctime, by which its client knows those of the directory.
+// TestDirectoryWhenClockIsSetBack: each change of a directory's entries gets later times than the previous one. A
+// created or removed file has the same st_ctime, from which its client knows the directory's times.
 func TestDirectoryWhenClockIsSetBack(t *testing.T) {
 	at := time.Unix(1000, 0)
 	s := open(t, Config{Now: func() time.Time { return at }})
@@ -332,8 +332,8 @@ func TestDirectoryWhenClockIsSetBack(t *testing.T) {
 	}
 }
 
-// TestClockThatStands: each change of an inode has a later time than the one before, also of writes
-// between which the clock stands.
+// TestClockThatStands: each change of an inode gets a later time than the previous one, even for writes while the clock
+// stands still.
 func TestClockThatStands(t *testing.T) {
 	at := time.Unix(1000, 0)
 	s := open(t, Config{Now: func() time.Time { return at }})

@@ -35,8 +35,8 @@ func (t *Table) Get(k []byte) ([]byte, error) {
 	return t.s.get(tableKey(t.ds, k))
 }
 
-// Scan calls fn with the pairs of [from, to) in order until it returns false; a nil to is the end
-// of the table. The pairs are valid until fn returns. fn must not call the store.
+// Scan calls fn with the pairs of [from, to) in order until fn returns false; a nil to means the end of the table. The
+// pairs are valid until fn returns. fn must not call the store.
 func (t *Table) Scan(from, to []byte, fn func(k, v []byte) bool) error {
 	if err := t.s.begin(); err != nil {
 		return err
@@ -65,8 +65,8 @@ func (t *Table) span() pebble.KeyRange {
 	return pebble.KeyRange{Start: tableKey(t.ds, nil), End: tableEnd(t.ds)}
 }
 
-// Ingest replaces the whole table atomically by the pairs that src yields, whose keys must ascend
-// (EINVAL). src must return an error of yield, and must not call the store.
+// Ingest atomically replaces the whole table with the pairs that src yields, whose keys must ascend (EINVAL). src must
+// return an error of yield, and must not call the store.
 func (t *Table) Ingest(ctx context.Context, src func(yield func(k, v []byte) error) error) error {
 	if err := t.s.begin(); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (t *Table) Ingest(ctx context.Context, src func(yield func(k, v []byte) err
 		err = in.link()
 	}
 	for _, f := range in.files {
-		_ = t.s.cfg.FS.Remove(f) // gone if it was ingested; else Open cleans up
+		_ = t.s.cfg.FS.Remove(f) // fails if the file was ingested; Open cleans up the others
 	}
 	if err != nil {
 		return fmt.Errorf("table of dataset %d: %w", t.ds, err)
@@ -89,8 +89,8 @@ func (t *Table) Ingest(ctx context.Context, src func(yield func(k, v []byte) err
 	return nil
 }
 
-// ingestFileSize is the size of a file of a table, in bytes. While it is written, its index and key
-// hashes are in memory.
+// ingestFileSize is the size of a file of a table, in bytes. The index and key hashes of a file stay in memory while it
+// is written.
 const ingestFileSize = 16 << 20
 
 // ingest writes the files of one Ingest.
@@ -101,7 +101,7 @@ type ingest struct {
 	files []string
 	last  []byte
 	n     int
-	err   error // the first of add
+	err   error // the first error of add
 }
 
 func (in *ingest) add(k, v []byte) error {

@@ -114,7 +114,7 @@ func TestIngestAllOrNothing(t *testing.T) {
 		{"a key twice", ctx, func(y func(k, v []byte) error) error {
 			_ = y([]byte("k"), nil)
 			_ = y([]byte("k"), nil)
-			return nil // swallowed
+			return nil // swallows the error
 		}, syscall.EINVAL},
 		{"cancelled", cancelled, pairs("new", 5000), syscall.EINTR},
 		{"cancelled early", cancelled, pairs("new", 1), syscall.EINTR},
@@ -132,7 +132,7 @@ func TestIngestAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestIngestCrash: after a crash at any moment the table is the old or the new.
+// TestIngestCrash: after a crash at any moment the table is either the old or the new one.
 func TestIngestCrash(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := open(t, Config{FS: fs})
@@ -162,7 +162,7 @@ func TestIngestCrash(t *testing.T) {
 	}
 }
 
-// BenchmarkGet measures a look-up in a cached table.
+// BenchmarkGet measures a lookup in a cached table.
 func BenchmarkGet(b *testing.B) {
 	tab := open(b, Config{Dir: b.TempDir(), FS: vfs.Default}).Table(1)
 	if err := tab.Ingest(ctx, pairs("", 200_000)); err != nil {

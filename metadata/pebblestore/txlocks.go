@@ -14,8 +14,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// txLock is what a transaction locks, or an operation needs unlocked: a name, if key is set, or an
-// inode. An inode that is not exclusive stays, but may change: locks on it can be shared.
+// txLock is a lock that a transaction takes, or that an operation needs to be free: on a name, if key is set, or on an
+// inode. An inode under a shared lock may change but not be removed.
 type txLock struct {
 	key       string // of an entry
 	ino       metadata.Ino
@@ -33,31 +33,30 @@ func lockInode(ino metadata.Ino) txLock { return txLock{ino: ino, exclusive: tru
 // preparedTx is a transaction in progress, on its coordinator or a participant, with its locks.
 type preparedTx struct {
 	tx    metadata.TxID
-	since time.Time     // when it was prepared here
-	done  chan struct{} // closed when it holds no locks
+	since time.Time     // when the transaction was prepared here
+	done  chan struct{} // closed when the transaction holds no locks
 	held  []txLock      // guarded by txLocks.mu
 
 	mu       sync.Mutex
 	edits    []edit      // under mu
-	recorded bool        // guarded by mu: its intent is on the disk; never on the coordinator
+	recorded bool        // guarded by mu: the intent is on the disk; never on the coordinator
 	ended    bool        // guarded by mu: committed or aborted
-	gaveUp   atomic.Bool // set under mu, before its locks are released; the intent is kept
+	gaveUp   atomic.Bool // set under mu, before the locks are released; the intent is kept
 }
 
 func newPreparedTx(tx metadata.TxID, since time.Time) *preparedTx {
 	return &preparedTx{tx: tx, since: since, done: make(chan struct{})}
 }
 
-// blocked is the error of an attempt that met a lock: it is repeated when that is released.
+// blocked is the error of an attempt that found a lock taken: the attempt is repeated when the lock is released.
 type blocked struct{ by *preparedTx }
 
 func (b *blocked) Error() string { return fmt.Sprintf("transaction %v is under way", b.by.tx) }
 
-// Unwrap makes it EAGAIN for callers that do not wait.
+// Unwrap returns EAGAIN, for callers that do not wait.
 func (b *blocked) Unwrap() error { return syscall.EAGAIN }
 
-// txLocks is the locks of transactions. To take one, or to check before a write, the inodes'
-// stripes must be held.
+// txLocks holds the locks of transactions. To take one, or to check before a write, the inodes' stripes must be held.
 type txLocks struct {
 	n atomic.Int32 // transactions with locks; at 0 there is nothing to check
 
@@ -76,7 +75,7 @@ func (p *txLocks) init() {
 	p.dirs = make(map[metadata.Ino][]*preparedTx)
 }
 
-// blocker returns a transaction, other than me, that holds one of wants. Called with mu.
+// blocker returns a transaction, other than me, that holds one of wants. The caller holds mu.
 func (p *txLocks) blocker(me *preparedTx, wants []txLock) *preparedTx {
 	for _, w := range wants {
 		if w.key != "" {
@@ -100,8 +99,8 @@ func (p *txLocks) blocker(me *preparedTx, wants []txLock) *preparedTx {
 	return nil
 }
 
-// checkFree returns nil if no transaction locks the entry name of dir (none, if it is ""), or
-// prevents a local operation on dir or the inodes alone.
+// checkFree returns nil if no transaction locks the entry name of dir (ignored if it is ""), or prevents a local
+// operation on dir or on the inodes alone.
 func (p *txLocks) checkFree(dir metadata.Ino, name string, alone ...metadata.Ino) error {
 	if p.n.Load() == 0 {
 		return nil
@@ -149,7 +148,7 @@ func (p *txLocks) all() []*preparedTx {
 	return slices.Collect(maps.Values(p.txs))
 }
 
-// add registers me before it holds a lock.
+// add registers me, before it holds a lock.
 func (p *txLocks) add(me *preparedTx) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,7 +228,7 @@ func (p *txLocks) end(me *preparedTx) {
 	delete(p.txs, me.tx)
 }
 
-// await returns when the transaction in err holds no locks any more. Any other error is returned.
+// await returns nil when the transaction in err holds no more locks. It returns any other error.
 func (s *core) await(ctx context.Context, err error) error {
 	b, ok := err.(*blocked) // never wrapped
 	if !ok {
@@ -276,8 +275,7 @@ func (s *core) once(attempt func() error) error {
 	return attempt()
 }
 
-// awaitTransactions waits for the transactions that change dir or its entries now; not for later
-// ones.
+// awaitTransactions waits for the transactions that currently change dir or its entries, but not for later ones.
 func (s *core) awaitTransactions(ctx context.Context, dir metadata.Ino) error {
 	for _, by := range s.txLocks.in(dir) {
 		if err := s.await(ctx, &blocked{by}); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// unnamed makes a file without a name.
+// unnamed creates a file without a name.
 func unnamed(t *testing.T, s *Store) metadata.Ino {
 	t.Helper()
 	a, err := s.CreateUnnamed(ctx, metadata.RootIno, metadata.New{Mode: syscall.S_IFREG | 0o600, UID: 7})
@@ -72,7 +72,7 @@ func TestUnnamed(t *testing.T) {
 	}
 }
 
-// TestUnnamedPrepared: a file is not doomed while a transaction is about to name it.
+// TestUnnamedPrepared: a file is not doomed while a prepared transaction may name it.
 func TestUnnamedPrepared(t *testing.T) {
 	var named []metadata.Ino
 	s := open(t, Config{Named: func(ino metadata.Ino) { named = append(named, ino) }})
@@ -103,7 +103,7 @@ func TestUnnamedPrepared(t *testing.T) {
 	}
 }
 
-// TestUnnamedGivenUp: a file stays while a transaction that was given up may have named it, also after a restart.
+// TestUnnamedGivenUp: a file is kept while a transaction that was given up may have named it, also after a restart.
 func TestUnnamedGivenUp(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	first := open(t, Config{FS: fs})

@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
-// inode is the record of an inode. text is the target of a symbolic link; parent and text are the
-// entry of a directory.
+// inode is the record of an inode. text is the target of a symbolic link; for a directory, parent and text name its
+// entry.
 type inode struct {
 	metadata.Attr
 	parent metadata.Ino

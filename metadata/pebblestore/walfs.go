@@ -9,9 +9,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// walFS makes a commit wait for the write of the log, but not for the disk. Pebble itself has only
-// two kinds of commit: one waits for the disk, the other leaves up to 32 KiB of acknowledged
-// operations in the daemon's memory, which are lost if it is killed.
+// walFS makes a commit wait for the write of the log, but not for the disk. Pebble itself has only two kinds of commit:
+// one waits for the disk, the other leaves up to 32 KiB of acknowledged operations in the daemon's memory, which are
+// lost if the daemon is killed.
 type walFS struct {
 	vfs.FS
 	always  bool         // sync on request of Pebble
@@ -32,7 +32,7 @@ func (f *walFS) lazy() bool { return !f.always && f.flushes.Load() == 0 }
 // Unwrap returns the file system below.
 func (f *walFS) Unwrap() vfs.FS { return f.FS }
 
-// Create opens a new file, lazily synced if it is a log.
+// Create creates a file; if it is a log, its syncs are lazy.
 func (f *walFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	file, err := f.FS.Create(name, c)
 	return f.wrap(name, file, err)
@@ -51,8 +51,8 @@ func (f *walFS) wrap(name string, file vfs.File, err error) (vfs.File, error) {
 	return &walFile{File: file, fs: f}, nil
 }
 
-// walFile is a log. The next flush, or its Close, makes up for skipped syncs, so that a flush never
-// has to sync older logs.
+// walFile is a log. The next flush, or its Close, catches up on skipped syncs, so that a flush never has to sync older
+// logs.
 type walFile struct {
 	vfs.File
 	fs *walFS

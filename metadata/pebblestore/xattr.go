@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Getxattr is metadata.Xattrs.
+// Getxattr implements metadata.Xattrs.
 func (s *Store) Getxattr(_ context.Context, ino metadata.Ino, name string) ([]byte, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (s *Store) Getxattr(_ context.Context, ino metadata.Ino, name string) ([]by
 	return nil, noXattr(ino, name)
 }
 
-// Setxattr is metadata.Xattrs.
+// Setxattr implements metadata.Xattrs.
 func (s *Store) Setxattr(_ context.Context, ino metadata.Ino, x metadata.Xattr) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (s *Store) Setxattr(_ context.Context, ino metadata.Ino, x metadata.Xattr) 
 	return err
 }
 
-// Listxattr is metadata.Xattrs. The names are from one snapshot.
+// Listxattr implements metadata.Xattrs. The names are from one snapshot.
 func (s *Store) Listxattr(_ context.Context, ino metadata.Ino) ([]string, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (s *Store) Listxattr(_ context.Context, ino metadata.Ino) ([]string, error)
 	return names, err
 }
 
-// Removexattr is metadata.Xattrs.
+// Removexattr implements metadata.Xattrs.
 func (s *Store) Removexattr(_ context.Context, ino metadata.Ino, name string) error {
 	if err := s.begin(); err != nil {
 		return err

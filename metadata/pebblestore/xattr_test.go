@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestXattrsLeaveNothing: the keys of the attributes of a removed inode are removed, and no others.
+// TestXattrsLeaveNothing: the xattr keys of a removed inode are removed, and no others.
 func TestXattrsLeaveNothing(t *testing.T) {
 	s := open(t, Config{})
 	kept := mustCreate(t, s, "kept")

@@ -17,35 +17,33 @@ import (
 
 // The kinds of a Command.
 const (
-	// KindNodes sets the states and the addresses of Nodes, in one epoch. EINVAL if there is no such
-	// node; those that are as they are to be do not count.
+	// KindNodes sets the states and the addresses of Nodes, in one epoch. It fails with EINVAL if a node does not
+	// exist; nodes that already have that state and address are ignored.
 	KindNodes = "nodes"
-	// KindAddDataset registers Dataset in the phase Staging under a new ID. EEXIST if a dataset of
-	// that name has not ended.
+	// KindAddDataset registers Dataset in the phase Staging under a new ID. It fails with EEXIST if a dataset of that
+	// name has not ended.
 	KindAddDataset = "dataset-add"
-	// KindSetDataset brings the dataset Dataset.ID to Dataset's phase,
-	// digest, counts, error and time of sealing. ENOENT if there is none,
-	// ESTALE if it is further already: a phase never goes back, and a
-	// dataset that is Sealed or Failed does not change. The next Attempt may
-	// name another Coordinator while the dataset is Staging, if it knows whether that is
-	// Reading. A proposal of another attempt, or of another coordinator of this one, is
-	// ESTALE.
+	// KindSetDataset advances the dataset Dataset.ID to Dataset's phase, digest, counts, error and time of sealing. It
+	// fails with ENOENT if there is none, and with ESTALE if it is further advanced: a phase never goes back, and a
+	// dataset that is Sealed or Failed does not change. The next Attempt may name another Coordinator while the dataset
+	// is Staging, if the proposal has the current Reading. A proposal of another attempt, or of another coordinator of
+	// this attempt, fails with ESTALE.
 	KindSetDataset = "dataset-set"
-	// KindSetPlan sets the Plan of the dataset Dataset.ID; "": no plan. ENOENT if there is no such dataset,
-	// ESTALE if it has ended.
+	// KindSetPlan sets the Plan of the dataset Dataset.ID; "": no plan. It fails with ENOENT if there is no such
+	// dataset, and with ESTALE if it has ended.
 	KindSetPlan = "plan-set"
-	// KindRemoveDataset makes the dataset Dataset.ID Removed. If Dataset.Phase is Failed, it does so only while the
-	// dataset is being staged, else ESTALE. Error says why, if there is no other reason. ENOENT if there is none.
+	// KindRemoveDataset makes the dataset Dataset.ID Removed: ENOENT if there is none, and ESTALE if it is Sealed and
+	// Dataset.Phase is Failed. Error is the reason, unless the dataset has one already.
 	KindRemoveDataset = "dataset-remove"
-	// KindCopied says that each home needs a partner from now on.
+	// KindCopied records that each home needs a partner from now on.
 	KindCopied = "copied"
-	// KindPartner says that Partner has a copy of the records of the node Home, as the node says that stands in for that
-	// since Seat; 0 is Home itself. ESTALE if it may have missed some.
+	// KindPartner records that Partner has a copy of the records of the node Home, as proposed by the node that has
+	// stood in for Home since Seat; 0 is Home itself. It fails with ESTALE if the copy may have missed changes.
 	KindPartner = "partner"
-	// KindRestored says that all files with copies have as many as they should have, by the map of Epoch. It changes
-	// nothing if nodes have come or gone since.
+	// KindRestored records that all files with copies have their full number of copies, by the map of Epoch. It changes
+	// nothing if nodes have joined or left since.
 	KindRestored = "restored"
-	// KindClosing says that the job ends.
+	// KindClosing records that the job is ending.
 	KindClosing = "closing"
 )
 
@@ -60,9 +58,8 @@ type Command struct {
 	Epoch   metadata.Epoch   `json:"epoch,omitempty"`
 }
 
-// Apply is the View after c. It depends on nothing but its arguments, shares
-// nothing with v that it changes, and returns v itself with an error, or where
-// c changes nothing.
+// Apply returns the View after c. It depends only on its arguments and never modifies v. With an error, or if c changes
+// nothing, it returns v itself.
 func Apply(v cluster.View, c Command) (cluster.View, error) {
 	switch c.Kind {
 	case KindNodes:
@@ -222,13 +219,13 @@ func removeDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	return next(v), nil
 }
 
-// result is the answer of the FSM to a command.
+// result is the FSM's answer to a command.
 type result struct {
 	view cluster.View
 	err  error
 }
 
-// fsm is the View that the log leads to.
+// fsm holds the View that results from the log.
 type fsm struct{ board *board }
 
 var _ raft.FSM = fsm{}

@@ -25,9 +25,8 @@ func initialView() cluster.View {
 	return cluster.View{Map: cluster.NewMap(42, []string{"a", "b", "c"})}
 }
 
-// TestTranscript plays the commands of testdata/fsm.txt, the lines that begin
-// with ">", and compares the answers. It plays them to two FSMs, one of which
-// is moved to another by a snapshot after each command: both must agree.
+// TestTranscript plays the commands of testdata/fsm.txt, the lines that begin with ">", and compares the replies. It
+// plays them to two FSMs, one of which is moved to another by a snapshot after each command: both must agree.
 func TestTranscript(t *testing.T) {
 	const path = "testdata/fsm.txt"
 	file, err := os.ReadFile(path)
@@ -79,7 +78,7 @@ func asJSON(t *testing.T, v cluster.View) string {
 	return string(b)
 }
 
-// moved is a new FSM with a snapshot of f.
+// moved returns a new FSM restored from a snapshot of f.
 func moved(t *testing.T, f fsm) fsm {
 	t.Helper()
 	s, err := f.Snapshot()
@@ -118,10 +117,10 @@ func TestTooManyDatasets(t *testing.T) {
 	}
 }
 
-// TestTurns: a stage-in begins anew, or goes on when files are read, which who goes on has
-// to know; an attempt has one coordinator; and what is of another attempt, or of one who does not
-// lead this one, does not count.
-func TestTurns(t *testing.T) {
+// TestAttempts: a stage-in restarts, or resumes during the reading phase, and the new coordinator learns which;
+// an attempt has one coordinator; commands of another attempt, or of a node that does not coordinate this one,
+// are ignored.
+func TestAttempts(t *testing.T) {
 	v := initialView()
 	v.Datasets = []cluster.Dataset{{ID: 1, Name: "x", Coordinator: 1, Phase: cluster.Staging}}
 	set := func(d cluster.Dataset) error {

@@ -22,25 +22,23 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Config configures a member. Members and Initial must be the same on all members, and after a
-// restart.
+// Config configures a member. Members and Initial must be the same on all members, and after a restart.
 type Config struct {
 	Dir     string            // of the store
 	Self    metadata.NodeID   // one of Members
-	Members []metadata.NodeID // all that vote
-	Initial cluster.View      // before anything is agreed on
+	Members []metadata.NodeID // all voting members
+	Initial cluster.View      // View before the first agreement
 	// Dial opens an authenticated stream to a member, whose Accept receives it. It must heed ctx.
 	Dial   func(ctx context.Context, id metadata.NodeID) (net.Conn, error)
 	Timing Timing
 	Log    *logrus.Entry
 }
 
-// Timing is the timeouts of a member. Zero values are the defaults, for a local network and busy
-// hosts.
+// Timing has the timeouts of a member. Zero values are the defaults, for a local network and busy hosts.
 type Timing struct {
 	Heartbeat time.Duration // silence after which followers suspect the leader; 250 ms, 20 ms in a group of one
 	Election  time.Duration // how long a candidate waits for votes; 500 ms, 20 ms in a group of one
-	Commit    time.Duration // after which a follower learns of a commit at the latest; half of Heartbeat, but 50 ms at most
+	Commit    time.Duration // latest time at which a follower learns of a commit; half of Heartbeat, but 50 ms at most
 	Call      time.Duration // bound of a dial, and of a message with its answer; 2 s
 	Close     time.Duration // bound of Close; 10 s
 }
@@ -100,8 +98,7 @@ type Group struct {
 	leadings chan struct{} // closed when the leader changes; guarded by mu
 }
 
-// Open joins the group. With an empty store it starts with the members of the Config, as every
-// member does.
+// Open joins the group. With an empty store it starts with the members of the Config, like every member.
 func Open(cfg Config) (*Group, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("raft group: %w", err)
@@ -126,7 +123,7 @@ const Memory = 1 << 20
 
 const (
 	keptSnapshots = 2
-	// openTime is how long Open waits for a process of an earlier run that is ending.
+	// openTime is how long Open waits for a process of an earlier run to exit.
 	openTime = 5 * time.Second
 )
 
@@ -218,27 +215,27 @@ func (g *Group) watch() {
 // Accept takes a stream that another member has dialed.
 func (g *Group) Accept(conn net.Conn) { g.streams.put(conn) }
 
-// View returns the agreed View, as far as this member knows.
+// View returns the agreed View, as far as this member knows it.
 func (g *Group) View() cluster.View { return g.board.get() }
 
-// Changed returns a channel that is closed when View changes next.
+// Changed returns a channel that is closed at the next change of View.
 func (g *Group) Changed() <-chan struct{} { return g.board.wait() }
 
-// Leader returns the leader, as far as this member knows.
+// Leader returns the leader, if this member knows it.
 func (g *Group) Leader() (metadata.NodeID, bool) {
 	_, id := g.raft.LeaderWithID()
 	n, err := idOf(string(id))
 	return n, err == nil
 }
 
-// IsLeader reports whether this member leads the group. It may not yet have applied earlier
-// commands; its proposals are applied after them.
+// IsLeader reports whether this member leads the group. It may not have applied earlier commands yet; its proposals are
+// applied after them.
 func (g *Group) IsLeader() bool { return g.raft.State() == raft.Leader }
 
-// Term is the term of the group as this member knows it. At most one member leads in a term.
+// Term returns the current term of the group, as far as this member knows it. At most one member leads in a term.
 func (g *Group) Term() uint64 { return g.raft.CurrentTerm() }
 
-// Close leaves the group: proposals are answered, streams and store closed. It returns an error if
+// Close leaves the group: it waits for the answers to proposals, and closes streams and store. It returns an error if
 // that takes too long; then the store stays open until the process ends.
 func (g *Group) Close() error {
 	g.mu.Lock()

@@ -83,7 +83,7 @@ func TestNotLeader(t *testing.T) {
 	}
 }
 
-// TestFollowersHear: the others hear at once of what is agreed on, whether anything comes after it or not.
+// TestFollowersHear: followers learn of a commit immediately, even if no entry follows it.
 func TestFollowersHear(t *testing.T) {
 	c := startTimed(t, 3, Timing{Commit: time.Hour})
 	for id := range metadata.NodeID(3) {
@@ -94,7 +94,7 @@ func TestFollowersHear(t *testing.T) {
 	}
 }
 
-// TestFailover ends the leader; the others go on, and it comes back.
+// TestFailover stops the leader; the others continue, and it returns.
 func TestFailover(t *testing.T) {
 	c := startGroup(t, 3)
 	lead := c.leader()
@@ -116,8 +116,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestPartition cuts the leader off. It must not answer that something is
-// agreed on; the others go on; when it is back, it has what they agreed on.
+// TestPartition partitions the leader, which must not acknowledge a commit. The others continue; after the partition
+// heals, it has their commits.
 func TestPartition(t *testing.T) {
 	c := startGroup(t, 3)
 	old := c.leader()
@@ -143,15 +143,14 @@ func TestPartition(t *testing.T) {
 		t.Errorf("node 0 is at %s: what was not agreed on came to pass", n.Addr)
 	}
 
-	c.net.split(c.members...) // all on one side again
+	c.net.split(c.members...) // heals the partition
 	v = c.propose(up(2, "c:1"))
 	for _, id := range c.members {
 		c.await(id, v)
 	}
 }
 
-// TestSnapshot compacts the log; a member that was away gets the snapshot, and
-// one that restarts begins with its own.
+// TestSnapshot compacts the log; a member that was away gets the snapshot, and one that restarts begins with its own.
 func TestSnapshot(t *testing.T) {
 	c := startGroup(t, 3)
 	lead := c.leader()
@@ -226,11 +225,11 @@ func TestCloseNeverHangs(t *testing.T) {
 			Dir: t.TempDir(), Self: 1, Members: []metadata.NodeID{0, 1, 2}, Log: testLog(t),
 			Timing: Timing{Heartbeat: 10 * time.Millisecond, Election: 10 * time.Millisecond, Call: time.Hour},
 			Dial: func(ctx context.Context, id metadata.NodeID) (net.Conn, error) {
-				if id == 0 { // hangs
+				if id == 0 { // the connection hangs
 					<-ctx.Done()
 					return nil, syscall.ETIMEDOUT
 				}
-				a, _ := net.Pipe() // answers nothing
+				a, _ := net.Pipe() // never answers
 				return a, nil
 			},
 		})
@@ -241,7 +240,7 @@ func TestCloseNeverHangs(t *testing.T) {
 		}
 		changed := g.LeaderChanged()
 		select {
-		case <-changed: // it is a candidate
+		case <-changed: // it became a candidate
 		case <-time.After(patient):
 			t.Error("the member never became a candidate")
 		}
@@ -257,7 +256,7 @@ func TestCloseNeverHangs(t *testing.T) {
 	}
 }
 
-// groupOrNil is the group that a member had, even when it is closed.
+// groupOrNil returns the group of a member, even after it was closed.
 func (c *trio) groupOrNil(id metadata.NodeID) *Group {
 	if g := c.group(id); g != nil {
 		return g

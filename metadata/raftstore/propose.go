@@ -14,9 +14,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// NotLeaderError says that this member does not lead, or no longer; in the latter case the proposal
-// may still be committed: every Command but KindAddDataset can be repeated, and that one then
-// returns EEXIST. It wraps EAGAIN.
+// NotLeaderError means that this member does not lead, or no longer leads. In the latter case the proposal may still be
+// committed: every Command but KindAddDataset can be repeated safely, and a repeated KindAddDataset returns EEXIST. It
+// wraps EAGAIN.
 type NotLeaderError struct {
 	Leader metadata.NodeID // the current leader
 	Known  bool            // whether Leader is known
@@ -36,9 +36,9 @@ func (e *NotLeaderError) Unwrap() error { return syscall.EAGAIN }
 // enqueueTimeout bounds how long a proposal without a deadline is queued.
 const enqueueTimeout = 10 * time.Second
 
-// Propose makes the group agree on c, and returns the resulting View. Only the leader can; others
-// return a *NotLeaderError. A Command that does not apply returns its errno with the current View.
-// If ctx ends first, the Command may still be committed.
+// Propose makes the group agree on c, and returns the resulting View. Only the leader can do that; others return a
+// *NotLeaderError. A Command that cannot be applied returns its errno with the current View. If ctx ends first, the
+// Command may still be committed.
 func (g *Group) Propose(ctx context.Context, c Command) (cluster.View, error) {
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -77,8 +77,7 @@ func (g *Group) begin() bool {
 	return !g.closed
 }
 
-// agree waits for the answer of Raft, which always comes: the entry is committed, or the leader
-// steps down.
+// agree waits for Raft's answer, which always arrives: the entry is committed, or the leader steps down.
 func (g *Group) agree(data []byte, timeout time.Duration) result {
 	f := g.raft.Apply(data, timeout)
 	err := f.Error()
@@ -96,15 +95,15 @@ func (g *Group) agree(data []byte, timeout time.Duration) result {
 	return result{g.View(), err}
 }
 
-// confirm makes the other members learn of the last commit by an empty entry; otherwise they learn
-// of it with the next one, or after Timing.Commit.
+// confirm makes the other members learn of the last commit through an empty entry; otherwise they learn of it with the
+// next entry, or after Timing.Commit.
 func (g *Group) confirm() {
 	if len(g.cfg.Members) > 1 {
 		g.raft.Barrier(g.cfg.Timing.Heartbeat) // the result does not matter
 	}
 }
 
-// Confirm returns nil when this member leads the group, and its View has all that was agreed on before.
+// Confirm returns nil if this member leads the group, and its View has all changes that were agreed on before the call.
 func (g *Group) Confirm() error {
 	if !g.begin() {
 		return fmt.Errorf("the group is closed: %w", syscall.ESHUTDOWN)

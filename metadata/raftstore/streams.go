@@ -23,19 +23,18 @@ func idOf(a string) (metadata.NodeID, error) {
 	return metadata.NodeID(n), err
 }
 
-// streams is the raft.StreamLayer: it dials streams, and accepts those given to put. Close ends all
-// open ones.
+// streams is the raft.StreamLayer: it dials streams, and accepts those passed to put. Close ends all open streams.
 type streams struct {
 	self   metadata.NodeID
 	dial   func(context.Context, metadata.NodeID) (net.Conn, error)
-	ctx    context.Context // ends with close
+	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	queue  chan net.Conn // a few, so that put does not wait for the transport's loop
 
 	mu     sync.Mutex
 	open   map[*stream]bool // guarded by mu
 	closed bool             // guarded by mu
-	users  sync.WaitGroup   // of accepted streams that are open
+	users  sync.WaitGroup   // accepted streams that are still open
 }
 
 var _ raft.StreamLayer = (*streams)(nil)
@@ -53,7 +52,7 @@ type stream struct {
 	once     sync.Once
 }
 
-// Close is called by the transport when it is done with the stream.
+// Close is called by the transport when it no longer needs the stream.
 func (s *stream) Close() error {
 	err := s.Conn.Close()
 	s.once.Do(func() {
@@ -67,7 +66,7 @@ func (s *stream) Close() error {
 	return err
 }
 
-// keep registers c, or closes it after Close.
+// keep registers c, or closes it if the streams are closed.
 func (s *streams) keep(c net.Conn, accepted bool) (net.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

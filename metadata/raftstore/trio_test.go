@@ -21,7 +21,7 @@ import (
 type network struct {
 	mu     sync.Mutex
 	groups map[metadata.NodeID]*Group // guarded by mu
-	side   map[metadata.NodeID]int    // members on different sides do not meet; guarded by mu
+	side   map[metadata.NodeID]int    // members on different sides cannot communicate; guarded by mu
 	conns  []wire                     // guarded by mu
 }
 
@@ -46,7 +46,7 @@ func (n *network) dial(from metadata.NodeID) func(context.Context, metadata.Node
 	}
 }
 
-// split puts the members into two sides, and cuts what runs between them.
+// split partitions the members into two sides, and cuts the streams between them.
 func (n *network) split(alone ...metadata.NodeID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,7 +61,7 @@ func (n *network) split(alone ...metadata.NodeID) {
 	}
 }
 
-// trio is a group of three (or so) in one process.
+// trio is a group of about three members in one process.
 type trio struct {
 	*testing.T
 	net     *network
@@ -70,7 +70,7 @@ type trio struct {
 	timing  Timing
 }
 
-// patient is how long a test waits for what must come.
+// patient is the longest wait for an event that must happen.
 const patient = 20 * time.Second
 
 func startGroup(t *testing.T, size int) *trio {
@@ -135,7 +135,7 @@ func (c *trio) stop(id metadata.NodeID) {
 	}
 }
 
-// leader waits until the members in among agree on a leader, and returns it.
+// leader waits until the given members agree on a leader, and returns it.
 func (c *trio) leader(among ...metadata.NodeID) metadata.NodeID {
 	c.Helper()
 	if among == nil {
@@ -157,14 +157,14 @@ func (c *trio) leader(among ...metadata.NodeID) metadata.NodeID {
 		}
 		select {
 		case <-changed:
-		case <-time.After(5 * time.Millisecond): // the others do not tell this member
+		case <-time.After(5 * time.Millisecond): // this member gets no notice from the others
 		case <-ctx.Done():
 			c.Fatalf("members %v have no leader", among)
 		}
 	}
 }
 
-// propose has the members in among agree on cmd, whoever leads.
+// propose commits cmd through the members in among, whichever leads.
 func (c *trio) propose(cmd Command, among ...metadata.NodeID) cluster.View {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), patient)
@@ -180,7 +180,7 @@ func (c *trio) propose(cmd Command, among ...metadata.NodeID) cluster.View {
 	}
 }
 
-// await waits until a member's View is want, or one after it.
+// await waits until a member's View is want, or a later one.
 func (c *trio) await(id metadata.NodeID, want cluster.View) {
 	c.Helper()
 	timeout := time.After(patient)

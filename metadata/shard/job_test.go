@@ -24,18 +24,18 @@ const shardAt = 50
 
 var ctx = context.Background()
 
-// job is nodes that call each other directly, and can be killed during that.
+// job is nodes that call each other directly, and can be killed during a call.
 type job struct {
 	*testing.T
 	view  cluster.Map
 	nodes []*node
 
 	mu    sync.Mutex
-	calls int              // under mu: between nodes, so far
-	hook  func(before int) // under mu: told before each call, and after it with 0
+	calls int              // guarded by mu: calls between nodes so far
+	hook  func(before int) // guarded by mu: called before each call with the count, and after it with 0
 }
 
-// node is one life of a node's process.
+// node is one run of a node's process.
 type node struct {
 	j    *job
 	id   metadata.NodeID
@@ -68,7 +68,7 @@ func (j *job) start(id metadata.NodeID, fs *vfs.MemFS) *node {
 	if err != nil {
 		j.Fatal(err)
 	}
-	j.Cleanup(func() { _ = n.s.Close() }) // memory only
+	j.Cleanup(func() { _ = n.s.Close() }) // in memory only
 	n.d = shard.New(shard.Config{
 		Self: id, Store: n.s, Map: func() cluster.Map { return j.view }, Delay: time.Millisecond,
 		Peer: func(to metadata.NodeID) metadata.Shards { return link{n, to} },
@@ -76,7 +76,7 @@ func (j *job) start(id metadata.NodeID, fs *vfs.MemFS) *node {
 	return n
 }
 
-// kill kills the process of a node; what it does afterwards has no effect.
+// kill kills the process of a node; its later actions have no effect.
 func (j *job) kill(id metadata.NodeID) {
 	n := j.nodes[id]
 	n.dead = true
@@ -105,7 +105,7 @@ func (j *job) settle() {
 	}
 }
 
-// link is a node as another sees it.
+// link is a node as seen by another one.
 type link struct {
 	from *node
 	to   metadata.NodeID
@@ -113,8 +113,7 @@ type link struct {
 
 var errCut = fmt.Errorf("nobody answers: %w", syscall.ECONNRESET)
 
-// call does one call, unless one of the two is dead before; the reply is lost if one of the two is
-// dead after.
+// call makes one call, unless either node is dead before; the reply is lost if either is dead after.
 func (l link) call(fn func(*pebblestore.Store) error) error {
 	j := l.from.j
 	to := j.step(l, 1)
@@ -170,7 +169,7 @@ func (l link) ReadShard(ctx context.Context, dir metadata.Ino, e metadata.Epoch,
 	return es, err
 }
 
-// on does fn on the node with the entry name of dir, found as a client does.
+// on calls fn on the node that has the entry name of dir, found in the same way as by a client.
 func (j *job) on(dir metadata.Ino, name string, fn func(*pebblestore.Store) error) error {
 	j.Helper()
 	at := dir.Home()
@@ -197,7 +196,7 @@ func (j *job) create(dir metadata.Ino, name string) error {
 func (j *job) unlink(dir metadata.Ino, name string) error {
 	j.Helper()
 	return j.on(dir, name, func(s *pebblestore.Store) error {
-		tx := metadata.TxID(metadata.LiveIno(99, txs.Add(1))) // of a node that is not in the job
+		tx := metadata.TxID(metadata.LiveIno(99, txs.Add(1))) // of a node outside the job
 		leave := metadata.Edit{Kind: metadata.EditLeave, Dir: dir, Name: name, Ino: j.ino(dir, name)}
 		if _, err := s.Prepare(ctx, tx, []metadata.Edit{leave}); err != nil {
 			return err

@@ -28,8 +28,8 @@ type Config struct {
 	Log   *logrus.Entry
 	Delay time.Duration // until a shard reports a change; 100 ms
 	Call  time.Duration // bounds one call to another node; 5 s
-	// EndLeases recalls the leases on a directory and its entries. During a split none is granted; the earlier
-	// ones must have ended before the directory freezes, because the new node of an entry does not know them.
+	// EndLeases recalls the leases on a directory and its entries. During a split no lease is granted; the earlier ones
+	// must have ended before the directory freezes, because the new node of an entry does not know them.
 	EndLeases func(ctx context.Context, dir metadata.Ino)
 }
 
@@ -46,11 +46,11 @@ func (c *Config) setDefaults() {
 type Manager struct {
 	cfg   Config
 	s     *pebblestore.Store
-	whole sync.Map // of the directories whose split is too large for the mirror of the store
+	whole sync.Map // directories whose split is too large for the mirror of the store
 
 	mu     sync.Mutex
-	doubts []func(context.Context) error // under mu: commits that may have taken effect, to be repeated
-	doubt  chan struct{}                 // one was added; one is enough
+	doubts []func(context.Context) error // under mu: commits that may have taken effect, to repeat
+	doubt  chan struct{}                 // signals a new entry in doubts; capacity 1
 }
 
 // New returns the manager of a node; Run starts it.
@@ -59,7 +59,7 @@ func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, s: cfg.Store, doubt: make(chan struct{}, 1)}
 }
 
-// Run splits directories that become large and reports changed shards, until ctx ends.
+// Run splits directories that become large, and reports changed shards, until ctx ends.
 func (d *Manager) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -89,7 +89,7 @@ func (d *Manager) Run(ctx context.Context) {
 
 const (
 	batchEntries = 2048 // entries of one batch
-	fewChanges   = 64   // changes left for the freeze
+	fewChanges   = 64   // changes that may be left for the freeze
 	maxRounds    = 16   // rounds of copying changes before the freeze
 )
 
@@ -137,7 +137,7 @@ func (d *Manager) commitSplit(ctx context.Context, sp *pebblestore.Split, begin 
 	if a, err := d.s.Getattr(ctx, begin.Dir); err == nil {
 		d.order(ctx, begin.Nodes, metadata.ShardChange{Shard: begin.Shard, Order: metadata.ShardActivate, Attr: a})
 	}
-	return nil // a shard that misses it asks
+	return nil // a shard that misses the order asks
 }
 
 // copyAll copies the entries to the shards, ends the leases, and freezes the directory.
@@ -173,15 +173,15 @@ func (d *Manager) copyAll(ctx context.Context, sp *pebblestore.Split, begin meta
 	return err
 }
 
-// awaitTransactions waits for the transactions on a frozen directory. If one takes too long,
-// because its coordinator does not reply, the split is retried later.
+// awaitTransactions waits for the transactions on a frozen directory. If one takes too long, because its coordinator
+// does not reply, the split is retried later.
 func (d *Manager) awaitTransactions(ctx context.Context, sp *pebblestore.Split) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Call)
 	defer cancel()
 	return sp.AwaitTransactions(ctx)
 }
 
-// copyChanged copies changed entries; few means that it is time to freeze.
+// copyChanged copies changed entries; few means that the directory can be frozen.
 func (d *Manager) copyChanged(ctx context.Context, sp *pebblestore.Split, sec metadata.Shard) (few bool, err error) {
 	part, more, err := sp.Changed(batchEntries)
 	if err != nil {
@@ -204,7 +204,7 @@ func (d *Manager) copyEntries(ctx context.Context, sec metadata.Shard, part map[
 	})
 }
 
-// each calls fn for the other homes, some at once, and returns the first error. A home that is lost is an error.
+// each calls fn for the other homes, several in parallel, and returns the first error. A lost home is an error.
 func (d *Manager) each(ctx context.Context, nodes []metadata.NodeID, fn func(context.Context, metadata.Shards, metadata.NodeID) error) error {
 	var g errgroup.Group
 	g.SetLimit(16)
@@ -228,7 +228,7 @@ func (d *Manager) call(ctx context.Context, id metadata.NodeID, fn func(context.
 	return nil
 }
 
-// order sends an order; a shard that misses it asks.
+// order sends an order; a shard that misses the order asks.
 func (d *Manager) order(ctx context.Context, nodes []metadata.NodeID, c metadata.ShardChange) {
 	if err := d.change(ctx, nodes, c); err != nil {
 		d.cfg.Log.WithError(err).WithField("dir", c.Dir.String()).Debug("order not delivered to a shard; it will ask")
@@ -246,8 +246,8 @@ const (
 	mergePause   = 10 * time.Millisecond
 )
 
-// Merge makes an empty sharded directory of this node an ordinary one. ENOTEMPTY if it has entries,
-// EIO if that is unknown. An ordinary one stays.
+// Merge makes an empty sharded directory of this node unsharded. It returns ENOTEMPTY if the directory has entries, and
+// EIO if that is unknown. It does nothing for an unsharded directory.
 func (d *Manager) Merge(ctx context.Context, dir metadata.Ino) error {
 	ctx, cancel := context.WithTimeout(ctx, mergeTimeout)
 	defer cancel()

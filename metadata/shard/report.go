@@ -13,11 +13,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// reportLoop reports the shards here to their homes: inactive ones at once, changes after a delay,
-// several together.
+// reportLoop reports the shards here to their homes: inactive shards at once, changes after a delay, several together.
 func (d *Manager) reportLoop(ctx context.Context) {
 	later := make(map[metadata.Ino]bool)
-	var due <-chan time.Time // when to report later; nil while that is empty
+	var due <-chan time.Time // when to report the shards in later; nil while it is empty
 	for {
 		var now []metadata.Ino
 		select {
@@ -47,7 +46,7 @@ func (d *Manager) reportLoop(ctx context.Context) {
 	}
 }
 
-// reportAll returns the directories whose reports have to be repeated.
+// reportAll reports dirs, and returns the directories whose reports must be repeated.
 func (d *Manager) reportAll(ctx context.Context, dirs []metadata.Ino) []metadata.Ino {
 	again := make([]bool, len(dirs))
 	var g errgroup.Group
@@ -91,15 +90,15 @@ func (d *Manager) report(ctx context.Context, dir metadata.Ino) (again bool) {
 	return a.State == metadata.ShardWait
 }
 
-// ReportAll makes all shards here report: this node was away, and may have missed orders.
+// ReportAll makes all shards here report, because this node was away and may have missed orders.
 func (d *Manager) ReportAll() {
 	for _, dir := range d.s.ShardDirs() {
 		d.s.MarkChanged(dir)
 	}
 }
 
-// Follow calls ReportAll whenever this home comes back in the map, on its node or on the one that stands in for it,
-// until ctx ends. next waits for a newer map than the given one.
+// Follow calls ReportAll whenever this home becomes Up in the map again, on its node or on its stand-in, until ctx
+// ends. next waits for a map newer than the given epoch.
 func (d *Manager) Follow(ctx context.Context, next func(context.Context, metadata.Epoch) (cluster.Map, error)) {
 	var seen struct {
 		at    metadata.NodeID
@@ -122,8 +121,7 @@ func (d *Manager) Follow(ctx context.Context, next func(context.Context, metadat
 	}
 }
 
-// Report reports all shards here now. When it returns nil, their changes are in the attributes of
-// the directories.
+// Report reports all shards here now. When it returns nil, the attributes of the directories include the changes.
 func (d *Manager) Report(ctx context.Context) error {
 	left := d.reportAll(ctx, d.s.ShardDirs())
 	if len(left) > 0 {

@@ -13,8 +13,8 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// repeat has Run repeat a commit that may have taken effect at the mirror of the store. Until it is known to have, it
-// can neither be cancelled nor may the shards be told anything: another node may go on from the mirror.
+// repeat makes Run repeat a commit that may have taken effect at the mirror of the store. Until its success is known,
+// it cannot be cancelled, and no order may go to the shards: another node may continue from the mirror.
 func (d *Manager) repeat(commit func(context.Context) error) {
 	d.mu.Lock()
 	d.doubts = append(d.doubts, commit)

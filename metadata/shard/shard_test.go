@@ -18,7 +18,7 @@ import (
 
 const root = metadata.RootIno
 
-// fill makes n files and some directories in the root, and returns the names.
+// fill creates n files and some directories in the root, and returns the names.
 func (j *job) fill(n int) []string {
 	j.Helper()
 	var names []string
@@ -53,7 +53,7 @@ func (j *job) mustSplit() {
 	j.settle()
 }
 
-// TestSplit: the entries are evenly on their nodes, and are found and listed; later changes count.
+// TestSplit: the entries are distributed evenly, and can be looked up and listed; later changes are visible.
 func TestSplit(t *testing.T) {
 	j := newJob(t, 4)
 	names := j.fill(400)
@@ -84,8 +84,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestSplitIsDue: small directories, those of another node, removed ones, and those of a job of one
-// node are not split.
+// TestSplitIsDue: small directories, removed ones, those of other nodes, and those of a single-node job are not split.
 func TestSplitIsDue(t *testing.T) {
 	j := newJob(t, 2)
 	j.fill(shardAt - 6)
@@ -101,7 +100,7 @@ func TestSplitIsDue(t *testing.T) {
 	}
 }
 
-// TestRun: a directory with enough entries is split by itself.
+// TestRun: a directory with enough entries is split automatically.
 func TestRun(t *testing.T) {
 	j := newJob(t, 3)
 	ctx, cancel := context.WithCancel(ctx)
@@ -138,8 +137,7 @@ func TestRun(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestChangesMeanwhile: at each call of a split an entry is created, one is removed and one is
-// replaced.
+// TestChangesMeanwhile: at each call of a split, one entry is created, one removed and one replaced.
 func TestChangesMeanwhile(t *testing.T) {
 	j := newJob(t, 3)
 	want := map[string]metadata.Ino{}
@@ -188,7 +186,7 @@ func TestChangesMeanwhile(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestSplitTooLarge: a directory whose split is refused as too large stays whole, its drafts go, and it is not tried again.
+// TestSplitTooLarge: a directory whose split is too large stays whole, its drafts are removed, and it is not retried.
 func TestSplitTooLarge(t *testing.T) {
 	j := newJob(t, 3)
 	names := j.fill(4 * shardAt)
@@ -216,8 +214,8 @@ func TestSplitTooLarge(t *testing.T) {
 	j.wantNames(root, append(names, "new"))
 }
 
-// TestKilledWhileSplitting kills each node at each call of a split, before and after the call has
-// worked. Then the directory is sharded or not, every entry is there once, and it can be split.
+// TestKilledWhileSplitting kills each node at each call of a split, before and after the call took effect. Then the
+// directory is sharded or not, every entry is present exactly once, and it can be split.
 func TestKilledWhileSplitting(t *testing.T) {
 	for victim := range metadata.NodeID(3) {
 		for _, after := range []bool{false, true} {
@@ -263,7 +261,7 @@ func killedWhileSplitting(t *testing.T, victim metadata.NodeID, at int, after bo
 	return true
 }
 
-// killAt kills a node at the call number at, before or after it has worked.
+// killAt kills a node at call number at, before or after the call takes effect.
 func (j *job) killAt(victim metadata.NodeID, at int, after bool, killed *bool) {
 	due := false
 	j.calls = 0
@@ -288,7 +286,7 @@ func (j *job) empty() {
 	}
 }
 
-// TestMerge: a sharded directory is merged if it is empty, and only then.
+// TestMerge: a sharded directory is merged if, and only if, it is empty.
 func TestMerge(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)
@@ -325,8 +323,8 @@ func TestMerge(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// doubt lets the next commit of more than size bytes at node 0 have an unknown outcome, the two after it fail, and then
-// succeed. It returns how many were made.
+// doubt gives the next commit of more than size bytes at node 0 an unknown outcome, lets the two after it fail, and
+// later ones succeed. It returns the number of such commits.
 func (j *job) doubt(size int) *atomic.Int64 {
 	made := new(atomic.Int64)
 	j.nodes[0].s.SetMirror(func(b []byte) (func(), error) {
@@ -346,7 +344,7 @@ func (j *job) doubt(size int) *atomic.Int64 {
 	return made
 }
 
-// settleDoubt runs node 0 until the root is sharded, or is not.
+// settleDoubt runs node 0 until the root is sharded, or is not, as wanted.
 func (j *job) settleDoubt(sharded bool) {
 	j.Helper()
 	run, cancel := context.WithCancel(ctx)
@@ -366,7 +364,7 @@ func (j *job) settleDoubt(sharded bool) {
 	<-ended
 }
 
-// TestSplitInDoubt: a split that a partner may have is not taken back, and its shards stay until it is known.
+// TestSplitInDoubt: a split that a partner may have is not rolled back, and its shards stay until the outcome is known.
 func TestSplitInDoubt(t *testing.T) {
 	j := newJob(t, 3)
 	names := j.fill(4 * shardAt)
@@ -394,7 +392,7 @@ func TestSplitInDoubt(t *testing.T) {
 	}
 }
 
-// TestMergeInDoubt is TestSplitInDoubt for a merge.
+// TestMergeInDoubt does for a merge what TestSplitInDoubt does for a split.
 func TestMergeInDoubt(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)
@@ -418,7 +416,7 @@ func TestMergeInDoubt(t *testing.T) {
 	j.wantNames(root, j.fill(20))
 }
 
-// TestMergeUnreached: an unreachable shard is not known to be empty.
+// TestMergeUnreached: an unreachable shard is not assumed to be empty.
 func TestMergeUnreached(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)
@@ -434,8 +432,8 @@ func TestMergeUnreached(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestShardStoodInFor: a shard of a lost home is on the node that stands in for it: it can be merged, and reports there
-// what it may have missed.
+// TestShardStoodInFor: a shard of a lost home is on the stand-in: it can be merged, and reports there what the stand-in
+// may have missed.
 func TestShardStoodInFor(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)
@@ -443,7 +441,7 @@ func TestShardStoodInFor(t *testing.T) {
 	j.empty()
 	j.view, _ = j.view.WithPartner(2, 0, cluster.Partner{Node: 1, Since: j.view.Epoch})
 	j.view = j.view.WithState(2, cluster.Down, "")
-	j.nodes[2].s.ChangedShards() // none is left
+	j.nodes[2].s.ChangedShards() // clears the list
 	j.nodes[2].d.Follow(ctx, func(context.Context, metadata.Epoch) (cluster.Map, error) { return j.view, syscall.EINTR })
 	if got := j.nodes[2].s.ChangedShards(); !slices.Contains(got, root) {
 		t.Errorf("the stand-in reports the shards of %v, want the root", got)
@@ -453,7 +451,7 @@ func TestShardStoodInFor(t *testing.T) {
 	}
 }
 
-// TestKilledWhileMerging is TestKilledWhileSplitting for a merge.
+// TestKilledWhileMerging does for a merge what TestKilledWhileSplitting does for a split.
 func TestKilledWhileMerging(t *testing.T) {
 	for victim := range metadata.NodeID(3) {
 		for _, after := range []bool{false, true} {
@@ -535,8 +533,7 @@ func TestLateOrders(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestSetAttr: new entries inherit from the attributes of their directory on every node once they
-// are set.
+// TestSetAttr: once a directory's attributes are set, new entries on every node inherit from them.
 func TestSetAttr(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)
@@ -561,7 +558,7 @@ func TestSetAttr(t *testing.T) {
 	}
 }
 
-// TestSetAttrMissed: a node that missed new attributes gets them when it is back.
+// TestSetAttrMissed: a node that missed new attributes gets them when it returns.
 func TestSetAttrMissed(t *testing.T) {
 	j := newJob(t, 2)
 	j.fill(shardAt)
@@ -586,8 +583,8 @@ func TestSetAttrMissed(t *testing.T) {
 	}
 }
 
-// TestAttributes: links and times of a sharded directory include the changes on all nodes, and a
-// later explicit time stays.
+// TestAttributes: link count and times of a sharded directory include changes on all nodes, and a later explicit time
+// is kept.
 func TestAttributes(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// errNothing ends an attempt without anything to do, as a success.
+// errNothing ends an attempt successfully: there is nothing to do.
 var errNothing = errors.New("nothing to do")
 
 // attempt is one try to do an operation as a transaction.
@@ -21,15 +21,15 @@ type attempt struct {
 	c            *Coordinator
 	tx           metadata.TxID
 	others       []metadata.NodeID // prepared participants
-	renameLocked bool              // it holds the rename lock
-	until        time.Time         // deadline of the decision, if it holds the rename lock
+	renameLocked bool              // the attempt holds the rename lock
+	until        time.Time         // deadline of the decision, if the attempt holds the rename lock
 }
 
-// run repeats attempts at an operation until one meets no other transaction.
+// run repeats attempts at an operation until one meets no conflicting transaction.
 func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Total)
 	defer cancel()
-	var away time.Time // since when a home is; zero is none
+	var away time.Time // since when a home has been away; zero is none
 	for b := pauses(); ; {
 		err := c.try(ctx, do)
 		if errors.Is(err, errNothing) {
@@ -44,16 +44,16 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 	}
 }
 
-// retryable reports whether err says that another operation was in the way.
+// retryable reports whether err means that another operation was in the way.
 func retryable(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ESTALE)
 }
 
-// errAway says that a home was not reached, or its reply lost, though it is not Down: it may be
+// errAway means that a home was not reached, or its reply was lost, although the home is not Down: it may be
 // restarting.
 var errAway = errors.New("a home does not answer")
 
-// away marks such an error of a call to the home id.
+// away wraps an error of a call to the home id in errAway, if it means that.
 func (c *Coordinator) away(id metadata.NodeID, err error) error {
 	for _, no := range []syscall.Errno{syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ECONNRESET} {
 		if errors.Is(err, no) && !c.cfg.Down(id) {
@@ -63,8 +63,8 @@ func (c *Coordinator) away(id metadata.NodeID, err error) error {
 	return err
 }
 
-// mayReturn reports whether err is that of an unreachable home, for not too long. The attempt was
-// aborted, so its locks are free meanwhile.
+// mayReturn reports whether err comes from a home that has been unreachable for a short time only. The attempt was
+// aborted, so its locks are free in the meantime.
 func (c *Coordinator) mayReturn(err error, since *time.Time) bool {
 	if !errors.Is(err, errAway) {
 		return false
@@ -82,7 +82,7 @@ const (
 	maxPause = 64 * time.Millisecond
 )
 
-// pauses are random down to zero, so that two transactions that met do not meet again.
+// pauses are random down to zero, so that two transactions that conflicted do not conflict again.
 func pauses() retry.Backoff { return retry.New(minPause/2, maxPause/2, 1) }
 
 // gaveUp returns the error of a context that ended.
@@ -94,7 +94,7 @@ func gaveUp(ctx context.Context) error {
 	return fmt.Errorf("transaction: %w: %w", errno, ctx.Err())
 }
 
-// try makes one attempt: do collects the promises.
+// try makes one attempt: do collects the votes.
 func (c *Coordinator) try(ctx context.Context, do func(context.Context, *attempt) error) error {
 	tx, err := c.store.Begin()
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *Coordinator) try(ctx context.Context, do func(context.Context, *attempt
 	}
 	a := &attempt{c: c, tx: tx}
 	defer a.unlock(ctx)
-	if err = do(ctx, a); err == nil { // its errors are those of other changes, such as a merge that makes way
+	if err = do(ctx, a); err == nil { // do's errors come from conflicting changes, such as a merge that makes way
 		if err = a.decide(ctx); errors.Is(err, metadata.ErrUnknownOutcome) {
 			c.doubt(tx, a.others)
 			return err
@@ -116,15 +116,15 @@ func (c *Coordinator) try(ctx context.Context, do func(context.Context, *attempt
 	return nil
 }
 
-// doubt notes a transaction whose decision may have been taken: it can only be decided again, not aborted. Until then
-// its locks stay, and participants that ask hear that it is undecided.
+// doubt records a transaction whose decision may have taken effect: it can only be decided again, not aborted. Until
+// then it keeps its locks, and participants that ask are answered that it is undecided.
 func (c *Coordinator) doubt(tx metadata.TxID, others []metadata.NodeID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.doubts[tx] = others
 }
 
-// decideAgain decides the transactions in doubt.
+// decideAgain repeats the decision of the transactions in doubt.
 func (c *Coordinator) decideAgain(ctx context.Context) {
 	c.mu.Lock()
 	doubts := maps.Clone(c.doubts)
@@ -147,8 +147,7 @@ func (c *Coordinator) decideAgain(ctx context.Context) {
 	wg.Wait()
 }
 
-// part has home promise edits. A home other than this one is asked only once
-// in an attempt.
+// part asks home to prepare edits. A home other than this one is asked only once in an attempt.
 func (a *attempt) part(ctx context.Context, home metadata.NodeID, edits ...metadata.Edit) (metadata.Vote, error) {
 	if home == a.c.cfg.Self {
 		return a.c.store.Hold(ctx, a.tx, edits)
@@ -172,8 +171,7 @@ func (a *attempt) prepare(ctx context.Context, home metadata.NodeID, edits []met
 	return v, a.c.away(home, err)
 }
 
-// parts is part for several homes at once; their votes are in the order of
-// homes.
+// parts is part for several homes at once; their votes are in the order of homes.
 func (a *attempt) parts(ctx context.Context, homes []metadata.NodeID, edits map[metadata.NodeID][]metadata.Edit) ([]metadata.Vote, error) {
 	votes := make([]metadata.Vote, len(homes))
 	errs := make([]error, len(homes))
@@ -194,7 +192,7 @@ func (a *attempt) parts(ctx context.Context, homes []metadata.NodeID, edits map[
 	return votes, errors.Join(errs...)
 }
 
-// decide commits, unless it is too late for that.
+// decide commits the transaction, unless its deadline has passed.
 func (a *attempt) decide(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return gaveUp(ctx)
@@ -205,7 +203,7 @@ func (a *attempt) decide(ctx context.Context) error {
 	return a.c.store.Decide(a.tx, a.others)
 }
 
-// abort takes everything back. A participant that misses it asks later.
+// abort aborts the transaction everywhere. A participant that misses the abort asks later.
 func (a *attempt) abort(ctx context.Context) {
 	a.c.store.Release(a.tx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.c.cfg.Timing.Deliver)
@@ -225,14 +223,14 @@ func (a *attempt) abort(ctx context.Context) {
 	wg.Wait()
 }
 
-// deliver sends the decision to the participants. Run repeats it to those that do not answer.
+// deliver sends the decision to the participants. Run repeats it for those that do not answer.
 func (a *attempt) deliver(ctx context.Context) {
 	if len(a.others) > 0 {
 		a.c.deliverOutcome(ctx, a.tx, a.others)
 	}
 }
 
-// deliverOutcome tells homes that tx is committed, and forgets tx when all of them know.
+// deliverOutcome sends the commit of tx to homes, and forgets tx once all of them have it.
 func (c *Coordinator) deliverOutcome(ctx context.Context, tx metadata.TxID, homes []metadata.NodeID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timing.Deliver)
 	defer cancel()
@@ -260,7 +258,7 @@ func (c *Coordinator) deliverOutcome(ctx context.Context, tx metadata.TxID, home
 	c.delivered(tx, rest)
 }
 
-// delivered notes which participants do not know a decision yet.
+// delivered records which participants do not have a decision yet.
 func (c *Coordinator) delivered(tx metadata.TxID, rest []metadata.NodeID) {
 	c.mu.Lock()
 	if len(rest) > 0 {

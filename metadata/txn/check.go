@@ -8,11 +8,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Check compares what all homes of a job have, when nothing is under way, and
-// returns what is wrong with it: an entry without its inode or of another type,
-// a link count that is not the number of names, an inode without a name that
-// is no orphan, a directory that is entered twice or has another parent, or
-// that cannot be reached from the root, and transactions without an end.
+// Check compares the records of all homes of a job, while no operation is in progress, and returns the inconsistencies:
+// an entry without its inode or of another type, a link count that differs from the number of names, an inode without a
+// name that is no orphan, a directory that has several entries or another parent, or that cannot be reached from the
+// root, and unfinished transactions.
 func Check(homes []metadata.Inventory) []string {
 	k := checker{
 		inodes: make(map[metadata.Ino]metadata.InventoryInode), orphans: make(map[metadata.Ino]bool),
@@ -96,7 +95,7 @@ func (k *checker) entries(ino metadata.Ino, ns []name) {
 	}
 }
 
-// file checks an inode that is no directory.
+// file checks an inode other than a directory.
 func (k *checker) file(ino metadata.Ino, a metadata.Attr) {
 	if n := len(k.names[ino]); int(a.Nlink) != n {
 		k.report("inode %v has %d links and %d names: %v", ino, a.Nlink, n, k.names[ino])
@@ -106,8 +105,7 @@ func (k *checker) file(ino metadata.Ino, a metadata.Attr) {
 	}
 }
 
-// directory checks a directory: its entry, its links, and that the path up from it ends at the
-// root.
+// directory checks a directory: its entry, its links, and that its path leads up to the root.
 func (k *checker) directory(ino metadata.Ino, known metadata.InventoryInode) {
 	ns := k.names[ino]
 	if ino == metadata.RootIno {

@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/txn"
 )
 
-// sound is the inventory of a small job: root/d on home 1, with the file f.
+// sound returns the inventory of a small job: root/d on home 1, with the file f.
 func sound() []metadata.Inventory {
 	d, f := metadata.LiveIno(1, 2000), metadata.LiveIno(1, 2001)
 	dir := func(ino metadata.Ino, nlink uint32, parent metadata.Ino, name string) metadata.InventoryInode {
@@ -30,7 +30,7 @@ func sound() []metadata.Inventory {
 	}
 }
 
-// TestCheck: every kind of damage is found.
+// TestCheck: every kind of damage is detected.
 func TestCheck(t *testing.T) {
 	if wrong := txn.Check(sound()); len(wrong) > 0 {
 		t.Fatalf("a sound tree: %q", wrong)

@@ -23,10 +23,10 @@ type Store interface {
 	Parent(ctx context.Context, dir metadata.Ino, name string) (metadata.Attr, error)
 	// Begin starts a transaction, which ends by Decide or Release.
 	Begin() (metadata.TxID, error)
-	// Hold is Prepare for this node's edits, in several calls. The first waits for other
-	// transactions; ESTALE if an entry is not as an edit expects.
+	// Hold is Prepare for this node's edits, in several calls. The first call waits for other transactions. It returns
+	// ESTALE if an entry is not in the state that an edit expects.
 	Hold(ctx context.Context, tx metadata.TxID, edits []metadata.Edit) (metadata.Vote, error)
-	// Decide applies the own edits and records the decision for the others.
+	// Decide applies this node's edits and records the decision for the others.
 	Decide(tx metadata.TxID, others []metadata.NodeID) error
 	// Release aborts an undecided transaction.
 	Release(tx metadata.TxID)
@@ -46,7 +46,7 @@ type Store interface {
 	Fresh() bool
 }
 
-// Timing is the timeouts of a coordinator. Zero values are the defaults.
+// Timing has the timeouts of a coordinator. Zero values are the defaults.
 type Timing struct {
 	InDoubt time.Duration // before a participant asks for the outcome; 1 s
 	Retry   time.Duration // between two rounds of recovery; 250 ms
@@ -54,7 +54,7 @@ type Timing struct {
 	Call    time.Duration // for the reply of another home; 10 s
 	Deliver time.Duration // for the reply to a decision, before the caller gets its own; 2 s
 	Away    time.Duration // for an unreachable home that is not Down; 10 s
-	Total   time.Duration // for an operation with all attempts; 30 s
+	Total   time.Duration // for an operation with all its attempts; 30 s
 }
 
 func (t *Timing) setDefaults() {
@@ -78,12 +78,12 @@ type Config struct {
 	Store Store
 	// Peer returns another home; nil if there are none.
 	Peer func(metadata.NodeID) metadata.TxPeer
-	// Down reports whether a node was given up; nil is never.
+	// Down reports whether a node was given up; nil means never.
 	Down func(metadata.NodeID) bool
-	// EntryHome returns the home of an entry of a directory that was split in epoch, 0 if it is not
-	// known to be; nil is the home of the directory.
+	// EntryHome returns the home of an entry of a directory that was split in epoch; epoch is 0 if no split is known.
+	// nil means the home of the directory.
 	EntryHome func(dir metadata.Ino, name string, epoch metadata.Epoch) (metadata.NodeID, error)
-	// DirHome returns the home for the new directory name of parent; nil is this node.
+	// DirHome returns the home for the new directory name of parent; nil means this node.
 	DirHome func(ctx context.Context, parent metadata.Attr, name string) metadata.NodeID
 
 	Timing Timing
@@ -112,8 +112,8 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Coordinator does the operations of one home that may involve others, and is this home for other
-// coordinators. Run must run beside it.
+// Coordinator runs the operations of one home that may involve others, and serves the coordinators of other homes. Run
+// must run in parallel.
 type Coordinator struct {
 	cfg        Config
 	store      Store
@@ -122,8 +122,8 @@ type Coordinator struct {
 	turn       chan struct{} // one move of a directory at a time
 
 	mu     sync.Mutex
-	left   map[metadata.TxID][]metadata.NodeID // guarded by mu: decisions with the participants that have not replied
-	doubts map[metadata.TxID][]metadata.NodeID // guarded by mu: transactions that may be decided, with their participants
+	left   map[metadata.TxID][]metadata.NodeID // guarded by mu: participants of each decision that have not replied
+	doubts map[metadata.TxID][]metadata.NodeID // guarded by mu: participants of transactions that may be decided
 }
 
 var (
@@ -131,8 +131,8 @@ var (
 	_ metadata.Directories = (*Coordinator)(nil)
 )
 
-// New returns a coordinator. It must exist before the store is used, so that decisions of an
-// earlier run are delivered.
+// New returns a coordinator. It must be called before the store is used, so that decisions of an earlier run are
+// delivered.
 func New(cfg Config) (*Coordinator, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -149,27 +149,27 @@ func New(cfg Config) (*Coordinator, error) {
 	return c, nil
 }
 
-// Prepare is metadata.Participant.
+// Prepare implements metadata.Participant.
 func (c *Coordinator) Prepare(ctx context.Context, tx metadata.TxID, edits []metadata.Edit) (metadata.Vote, error) {
 	return c.store.Prepare(ctx, tx, edits)
 }
 
-// Commit is metadata.Participant.
+// Commit implements metadata.Participant.
 func (c *Coordinator) Commit(ctx context.Context, tx metadata.TxID) error {
 	return c.store.Commit(ctx, tx)
 }
 
-// Abort is metadata.Participant.
+// Abort implements metadata.Participant.
 func (c *Coordinator) Abort(ctx context.Context, tx metadata.TxID) error {
 	return c.store.Abort(ctx, tx)
 }
 
-// Outcome is metadata.TxPeer.
+// Outcome implements metadata.TxPeer.
 func (c *Coordinator) Outcome(ctx context.Context, tx metadata.TxID) (metadata.Outcome, error) {
 	return c.store.Outcome(ctx, tx)
 }
 
-// Ancestor is metadata.TxPeer.
+// Ancestor implements metadata.TxPeer.
 func (c *Coordinator) Ancestor(ctx context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
 	return c.store.Ancestor(ctx, from, stop)
 }

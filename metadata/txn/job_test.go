@@ -20,24 +20,24 @@ import (
 
 var ctx = context.Background()
 
-// job is homes that call each other directly, and can be killed during that. A directory whose name
-// ends in a digit is homed there, any other with its parent.
+// job is homes that call each other directly, and can be killed during a call. A directory whose name ends in a digit
+// has its home there, any other has its parent's.
 type job struct {
 	testing.TB
-	held   func() error                              // the error of a Hold; nil is none
-	fails  func(what string, tx metadata.TxID) error // the error of a commit, or of the question for an outcome; nil is none
-	around bool                                      // directories are homed elsewhere than their parents
-	away   time.Duration                             // of homes, that is waited for
+	held   func() error                              // the error of a Hold; nil means none
+	fails  func(what string, tx metadata.TxID) error // the error of a commit or outcome request; nil means none
+	around bool                                      // directories have other homes than their parents
+	away   time.Duration                             // how long an unreachable home is waited for
 
 	mu    sync.Mutex
 	nodes []*node                            // under mu
 	down  map[metadata.NodeID]bool           // under mu: given up
-	calls int                                // under mu: between nodes, so far
-	ops   map[string]int                     // under mu: the same, by what they are
-	hook  func(call int, after bool, l link) // under mu: told of each call, before and after
+	calls int                                // under mu: calls between nodes so far
+	ops   map[string]int                     // under mu: the same, by operation
+	hook  func(call int, after bool, l link) // under mu: called before and after each call
 }
 
-// node is one life of a home.
+// node is one run of a home.
 type node struct {
 	*txn.Coordinator
 	stored
@@ -49,7 +49,7 @@ type node struct {
 
 type stored struct{ *pebblestore.Store }
 
-// holding is the store of a coordinator, whose Hold can fail.
+// holding is the store of a coordinator whose Hold can fail.
 type holding struct {
 	*pebblestore.Store
 	j *job
@@ -64,7 +64,7 @@ func (h holding) Hold(ctx context.Context, tx metadata.TxID, edits []metadata.Ed
 	return h.Store.Hold(ctx, tx, edits)
 }
 
-// newJob is n homes that are not waited for when they are unreachable.
+// newJob returns n homes that are not waited for when unreachable.
 func newJob(t testing.TB, n int) *job { return newPatientJob(t, n, time.Nanosecond) }
 
 func newPatientJob(t testing.TB, n int, away time.Duration) *job {
@@ -84,7 +84,7 @@ func (j *job) start(id metadata.NodeID, fs vfs.FS, dir string) *node {
 		j.Fatal(err)
 	}
 	n.stored = stored{s}
-	j.Cleanup(func() { _ = s.Close() }) // memory only
+	j.Cleanup(func() { _ = s.Close() }) // in memory only
 	n.Coordinator, err = txn.New(txn.Config{
 		Self: id, Store: holding{s, j}, Down: j.isDown,
 		Peer: func(to metadata.NodeID) metadata.TxPeer { return link{n, to} },
@@ -118,7 +118,7 @@ func (j *job) isDown(id metadata.NodeID) bool {
 	return j.down[id]
 }
 
-// kill kills the process of a home; what it does afterwards has no effect.
+// kill kills the process of a home; its later actions have no effect.
 func (j *job) kill(id metadata.NodeID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -181,8 +181,7 @@ func (j *job) check() string {
 	return b.String()
 }
 
-// dump writes the tree below dir. New inodes have no fixed number, so directories are identified by
-// their path.
+// dump writes the tree below dir. New inodes have no fixed number, so directories are identified by path.
 func dump(b *strings.Builder, all []metadata.Inventory, dir metadata.Ino, path string) {
 	for _, c := range all {
 		for _, e := range c.Entries[dir] {
@@ -203,7 +202,7 @@ func (j *job) failed(what string, tx metadata.TxID) error {
 	return j.fails(what, tx)
 }
 
-// link is a home as another sees it.
+// link is a home as seen by another one.
 type link struct {
 	from *node
 	to   metadata.NodeID
@@ -211,8 +210,7 @@ type link struct {
 
 var errCut = fmt.Errorf("nobody answers: %w", syscall.ECONNRESET)
 
-// call does one call, unless one of the two is dead before; the reply is lost if one of the two is
-// dead after.
+// call makes one call, unless either home is dead before; the reply is lost if either is dead after.
 func (l link) call(what string, fn func(*node) error) error {
 	j := l.from.j
 	j.mu.Lock()
@@ -238,7 +236,7 @@ func (l link) call(what string, fn func(*node) error) error {
 	return err
 }
 
-// alive returns the other side if both live.
+// alive returns the other side if both are alive.
 func (l link) alive() *node {
 	j := l.from.j
 	j.mu.Lock()
@@ -291,7 +289,7 @@ func (l link) Ancestor(ctx context.Context, from, stop metadata.Ino) (up metadat
 	return up, err
 }
 
-// realm is a job as one store, routed as a client does.
+// realm presents a job as one store, routed as by a client.
 type realm struct{ *job }
 
 func (r realm) at(dir metadata.Ino) *node {

@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// onDisk is a job whose stores are in dir.
+// onDisk returns a job whose stores are in dir.
 func onDisk(t testing.TB, dir string) *tree {
 	t.Helper()
 	j := &job{TB: t, away: time.Nanosecond, down: make(map[metadata.NodeID]bool), ops: make(map[string]int)}
@@ -38,8 +38,8 @@ func onDisk(t testing.TB, dir string) *tree {
 
 const killDir = "BIVOUAC_TEST_KILL" // where the process to be killed has its stores
 
-// TestKill kills a process with the homes of a job during work, with SIGKILL, again and again. Each
-// time the tree is consistent, and the last acknowledged rename has happened.
+// TestKill repeatedly kills, with SIGKILL, a process with the homes of a job during work. Each time the tree is
+// consistent, and the last acknowledged rename is in effect.
 func TestKill(t *testing.T) {
 	if dir := os.Getenv(killDir); dir != "" {
 		work(onDisk(t, dir))
@@ -54,7 +54,7 @@ func TestKill(t *testing.T) {
 		cmd := exec.Command(exe, "-test.run=^TestKill$")
 		cmd.Env = append(os.Environ(), killDir+"="+dir)
 		said := killed(t, cmd, 20+rand.IntN(200))
-		t.Run(fmt.Sprint(round), func(t *testing.T) { // whose stores are closed at its end
+		t.Run(fmt.Sprint(round), func(t *testing.T) { // closes its stores at its end
 			w := onDisk(t, dir)
 			w.settle()
 			w.check()
@@ -83,7 +83,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// killed runs cmd until it has printed so many lines, kills it and returns the last.
+// killed runs cmd until it has printed a number of lines, kills it and returns the last line.
 func killed(t *testing.T, cmd *exec.Cmd, lines int) string {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
@@ -112,7 +112,7 @@ func killed(t *testing.T, cmd *exec.Cmd, lines int) string {
 	return last
 }
 
-// work moves one file for ever, and prints where it is; other goroutines do other operations.
+// work moves one file for ever, and prints its place; other goroutines perform other operations.
 func work(w *tree) {
 	w.settle()
 	at, name, n := 0, "", 0
@@ -143,7 +143,7 @@ func work(w *tree) {
 	}
 }
 
-// jostle does random operations on a few names, which may fail.
+// jostle performs random operations, which may fail, on a few names.
 func jostle(w *tree, i int) {
 	for {
 		from, to := w.d[rand.IntN(4)], w.d[rand.IntN(4)]

@@ -11,11 +11,10 @@ import (
 
 func isDir(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
 
-// localOnly reports whether the store has done the operation; EXDEV means that other homes are
-// involved.
+// localOnly reports whether the store has done the whole operation; EXDEV means that other homes are involved.
 func localOnly(err error) bool { return !errors.Is(err, syscall.EXDEV) }
 
-// Unlink is metadata.Namespace.
+// Unlink implements metadata.Namespace.
 func (c *Coordinator) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	gone, err := c.store.Unlink(ctx, dir, name)
 	if localOnly(err) {
@@ -39,7 +38,7 @@ func (c *Coordinator) Unlink(ctx context.Context, dir metadata.Ino, name string)
 	return gone, nil
 }
 
-// Rmdir is metadata.Directories.
+// Rmdir implements metadata.Directories.
 func (c *Coordinator) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	err := c.store.Rmdir(ctx, dir, name)
 	if localOnly(err) {
@@ -58,8 +57,7 @@ func (c *Coordinator) Rmdir(ctx context.Context, dir metadata.Ino, name string) 
 	})
 }
 
-// take removes the entry e of dir, and applies kind to its inode, unless that was lost with its
-// home.
+// take removes the entry e of dir, and applies kind to its inode, unless the inode was lost with its home.
 func (a *attempt) take(ctx context.Context, dir metadata.Ino, e metadata.Entry, kind metadata.EditKind) (metadata.Vote, error) {
 	if _, err := a.part(ctx, a.c.cfg.Self, metadata.Edit{Kind: metadata.EditLeave, Dir: dir, Name: e.Name, Ino: e.Ino}); err != nil {
 		return metadata.Vote{}, err
@@ -76,7 +74,7 @@ func (a *attempt) take(ctx context.Context, dir metadata.Ino, e metadata.Entry, 
 	return v, nil
 }
 
-// Link is metadata.Directories.
+// Link implements metadata.Directories.
 func (c *Coordinator) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	at, err := c.store.Link(ctx, ino, dir, name)
 	if localOnly(err) {
@@ -89,11 +87,11 @@ func (c *Coordinator) Link(ctx context.Context, ino, dir metadata.Ino, name stri
 	return at, err
 }
 
-// errHere ends the attempts to make a directory at an unreachable home.
+// errHere ends the attempts to create a directory at an unreachable home.
 var errHere = errors.New("it is made here")
 
-// Mkdir is metadata.Directories. The home of the new directory is chosen by DirHome; it is this
-// node if that is unreachable.
+// Mkdir implements metadata.Directories. DirHome chooses the home of the new directory; if that home is unreachable, it
+// is this node.
 func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	parent, err := c.store.Parent(ctx, dir, name)
 	if err != nil {
@@ -126,7 +124,7 @@ func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, 
 	return at, nil
 }
 
-// give enters name in dir for the inode that home creates, or adds a link to, by edit.
+// give enters name in dir for an inode that home creates, or adds a link to, by edit.
 func (a *attempt) give(ctx context.Context, dir metadata.Ino, name string, home metadata.NodeID, edit metadata.Edit) (metadata.Attr, error) {
 	self := a.c.cfg.Self
 	if _, err := a.part(ctx, self, metadata.Edit{Kind: metadata.EditKeep, Dir: dir, Name: name}); err != nil {

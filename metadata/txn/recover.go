@@ -25,7 +25,7 @@ func (c *Coordinator) Run(ctx context.Context) {
 	}
 }
 
-// Settle is one round of Run.
+// Settle runs one round of Run.
 func (c *Coordinator) Settle(ctx context.Context) {
 	c.decideAgain(ctx)
 	c.redeliver(ctx)
@@ -51,8 +51,8 @@ func (c *Coordinator) reachable(homes []metadata.NodeID) bool {
 	return slices.ContainsFunc(homes, func(id metadata.NodeID) bool { return !c.cfg.Down(id) })
 }
 
-// resolveInDoubt asks the coordinators of transactions that are in doubt for too long: each
-// coordinator one after the other, all coordinators at once.
+// resolveInDoubt asks the coordinators of transactions that have been in doubt for too long: all coordinators in
+// parallel, each for one transaction after the other.
 func (c *Coordinator) resolveInDoubt(ctx context.Context) {
 	doubts := make(map[metadata.NodeID][]metadata.InDoubt)
 	for _, d := range c.store.InDoubt() {
@@ -63,7 +63,7 @@ func (c *Coordinator) resolveInDoubt(ctx context.Context) {
 	var wg sync.WaitGroup
 	for id, ds := range doubts {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Deliver) // of all; the rest has another round
+			ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Deliver) // for all; the rest wait for the next round
 			defer cancel()
 			for _, d := range ds {
 				err := c.resolve(ctx, id, d)

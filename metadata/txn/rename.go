@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Rename is metadata.Namespace.
+// Rename implements metadata.Namespace.
 func (c *Coordinator) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
 	replaced, err := c.store.Rename(ctx, r)
 	if localOnly(err) {
@@ -23,18 +23,18 @@ func (c *Coordinator) Rename(ctx context.Context, r metadata.Rename) (*metadata.
 	return m.replaced, nil
 }
 
-// mover is a rename over all its attempts. This home has the old name, the home to has the new one.
+// mover is a rename over all its attempts. This home has the old name, and the home to has the new one.
 type mover struct {
 	c        *Coordinator
 	r        metadata.Rename
 	exchange bool
 	to       metadata.NodeID
-	epoch    metadata.Epoch // of the split of the new directory, as far as known
-	down     metadata.Ino   // a directory that is exchanged down to r.Dir, which needs the rename lock
+	epoch    metadata.Epoch // of the split of the new directory, if known
+	down     metadata.Ino   // directory that an exchange moves down to r.Dir, which needs the rename lock
 
-	// of one attempt
+	// state of one attempt
 	src      metadata.Entry
-	rest     map[metadata.NodeID][]metadata.Edit // edits of other homes
+	rest     map[metadata.NodeID][]metadata.Edit // edits for other homes
 	replaced *metadata.Entry
 }
 
@@ -62,7 +62,7 @@ func (m *mover) attempt(ctx context.Context, a *attempt) error {
 	return m.finish(ctx, a)
 }
 
-// learn records where the entries of the new directory are; a redirect is then no error.
+// learn records the location of the new directory's entries; a redirect is then no error.
 func (m *mover) learn(err error) error {
 	var e *metadata.Redirect
 	if !errors.As(err, &e) || e.Dir != m.r.NewDir {
@@ -72,8 +72,8 @@ func (m *mover) learn(err error) error {
 	return fmt.Errorf("%v: %w", err, syscall.EAGAIN)
 }
 
-// checkLoops takes the rename lock if a directory gets another parent, and checks that this is not
-// below it.
+// checkLoops takes the rename lock if a directory gets another parent, and checks that the new parent is not below the
+// directory.
 func (m *mover) checkLoops(ctx context.Context, a *attempt) error {
 	up := isDir(m.src.Mode)
 	if m.r.Dir == m.r.NewDir || !up && m.down == 0 {
@@ -96,8 +96,7 @@ func (m *mover) checkLoops(ctx context.Context, a *attempt) error {
 	return err
 }
 
-// refuse returns the errno of a move of a directory below itself: errors of its new name come
-// first.
+// refuse returns the errno for moving a directory below itself: errors of its new name take precedence.
 func (m *mover) refuse(ctx context.Context, a *attempt) error {
 	edit := metadata.Edit{Kind: metadata.EditReplace, Dir: m.r.NewDir, Name: m.r.NewName, Ino: m.src.Ino, Mode: m.src.Mode}
 	switch {
@@ -139,7 +138,7 @@ func (m *mover) move(ctx context.Context, a *attempt) error {
 	return m.displace(v.Old)
 }
 
-// displace removes a link of the inode that the new name had.
+// displace removes a link of the inode that the new name referred to.
 func (m *mover) displace(old *metadata.Entry) error {
 	switch {
 	case old == nil:
@@ -193,8 +192,8 @@ func (m *mover) swap(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// later adds the new name of e to the edits of its home. A file, whose ctime alone would change, is
-// skipped if its home is down.
+// later adds the new name of e to the edits of its home. It skips a file, whose ctime alone would change, if its home
+// is down.
 func (m *mover) later(e metadata.Entry, dir metadata.Ino, name string) {
 	if home := e.Ino.Home(); isDir(e.Mode) || !m.c.cfg.Down(home) {
 		m.add(home, metadata.Edit{Kind: metadata.EditMoved, Ino: e.Ino, ToDir: dir, ToName: name})
@@ -203,7 +202,7 @@ func (m *mover) later(e metadata.Entry, dir metadata.Ino, name string) {
 
 func (m *mover) add(home metadata.NodeID, e metadata.Edit) { m.rest[home] = append(m.rest[home], e) }
 
-// now returns and removes the edits of home, which are prepared at once.
+// now removes and returns the edits of home, to be prepared in one call.
 func (m *mover) now(home metadata.NodeID) []metadata.Edit {
 	edits := m.rest[home]
 	delete(m.rest, home)

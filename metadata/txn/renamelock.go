@@ -14,24 +14,24 @@ import (
 
 const (
 	renameLockWait    = 100 * time.Millisecond // how long one call waits for the lock
-	renameLockWaiters = 64                     // how many calls wait at a time
+	renameLockWaiters = 64                     // maximum number of waiting calls
 )
 
-// renameLock is the lock under which directories move, at the home of RootIno.
+// renameLock is the lock for moving directories, kept at the home of RootIno.
 type renameLock struct {
 	lease time.Duration
 	now   func() time.Time
 
 	mu        sync.Mutex
 	holder    metadata.TxID                           // guarded by mu; 0 is none
-	until     time.Time                               // under mu: the end of the holder's lease
-	notBefore time.Time                               // guarded by mu: until then a holder of an earlier run may be active
+	until     time.Time                               // under mu: end of the holder's lease
+	notBefore time.Time                               // guarded by mu: end of leases of an earlier run
 	waiters   int                                     // under mu
-	freed     chan struct{}                           // under mu; closed when the holder is done
-	over      *simplelru.LRU[metadata.TxID, struct{}] // under mu; the last transactions that are done with the lock: a request of one may come late
+	freed     chan struct{}                           // under mu; closed when the holder releases the lock
+	over      *simplelru.LRU[metadata.TxID, struct{}] // under mu; recent releasers, whose late requests fail
 }
 
-// maxOver is how many transactions are remembered: more than move directories while a request is under way.
+// maxOver limits the remembered transactions: more than those that move directories while one request is in flight.
 const maxOver = 1 << 12
 
 func (m *renameLock) init(lease time.Duration, now func() time.Time) {
@@ -39,7 +39,7 @@ func (m *renameLock) init(lease time.Duration, now func() time.Time) {
 	m.over, _ = simplelru.NewLRU[metadata.TxID, struct{}](maxOver, nil) // it fails only for a size of 0
 }
 
-// grant gives the lock to tx, or returns what to wait for and for how long at most.
+// grant gives the lock to tx, or returns the channel to wait for and the longest time to wait.
 func (m *renameLock) grant(tx metadata.TxID) (freed chan struct{}, left time.Duration, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,7 +73,7 @@ func (m *renameLock) leave() {
 	m.waiters--
 }
 
-// LockRename is metadata.TxPeer. Only the home of RootIno has the lock.
+// LockRename implements metadata.TxPeer. Only the home of RootIno has the lock.
 func (c *Coordinator) LockRename(ctx context.Context, tx metadata.TxID) error {
 	if c.cfg.Self != metadata.RootIno.Home() {
 		return fmt.Errorf("rename lock: asked of node %d: %w", c.cfg.Self, syscall.EINVAL)
@@ -113,7 +113,7 @@ func (m *renameLock) wait(ctx context.Context, freed <-chan struct{}, left time.
 	}
 }
 
-// UnlockRename is metadata.TxPeer.
+// UnlockRename implements metadata.TxPeer.
 func (c *Coordinator) UnlockRename(_ context.Context, tx metadata.TxID) error {
 	m := &c.renameLock
 	m.mu.Lock()
@@ -135,7 +135,7 @@ func (a *attempt) lock(ctx context.Context) error {
 	case <-ctx.Done():
 		return gaveUp(ctx)
 	}
-	a.renameLocked = true // from here on unlock is due
+	a.renameLocked = true // from here on unlock must be called
 	for b := pauses(); ; {
 		p, err := a.c.peer(metadata.RootIno.Home())
 		if err != nil {
@@ -153,7 +153,7 @@ func (a *attempt) lock(ctx context.Context) error {
 	}
 }
 
-// unlock releases the rename lock, if the attempt has it. If that fails, its lease ends.
+// unlock releases the rename lock, if the attempt holds it. If that fails, the lease ends by itself.
 func (a *attempt) unlock(ctx context.Context) {
 	if !a.renameLocked {
 		return
@@ -170,7 +170,7 @@ func (a *attempt) unlock(ctx context.Context) {
 	}
 }
 
-// isBelow reports whether dir is top or below it. Called with the rename lock.
+// isBelow reports whether dir is top or below it. The caller holds the rename lock.
 func (c *Coordinator) isBelow(ctx context.Context, dir, top metadata.Ino) (bool, error) {
 	for range metadata.MaxNodes * 16 {
 		if dir == top || dir == metadata.RootIno {

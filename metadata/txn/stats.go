@@ -4,11 +4,11 @@ import "sync/atomic"
 
 type counters struct{ prepares, commits atomic.Int64 }
 
-// Stats is the counters of a coordinator.
+// Stats has the counters of a coordinator.
 type Stats struct {
 	Prepares    int64 // calls to other homes
 	Commits     int64 // calls to other homes
-	InDoubt     int64 // now: transactions of others that are prepared here
+	InDoubt     int64 // now: transactions of others prepared here
 	Undelivered int64 // now: undelivered decisions
 }
 

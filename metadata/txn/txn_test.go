@@ -38,7 +38,7 @@ const root = metadata.RootIno
 type tree struct {
 	*job
 	realm
-	d [4]metadata.Ino // d0 to d3, of the root, on their homes
+	d [4]metadata.Ino // d0 to d3, in the root, with homes 0 to 3
 }
 
 func newTree(t testing.TB) *tree {
@@ -69,7 +69,7 @@ func (w *tree) create(dir metadata.Ino, name string) metadata.Ino {
 	return a.Ino
 }
 
-// put makes the file name in dir, with its inode on home.
+// put creates the file name in dir, with its inode on home.
 func (w *tree) put(home int, dir metadata.Ino, name string) metadata.Ino {
 	w.job.Helper()
 	ino := w.create(w.d[home], "new")
@@ -92,7 +92,7 @@ func (w *tree) move(dir metadata.Ino, name string, to metadata.Ino, newName stri
 // op is an operation on several homes, done by home 1.
 type op struct {
 	name string
-	make func(*tree) // what it needs
+	make func(*tree) // prepares the operation
 	do   func(*tree) error
 	cost map[string]int // calls between homes
 }
@@ -176,9 +176,8 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// TestCrashes kills either side at every call of every operation, before and after the call. After
-// a restart the operation has happened as a whole or not at all, and certainly if it was
-// acknowledged.
+// TestCrashes kills either side at every call of every operation, before and after the call. After a restart the
+// operation took effect as a whole or not at all, and certainly if it was acknowledged.
 func TestCrashes(t *testing.T) {
 	for _, o := range ops {
 		t.Run(o.name, func(t *testing.T) {
@@ -229,10 +228,10 @@ func crash(t *testing.T, o op, call int, late, caller bool, before, after string
 	case got == after:
 	case got != before:
 		t.Fatalf("%s: the tree is\n%sneither\n%snor\n%s", what, got, before, after)
-	case err == nil && !zombie: // the answer of a dead home is lost
+	case err == nil && !zombie: // the reply of a dead home is lost
 		t.Fatalf("%s: an acknowledged operation is not there", what)
 	}
-	// What was locked is free.
+	// All locks are released.
 	for _, d := range w.d {
 		es, err := w.realm.ReadDir(ctx, d, "", 10)
 		if err != nil {
@@ -246,8 +245,7 @@ func crash(t *testing.T, o op, call int, late, caller bool, before, after string
 	}
 }
 
-// TestLoops: of moves that together make a loop one is EINVAL, whichever homes do them
-// concurrently.
+// TestLoops: of concurrent moves that together form a loop, one fails with EINVAL, whichever homes perform them.
 func TestLoops(t *testing.T) {
 	for round := range 20 {
 		w := newTree(t)
@@ -274,8 +272,8 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestCoordinatorIsDown: the locks of a coordinator that was given up are free, and when it is back
-// the homes agree on its decision.
+// TestCoordinatorIsDown: the locks of a coordinator that was given up are released, and when it returns the homes agree
+// on its decision.
 func TestCoordinatorIsDown(t *testing.T) {
 	for _, decided := range []bool{false, true} {
 		t.Run(fmt.Sprint("decided ", decided), func(t *testing.T) {
@@ -290,7 +288,7 @@ func TestCoordinatorIsDown(t *testing.T) {
 				}
 			}
 			clear(w.ops)
-			_ = w.move(w.d[1], "f", w.d[2], "g", 0) // the answer is lost
+			_ = w.move(w.d[1], "f", w.d[2], "g", 0) // the reply is lost
 			w.mu.Lock()
 			w.hook, w.down[1] = nil, true
 			w.mu.Unlock()
@@ -319,7 +317,7 @@ func TestCoordinatorIsDown(t *testing.T) {
 	}
 }
 
-// TestDecisionInDoubt: a decision that a partner may have is taken again, and never aborted.
+// TestDecisionInDoubt: a decision that a partner may have is made again, never aborted.
 func TestDecisionInDoubt(t *testing.T) {
 	w := newTree(t)
 	f := w.create(w.d[1], "f")
@@ -349,7 +347,7 @@ func TestDecisionInDoubt(t *testing.T) {
 	}
 }
 
-// TestBadTransaction: one transaction whose outcome cannot be had keeps no other one in doubt.
+// TestBadTransaction: a transaction whose outcome cannot be determined keeps no other one in doubt.
 func TestBadTransaction(t *testing.T) {
 	w := newTree(t)
 	var bad metadata.TxID
@@ -377,7 +375,7 @@ func TestBadTransaction(t *testing.T) {
 	w.check()
 }
 
-// TestLateRenameLock: a request for the rename lock that comes after its transaction has ended does not take it.
+// TestLateRenameLock: a request for the rename lock that arrives after its transaction has ended does not take it.
 func TestLateRenameLock(t *testing.T) {
 	c := newTree(t).nodes[0].Coordinator
 	if err := errors.Join(c.LockRename(ctx, 1), c.UnlockRename(ctx, 2), c.UnlockRename(ctx, 1)); err != nil {
@@ -393,8 +391,8 @@ func TestLateRenameLock(t *testing.T) {
 	}
 }
 
-// TestDoubtBeforeDecision: a change that makes way for a transaction, such as the merge of a directory that it removes,
-// may have an unknown outcome. The transaction is aborted as a whole: it has not collected all of its edits.
+// TestDoubtBeforeDecision: a change needed before a transaction, such as the merge of a directory that it removes, may
+// have an unknown outcome. The transaction is aborted as a whole, since it has not collected all of its edits.
 func TestDoubtBeforeDecision(t *testing.T) {
 	w := newTree(t)
 	a, b := w.mkdir(w.d[1], "a1"), w.mkdir(w.d[2], "b1")
@@ -421,8 +419,8 @@ func TestDoubtBeforeDecision(t *testing.T) {
 	}
 }
 
-// TestEntryOfLostInode: the entry of an inode that was lost with its home can be removed when that
-// is given up, not before.
+// TestEntryOfLostInode: the entry of an inode that was lost with its home can be removed once that home is given up,
+// not before.
 func TestEntryOfLostInode(t *testing.T) {
 	w := newTree(t)
 	w.put(1, w.d[2], "f")
@@ -452,8 +450,8 @@ func TestEntryOfLostInode(t *testing.T) {
 	}
 }
 
-// TestConflicts: many homes do opposite operations on the same names at once. All end, nothing is
-// lost, and the tree is consistent.
+// TestConflicts: many homes concurrently perform opposite operations on the same names. All end, no file is lost, and
+// the tree is consistent.
 func TestConflicts(t *testing.T) {
 	w := newTree(t)
 	for i, d := range w.d {
@@ -500,15 +498,14 @@ func TestConflicts(t *testing.T) {
 	w.check()
 }
 
-// TestUnreachableHome: an operation waits for an unreachable home that comes back, and for one that
-// lost its prepared edits; it happens once. A home that is given up, or stays away, is not waited
-// for.
+// TestUnreachableHome: an operation waits for an unreachable home that returns, and for one that lost its prepared
+// edits; it takes effect once. It does not wait for a home that is given up, or stays unreachable.
 func TestUnreachableHome(t *testing.T) {
 	for _, c := range []struct {
 		what   string
-		during bool // it goes away when it has promised
+		during bool // it becomes unreachable after its promise
 		wait   time.Duration
-		back   int // after how many calls to it
+		back   int // reachable again after this many calls to it
 		down   bool
 		want   error
 	}{
@@ -583,7 +580,7 @@ func TestUnreachableHome(t *testing.T) {
 	}
 }
 
-// TestNameOrDoom: a file without a name gets one on another home, or is doomed, never both: then its data would be gone.
+// TestNameOrDoom: a file without a name is named on another home or doomed, never both, which would lose data.
 func TestNameOrDoom(t *testing.T) {
 	w := newTree(t)
 	named, doomed := 0, 0

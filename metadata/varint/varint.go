@@ -1,5 +1,5 @@
-// Package varint decodes records: variable-length integers, as encoding/binary appends them, and
-// bytes. A Decoder reads all fields of a record; afterwards Whole says whether they were there.
+// Package varint decodes records: variable-length integers, in the encoding of encoding/binary, and bytes. A Decoder
+// reads all fields of a record; afterwards Whole reports whether the record was complete.
 package varint
 
 import (
@@ -7,14 +7,14 @@ import (
 	"math"
 )
 
-// Decoder takes values off the front of B. Bad is set by the first value that is cut short or out
-// of range; later values are zero.
+// Decoder takes values off the front of B. The first value that is truncated or out of range sets Bad; later values are
+// zero.
 type Decoder struct {
 	B   []byte
 	Bad bool
 }
 
-// Whole reports whether all values were there, and nothing else.
+// Whole reports whether all values were present, with nothing after them.
 func (d *Decoder) Whole() bool { return !d.Bad && len(d.B) == 0 }
 
 // Byte takes one byte.
@@ -25,7 +25,7 @@ func (d *Decoder) Byte() byte {
 	return 0
 }
 
-// Bytes takes n bytes, which refer to the input; nil if there are fewer.
+// Bytes takes n bytes, which alias the input; nil if there are fewer.
 func (d *Decoder) Bytes(n uint64) []byte {
 	if n > uint64(len(d.B)) {
 		d.Bad, d.B = true, nil
@@ -36,7 +36,7 @@ func (d *Decoder) Bytes(n uint64) []byte {
 	return p
 }
 
-// Fixed64 takes eight bytes, the highest first.
+// Fixed64 takes eight bytes, big endian.
 func (d *Decoder) Fixed64() uint64 {
 	if p := d.Bytes(8); p != nil {
 		return binary.BigEndian.Uint64(p)

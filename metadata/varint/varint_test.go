@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestDecoder: what was appended is taken, and of every part of it something is
-// missing.
+// TestDecoder: appended values are decoded, and every truncation is detected.
 func TestDecoder(t *testing.T) {
 	b := []byte{7}
 	b = binary.AppendUvarint(b, math.MaxUint64)
@@ -36,7 +35,7 @@ func TestDecoder(t *testing.T) {
 	}
 }
 
-// TestDecoderBounds: what is too large is bad, and zero.
+// TestDecoderBounds: a value that is too large is an error, and decodes as zero.
 func TestDecoderBounds(t *testing.T) {
 	over := func(v uint64) Decoder { return Decoder{B: binary.AppendUvarint(nil, v)} }
 	for name, f := range map[string]func() (uint64, bool){
