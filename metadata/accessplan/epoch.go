@@ -17,7 +17,7 @@ type Epoch struct {
 func (p *Plan) Epoch(e, n int) (*Epoch, error) {
 	switch {
 	case e < 0 || p.Epochs > 0 && e >= p.Epochs || p.FirstOnly && e > 0:
-		return nil, fmt.Errorf("access plan: it has no epoch %d: %w", e, syscall.ERANGE)
+		return nil, fmt.Errorf("access plan: no epoch %d: %w", e, syscall.ERANGE)
 	case p.Files > 0 && p.Files != n:
 		return nil, fmt.Errorf("access plan: the program has %d files and the dataset %d: is root= the directory that the program reads? %w", p.Files, n, syscall.ESTALE)
 	}

@@ -183,7 +183,7 @@ func (b *builder) addLink(r *Record) error {
 		b.links, b.files = make(map[string]string), make(map[string]*file)
 	}
 	if _, twice := b.links[r.Path]; twice && b.cfg.Leave == nil {
-		return fmt.Errorf("%q is there twice: %w", r.Path, syscall.EEXIST)
+		return fmt.Errorf("duplicate path %q: %w", r.Path, syscall.EEXIST)
 	}
 	b.links[r.Path] = r.Hardlink
 	return b.keepBelow(r)
@@ -337,7 +337,7 @@ func (b *builder) leads(path string) error {
 	}
 	switch f := b.files[to]; {
 	case !f.found:
-		return fmt.Errorf("%q is a hard link to %q, which is not there: %w", path, to, syscall.ENOENT)
+		return fmt.Errorf("%q is a hard link to the missing %q: %w", path, to, syscall.ENOENT)
 	case isDir(f.rec.Attr.Mode):
 		return fmt.Errorf("%q is a hard link to the directory %q: %w", path, to, syscall.EPERM)
 	}

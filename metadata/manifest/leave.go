@@ -17,7 +17,7 @@ func (r *Record) dir() bool { return r.Hardlink == "" && isDir(r.Attr.Mode) }
 
 // twice handles a second record for the path of n: it keeps one of the two and leaves the other out.
 func (n *named) twice(r Record) error {
-	why := fmt.Errorf("%q is there twice: %w", n.path, syscall.EEXIST)
+	why := fmt.Errorf("duplicate path %q: %w", n.path, syscall.EEXIST)
 	if !n.leave {
 		return why
 	}

@@ -151,7 +151,7 @@ func change(n *inode, c metadata.Change, now metadata.Time) error {
 func relayout(n *inode, c metadata.Change) error {
 	switch {
 	case c.Set&metadata.SetLayout != 0 && !n.isDir(), !n.isDir() && n.Mode&syscall.S_IFMT != syscall.S_IFREG:
-		return fmt.Errorf("layout of what is no directory: %w", syscall.EINVAL)
+		return fmt.Errorf("inode type does not support this change of layout: %w", syscall.EINVAL)
 	case !n.isDir() && n.Size > 0:
 		return fmt.Errorf("layout of a file with data: %w", syscall.EBUSY)
 	}

@@ -176,7 +176,7 @@ func (s *Store) prepare() error {
 		return err
 	}
 	if len(self) != 2 || metadata.NodeID(binary.BigEndian.Uint16(self)) != s.cfg.Self {
-		return fmt.Errorf("metadata store %s is that of node %x, not of node %d: %w", s.cfg.Dir, self, s.cfg.Self, syscall.EINVAL)
+		return fmt.Errorf("metadata store %s belongs to node %x, not to node %d: %w", s.cfg.Dir, self, s.cfg.Self, syscall.EINVAL)
 	}
 	if err := s.loadSharded(); err != nil {
 		return err

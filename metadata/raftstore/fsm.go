@@ -176,7 +176,7 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	case n == was:
 		return v, nil
 	case was.Phase >= cluster.Sealed || n.Phase < was.Phase:
-		return v, fmt.Errorf("dataset %s is %v, not to become %v: %w", was.Name, was.Phase, n.Phase, syscall.ESTALE)
+		return v, fmt.Errorf("dataset %s is %v and cannot become %v: %w", was.Name, was.Phase, n.Phase, syscall.ESTALE)
 	}
 	v.Datasets = slices.Clone(v.Datasets)
 	v.Datasets[i] = n
@@ -208,7 +208,7 @@ func removeDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	case n.Phase == cluster.Removed, n.Phase == d.Phase:
 		return v, nil
 	case !d.Phase.Ended():
-		return v, fmt.Errorf("dataset %s is not to be removed but %v: %w", n.Name, d.Phase, syscall.EINVAL)
+		return v, fmt.Errorf("removal of dataset %s: phase %v: %w", n.Name, d.Phase, syscall.EINVAL)
 	case d.Phase == cluster.Failed && n.Phase == cluster.Sealed:
 		return v, fmt.Errorf("dataset %s is ready: %w", n.Name, syscall.ESTALE)
 	}

@@ -216,7 +216,7 @@ func (a *attempt) abort(ctx context.Context) {
 				err = p.Abort(ctx, a.tx)
 			}
 			if err != nil {
-				a.c.cfg.Log.WithError(err).WithField("transaction", a.tx.String()).Debug("a home was not told that a transaction is aborted")
+				a.c.cfg.Log.WithError(err).WithField("transaction", a.tx.String()).Debug("abort not delivered to a home: it asks later")
 			}
 		})
 	}
@@ -244,7 +244,7 @@ func (c *Coordinator) deliverOutcome(ctx context.Context, tx metadata.TxID, home
 				err = p.Commit(ctx, tx)
 			}
 			if done[i] = err == nil; err != nil {
-				c.cfg.Log.WithError(err).WithField("transaction", tx.String()).Debug("a home was not told a decision")
+				c.cfg.Log.WithError(err).WithField("transaction", tx.String()).Debug("commit not delivered to a home: it is retried")
 			}
 		})
 	}

@@ -85,10 +85,10 @@ func (k *checker) entries(ino metadata.Ino, ns []name) {
 	known, ok := k.inodes[ino]
 	for _, n := range ns {
 		if _, there := k.inodes[n.dir]; !there {
-			k.report("entry %q is in %v, which is not there", n.name, n.dir)
+			k.report("entry %q is in the missing directory %v", n.name, n.dir)
 		}
 		if !ok {
-			k.report("entry %q of %v names %v, which is not there", n.name, n.dir, ino)
+			k.report("entry %q of %v names the missing inode %v", n.name, n.dir, ino)
 		} else if n.mode&syscall.S_IFMT != known.Attr.Mode&syscall.S_IFMT {
 			k.report("entry %q of %v says mode %o, inode %v has %o", n.name, n.dir, n.mode, ino, known.Attr.Mode)
 		}

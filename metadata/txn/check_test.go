@@ -42,7 +42,7 @@ func TestCheck(t *testing.T) {
 		h.Inodes[ino] = k
 	}
 	for what, damage := range map[string]func(h []metadata.Inventory){
-		"names " + f.String() + ", which is not there": func(h []metadata.Inventory) { delete(h[1].Inodes, f) },
+		"names the missing inode " + f.String(): func(h []metadata.Inventory) { delete(h[1].Inodes, f) },
 		"2 links and 1 names":                          func(h []metadata.Inventory) { change(&h[1], f, func(k *metadata.InventoryInode) { k.Attr.Nlink = 2 }) },
 		"1 links and 0 names":                          func(h []metadata.Inventory) { delete(h[1].Entries, d) },
 		"says mode":                                    func(h []metadata.Inventory) { h[1].Entries[d][0].Mode = syscall.S_IFLNK },

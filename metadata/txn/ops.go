@@ -88,7 +88,7 @@ func (c *Coordinator) Link(ctx context.Context, ino, dir metadata.Ino, name stri
 }
 
 // errHere ends the attempts to create a directory at an unreachable home.
-var errHere = errors.New("it is made here")
+var errHere = errors.New("home unreachable: the directory is created here")
 
 // Mkdir implements metadata.Directories. DirHome chooses the home of the new directory; if that home is unreachable, it
 // is this node.

@@ -183,7 +183,7 @@ func (m *mover) swap(ctx context.Context, a *attempt) error {
 		return errNothing
 	case isDir(dst.Mode) && m.r.Dir != m.r.NewDir && m.down != dst.Ino:
 		m.down = dst.Ino
-		return fmt.Errorf("the way up from %v has to be looked at: %w", m.r.Dir, syscall.EAGAIN)
+		return fmt.Errorf("path above %v must be checked for a loop: %w", m.r.Dir, syscall.EAGAIN)
 	}
 	if dst.Attr == nil {
 		m.later(*dst, m.r.Dir, m.r.Name)

@@ -76,7 +76,7 @@ func (m *renameLock) leave() {
 // LockRename implements metadata.TxPeer. Only the home of RootIno has the lock.
 func (c *Coordinator) LockRename(ctx context.Context, tx metadata.TxID) error {
 	if c.cfg.Self != metadata.RootIno.Home() {
-		return fmt.Errorf("rename lock: asked of node %d: %w", c.cfg.Self, syscall.EINVAL)
+		return fmt.Errorf("node %d does not keep the rename lock: %w", c.cfg.Self, syscall.EINVAL)
 	}
 	m := &c.renameLock
 	busy := fmt.Errorf("rename lock: %w", syscall.EAGAIN)
