@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestStripe compares the offsets with what Spans says of every byte.
+// TestStripe compares the offsets with the result of Spans for every byte.
 func TestStripe(t *testing.T) {
 	const chunk, size = 5, 200
 	for width := 1; width <= 4; width++ {
@@ -17,7 +17,7 @@ func TestStripe(t *testing.T) {
 			order[k] = metadata.NodeID(k)
 		}
 		s := datapath.Stripe{Chunk: chunk, Width: width}
-		next := make([]int64, width) // by place: the object's offset of its first byte at or behind pos
+		next := make([]int64, width) // by place: the object's offset of its first byte at or after pos
 		for k := range next {
 			next[k] = math.MaxInt64
 		}

@@ -6,8 +6,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestStandIn: a node's own data and its data for others do not overlap in its object, and each
-// offset tells which it is.
+// TestStandIn: a node's own data and its data for other nodes do not overlap in its object, and each offset tells which
+// of them it belongs to.
 func TestStandIn(t *testing.T) {
 	const chunk = 4
 	for w := 2; w < 6; w++ {

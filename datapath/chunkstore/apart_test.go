@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMkdirApart: the directory exists with its content, whether it existed before or not; on ext4
-// its parent is marked.
+// TestMkdirApart: the directory exists with its content, whether or not it existed before; on ext4 its parent is
+// marked.
 func TestMkdirApart(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "a", "store")
 	dir := filepath.Join(home, "objects")
@@ -50,8 +50,8 @@ func TestMkdirApart(t *testing.T) {
 	}
 }
 
-// BenchmarkMakeAfterRemoval creates files after a previous job's were removed: in a plain directory
-// and in one placed apart.
+// BenchmarkMakeAfterRemoval creates files after the removal of a previous job's files: in a plain directory and in one
+// placed apart.
 func BenchmarkMakeAfterRemoval(b *testing.B) {
 	for name, mkdir := range map[string]func(string) error{"Plain": Machine.Mkdir, "Apart": Machine.MkdirApart} {
 		b.Run(name, func(b *testing.B) {

@@ -70,7 +70,7 @@ func wantErr(t *testing.T, what string, err error, want syscall.Errno) {
 	}
 }
 
-// wantSpace checks the counted use, and that nothing is reserved.
+// wantSpace checks the counted use, and that no space is reserved.
 func wantSpace(t *testing.T, s *Store, used, objects int64) {
 	t.Helper()
 	sp, err := s.Space(t.Context())
@@ -91,7 +91,7 @@ func wantSpace(t *testing.T, s *Store, used, objects int64) {
 	}
 }
 
-// onDisk returns the space that the objects really take.
+// onDisk returns the disk space that the objects actually take.
 func onDisk(t *testing.T, s *Store) (used, objects int64) {
 	t.Helper()
 	for _, d := range s.cfg.Dirs {
@@ -178,7 +178,7 @@ func TestQuota(t *testing.T) {
 	wantSpace(t, s, 4<<10, 1)
 	write(t, s, ino+1, 60<<10, 1<<30) // a hole costs nothing
 	wantSpace(t, s, 64<<10, 2)
-	write(t, s, ino+1, 4<<10, 1<<30) // in a sparse object, overwriting needs none either
+	write(t, s, ino+1, 4<<10, 1<<30) // overwriting needs no space in a sparse object either
 	wantErr(t, "a write into the hole", s.WriteAt(t.Context(), ino+1, []byte("x"), 1<<20), syscall.ENOSPC)
 	wantErr(t, "a write half in the hole", s.WriteAt(t.Context(), ino+1, make([]byte, 8<<10), 1<<30-4<<10), syscall.ENOSPC)
 	wantSpace(t, s, 64<<10, 2)
@@ -209,8 +209,8 @@ func TestAllocateKeepsItsPromise(t *testing.T) {
 	wantSpace(t, s, 64<<10, 2)
 }
 
-// TestQuotaTogether has more writers than room, to new and shared objects, with removals between.
-// The quota must hold, and the counters agree with the disk.
+// TestQuotaTogether lets more writers than there is room for write to new and shared objects, with removals in between.
+// The quota must hold, and the counters must agree with the disk.
 func TestQuotaTogether(t *testing.T) {
 	const quota = 1 << 20
 	s := open(t, Config{Capacity: quota, MaxOpen: 5})
@@ -287,7 +287,7 @@ func TestRemoveAll(t *testing.T) {
 	wantSpace(t, s, 20*4096, 20)
 }
 
-// TestList: every object is in one part, on whichever disk it is.
+// TestList: every object is listed in exactly one part, whichever disk it is on.
 func TestList(t *testing.T) {
 	s := open(t, Config{Dirs: []string{t.TempDir(), t.TempDir()}})
 	want := make(map[metadata.Ino]bool)
@@ -315,7 +315,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestDescriptors counts descriptors while many objects are used at once.
+// TestDescriptors counts descriptors while many objects are used concurrently.
 func TestDescriptors(t *testing.T) {
 	fs := &faultFS{FS: osFS{}}
 	s := open(t, Config{MaxOpen: 6, FS: fs})
@@ -351,7 +351,7 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// smallDisk is a file system of its own.
+// smallDisk mounts a separate filesystem.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -12,11 +12,10 @@ import (
 
 var ctx = context.Background()
 
-// faultFS fails the operations that its fault function picks, and counts
-// descriptors.
+// faultFS fails the operations that its fault function selects, and counts descriptors.
 type faultFS struct {
 	FS
-	fault   func(op string, n int) (int, error) // for a write, how much of it is done; nil is none
+	fault   func(op string, n int) (int, error) // for a write, also how much of it is done; nil means no fault
 	openNow atomic.Int64
 	most    atomic.Int64
 }
@@ -201,7 +200,7 @@ func TestFaults(t *testing.T) {
 				t.Errorf("%d bytes stay reserved", r)
 			}
 			if c.name == "stat of a new object" {
-				write(t, s, ino+1, 10, 0) // counts anew
+				write(t, s, ino+1, 10, 0) // is counted anew
 			}
 			used, objects := onDisk(t, s)
 			wantSpace(t, s, used, objects)
@@ -224,7 +223,7 @@ func over(s *Store) error  { return s.WriteAt(ctx, ino, make([]byte, 100), 0) }
 func grow(s *Store) error  { return s.WriteAt(ctx, ino, make([]byte, 50_000), 8192) }
 func fresh(s *Store) error { return s.WriteAt(ctx, ino+1, make([]byte, 50_000), 0) }
 
-// TestShortWrite goes on where a write stopped without an error.
+// TestShortWrite: a write that stopped early without an error is continued.
 func TestShortWrite(t *testing.T) {
 	fs := &faultFS{FS: osFS{}}
 	s := open(t, Config{FS: fs})
@@ -243,7 +242,7 @@ func TestShortWrite(t *testing.T) {
 	}
 }
 
-// TestOpenFails is a store whose directories cannot be made or read.
+// TestOpenFails opens a store whose directories cannot be created or read.
 func TestOpenFails(t *testing.T) {
 	for _, op := range []string{"mkdir", "readdir"} {
 		fs := &faultFS{FS: osFS{}, fault: failing(op, 0, syscall.EROFS)}

@@ -13,8 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// earlier makes stores in dirs, writes n objects and keeps those with an even number, for stores
-// below next.
+// earlier creates stores in dirs, writes n objects and keeps those with an even number, for stores below next.
 func earlier(t *testing.T, dirs, next []string, n int) [][]byte {
 	t.Helper()
 	s := open(t, Config{Dirs: dirs})
@@ -33,7 +32,7 @@ func earlier(t *testing.T, dirs, next []string, n int) [][]byte {
 			list = append(list, KeptObject{keyOf(i), at, int64(len(all[i])), xxh3.Hash128(all[i]).Bytes()})
 		}
 	}
-	write(t, s, ino, block, 0) // of scratch
+	write(t, s, ino, block, 0) // belongs to scratch
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -61,8 +60,8 @@ func later(t *testing.T, n int) (s *Store, dirs []string, all [][]byte) {
 	return open(t, Config{Dirs: dirs}), dirs, all
 }
 
-// TestKept: a later store adopts the objects that were kept, each once, and counts them; nothing
-// else of the earlier one is there.
+// TestKept: a later store adopts the kept objects, each once, and counts them; no other data of the earlier store
+// remains.
 func TestKept(t *testing.T) {
 	const n = 40
 	s, dirs, all := later(t, n)
@@ -103,8 +102,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestKeptDamaged: bytes that changed, files that are gone or links, and a damaged index are not
-// adopted.
+// TestKeptDamaged: changed bytes, files that are missing or links, and a damaged index are not adopted.
 func TestKeptDamaged(t *testing.T) {
 	damages := map[string]func(path, index string) error{
 		"a flipped bit": func(path, _ string) error {
@@ -148,7 +146,7 @@ func TestKeptDamaged(t *testing.T) {
 	}
 }
 
-// TestKeptGivesRoom: what is kept counts as free, and goes when a write needs the room.
+// TestKeptGivesRoom: kept objects count as free space, and are removed when a write needs the room.
 func TestKeptGivesRoom(t *testing.T) {
 	dir := smallDisk(t, "16m")
 	old := filepath.Join(dir, "old")

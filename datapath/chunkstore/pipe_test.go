@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 )
 
-// TestReadPipe: data that fits is in the pipe, all of it; else it is in memory.
+// TestReadPipe: data that fits is returned in the pipe as a whole; other data is returned in memory.
 func TestReadPipe(t *testing.T) {
 	const size = 1 << 20
 	s := open(t, Config{})
@@ -29,7 +29,7 @@ func TestReadPipe(t *testing.T) {
 		spoilt  bool
 		n       int
 		inPipe  bool
-		another bool // object
+		another bool // reads another object
 	}{
 		{name: "whole", pipe: 1 << 20, len: 512 << 10, n: 512 << 10, inPipe: true},
 		{name: "from within a page", pipe: 1 << 20, off: 4097, len: 512 << 10, n: 512 << 10, inPipe: true},

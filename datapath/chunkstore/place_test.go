@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// spreadOf returns the bytes and objects of each directory.
+// spreadOf returns the bytes and the number of objects in each directory.
 func spreadOf(s *Store) (used, objects []int64) {
 	for _, p := range s.places {
 		used, objects = append(used, p.used.Load()), append(objects, p.objects.Load())
@@ -30,12 +30,12 @@ func even(t *testing.T, what string, n []int64, slack int64) {
 	}
 }
 
-// TestDirsAreUsedEvenly: new objects are balanced by number at first and by bytes later; after a
-// restart all are found and counted.
+// TestDirsAreUsedEvenly: new objects are balanced first by number and later by bytes; after a restart all are found and
+// counted.
 func TestDirsAreUsedEvenly(t *testing.T) {
 	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
 	s := open(t, Config{Dirs: dirs})
-	for i := range metadata.Ino(9) { // made first, written then
+	for i := range metadata.Ino(9) { // created first, then written
 		write(t, s, ino+i, 0, 0)
 	}
 	for i := range metadata.Ino(9) {
@@ -69,7 +69,7 @@ func TestDirsAreUsedEvenly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = f.Close() // read only
+		_ = f.Close() // opened read-only
 		write(t, s, id, 10, 0)
 		if err := s.Remove(t.Context(), id); err != nil {
 			t.Error(err)
@@ -104,8 +104,8 @@ func TestOneDirFull(t *testing.T) {
 	}
 }
 
-// TestReserve: objects leave the reserved bytes of the first disk free, also with concurrent
-// writers, and overwriting and removing still work.
+// TestReserve: objects leave the reserved bytes of the first disk free, also with concurrent writers, and overwriting
+// and removal still work.
 func TestReserve(t *testing.T) {
 	dir := smallDisk(t, "32m")
 	s := open(t, Config{Dirs: []string{dir}, Reserve: 8 << 20, Capacity: 1 << 30})
@@ -115,7 +115,7 @@ func TestReserve(t *testing.T) {
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
-			for i := range 300 { // more than the disk, however the writers take turns
+			for i := range 300 { // more than fits on the disk, in any interleaving of the writers
 				err := s.WriteAt(ctx, ino+metadata.Ino(w), make([]byte, 100_000), int64(i)*100_000)
 				if errors.Is(err, syscall.ENOSPC) {
 					return
@@ -129,7 +129,7 @@ func TestReserve(t *testing.T) {
 	}
 	wg.Wait()
 	now, err := osFS{}.Disk(dir)
-	if err != nil || now.Free < 8<<20-1<<20 { // less the directories
+	if err != nil || now.Free < 8<<20-1<<20 { // minus the directories
 		t.Fatalf("%d bytes are free on the disk, %v, want 8 MiB", now.Free, err)
 	}
 	if sp, err := s.Space(t.Context()); err != nil || sp.Free > 2<<20 {
@@ -163,7 +163,7 @@ func TestReserveOfSmallDisk(t *testing.T) {
 	}
 }
 
-// TestPlaceFaults: a disk that cannot be examined fails the write, and nothing stays reserved.
+// TestPlaceFaults: a disk that cannot be examined fails the write, and no space stays reserved.
 func TestPlaceFaults(t *testing.T) {
 	for dirs := 1; dirs <= 2; dirs++ {
 		t.Run(fmt.Sprint(dirs, " directories"), func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestPlaceFaults(t *testing.T) {
 	}
 }
 
-// TestPath: objects have the paths of the package comment, however the directory is spelled.
+// TestPath: objects have the paths described in the package comment, however the directory is spelled.
 func TestPath(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(Config{Dirs: []string{dir + "/./x//"}})

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// spareObjects is objects of one size that are given back, the last first.
+// spareObjects is a set of objects of one size that are given back, the last one first.
 type spareObjects struct {
 	t     *testing.T
 	s     *Store
@@ -32,8 +32,8 @@ func (x *spareObjects) GiveBack(n int64) bool {
 	return freed > 0
 }
 
-// TestSpare: spare objects take only free room, count as free, and go when a write needs
-// theirs, no more than it needs; then the disk is full.
+// TestSpare: spare objects take only free room, count as free, and are given back when a write needs their room, no
+// more than it needs; after that the disk is full.
 func TestSpare(t *testing.T) {
 	const page, quota = 4096, 100 * 4096
 	s := open(t, Config{Capacity: quota})
@@ -70,8 +70,8 @@ func TestSpare(t *testing.T) {
 	}
 }
 
-// TestRename: the bytes are those of the other object in one step, in each store directory;
-// nothing is replaced, and the counts stay.
+// TestRename: the content of the other object appears in one step, in each store directory; no object is replaced, and
+// the counts are unchanged.
 func TestRename(t *testing.T) {
 	s := open(t, Config{Dirs: []string{t.TempDir(), t.TempDir()}})
 	want := bytes.Repeat([]byte("x"), 10000)

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// twin is an object as bytes, without a store: what it must hold, and which blocks are corrupt.
+// twin models an object as bytes, without a store: the expected content, and the blocks that are corrupt.
 type twin struct {
 	data []byte
 	bad  map[int]bool
@@ -53,7 +53,7 @@ func (w *twin) punch(off, n int) {
 	}
 }
 
-// corrupted reports whether a read of n bytes at off meets a corrupt block.
+// corrupted reports whether a read of n bytes at off includes a corrupt block.
 func (w *twin) corrupted(off, n int) bool {
 	for i := range w.bad {
 		if off < len(w.data) && i*block < min(off+n, len(w.data)) && (i+1)*block > off {
@@ -63,8 +63,8 @@ func (w *twin) corrupted(off, n int) bool {
 	return false
 }
 
-// TestSums: under random operations, and random damage to the file, a read returns the bytes that
-// were written, or EIO if and only if one of its blocks was damaged.
+// TestSums: under random operations, and random damage to the file, a read returns the bytes written, or EIO if and
+// only if one of its blocks was damaged.
 func TestSums(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -157,7 +157,7 @@ func (w *twin) read(t *testing.T, s *Store, off, n int, what string) {
 	}
 }
 
-// TestSumsTogether: reads while others write and cut the same blocks never fail.
+// TestSumsTogether: reads never fail while others write and cut the same blocks.
 func TestSumsTogether(t *testing.T) {
 	s := open(t, Config{})
 	var wg sync.WaitGroup
@@ -193,7 +193,7 @@ func TestSumsTogether(t *testing.T) {
 	}
 }
 
-// TestHashes: each hash that sums can be made with sees every flipped bit of a block.
+// TestHashes: each hash usable for sums detects every flipped bit of a block.
 func TestHashes(t *testing.T) {
 	for _, vectors := range []bool{false, true} {
 		h := chooseHash(vectors)
@@ -209,8 +209,8 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-// TestSumsOfOpenObjects: the limit holds for objects that are open, too; sums that are forgotten
-// while their object is open come back with the next write.
+// TestSumsOfOpenObjects: the limit includes open objects; sums dropped while their object is open are restored by the
+// next write.
 func TestSumsOfOpenObjects(t *testing.T) {
 	dir := t.TempDir()
 	const limit = 8 << 10
@@ -229,13 +229,13 @@ func TestSumsOfOpenObjects(t *testing.T) {
 	}
 }
 
-// TestSumsWaitForNoDrive: while a write of an object hangs in its drive, and another one has ended, the sums of all
+// TestSumsWaitForNoDrive: while a write to an object hangs in its drive, and another one has ended, the sums of all
 // other objects are found.
 func TestSumsWaitForNoDrive(t *testing.T) {
 	s := open(t, Config{Dirs: []string{t.TempDir()}})
 	write(t, s, ino, block, 0)
 	o := s.sums.of(ino)
-	o.mu.Lock() // as the write that hangs
+	o.mu.Lock() // like the write that hangs
 	counted := make(chan struct{})
 	go func() {
 		defer close(counted)
@@ -251,7 +251,7 @@ func TestSumsWaitForNoDrive(t *testing.T) {
 	<-counted
 }
 
-// TestSumsAreBounded: sums of other objects are forgotten, and then not compared.
+// TestSumsAreBounded: sums of other objects are dropped, and then not verified.
 func TestSumsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	const limit = 8 << 10
@@ -280,7 +280,7 @@ func TestSumsAreBounded(t *testing.T) {
 	}
 }
 
-// TestNoSums: they can be switched off, datasets have none, and a restart forgets them.
+// TestNoSums: sums can be switched off, datasets have none, and a restart drops them.
 func TestNoSums(t *testing.T) {
 	for what, c := range map[string]struct {
 		sums int64

@@ -14,26 +14,26 @@ import (
 
 var whole = metadata.SealedIno(1, 2, 3)
 
-// linkOf returns what the link to an object of the only store directory has.
+// linkOf returns the content of the link to an object in the only store directory.
 func linkOf(s *Store, i metadata.Ino) ([]byte, error) {
 	return os.ReadFile(s.places[0].wholePath(i))
 }
 
-// linked links i's object as it is now.
+// linked links the current object of i.
 func linked(t *testing.T, s *Store, i metadata.Ino) {
 	t.Helper()
 	f, err := s.Open(i)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() // read only
+	defer f.Close() // opened read-only
 	if err := s.LinkWhole(ctx, i, f); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestLinkWhole: an object has a link when that is asked for, not before; the link goes with the object,
-// also in a later run, and takes no space.
+// TestLinkWhole: an object gets a link only on request; the link is removed with the object, also in a later run, and
+// takes no space.
 func TestLinkWhole(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, Config{Dirs: []string{dir}})
@@ -71,7 +71,7 @@ func TestLinkWhole(t *testing.T) {
 	wantSpace(t, s, 0, 0)
 }
 
-// TestLinkReplaced: what was written in the place of a whole object is not linked.
+// TestLinkReplaced: data written in place of a whole object is not linked.
 func TestLinkReplaced(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, whole, 2*block, 0)
@@ -79,7 +79,7 @@ func TestLinkReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() // read only
+	defer f.Close() // opened read-only
 	if err := s.Remove(ctx, whole); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestLinkReplaced(t *testing.T) {
 	}
 }
 
-// TestUnlink: a link can go before its object.
+// TestUnlink: a link can be removed before its object.
 func TestUnlink(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, whole, block, 0)
@@ -109,7 +109,7 @@ func TestUnlink(t *testing.T) {
 	wantSpace(t, s, block, 1)
 }
 
-// TestLinkWhileRemoved: a link that is made while its object is removed does not stay.
+// TestLinkWhileRemoved: a link made while its object is being removed does not remain.
 func TestLinkWhileRemoved(t *testing.T) {
 	s := open(t, Config{})
 	for range 500 {
@@ -123,7 +123,7 @@ func TestLinkWhileRemoved(t *testing.T) {
 		wg.Go(func() { made = s.LinkWhole(ctx, whole, f) })
 		wg.Go(func() { removed = s.Remove(ctx, whole) })
 		wg.Wait()
-		_ = f.Close() // read only
+		_ = f.Close() // opened read-only
 		if made != nil || removed != nil {
 			t.Fatalf("link: %v, remove: %v", made, removed)
 		}
@@ -133,7 +133,7 @@ func TestLinkWhileRemoved(t *testing.T) {
 	}
 }
 
-// TestKeepUnlinks: nothing of the links is left for a later job.
+// TestKeepUnlinks: no link remains for a later job.
 func TestKeepUnlinks(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, Config{Dirs: []string{dir}})

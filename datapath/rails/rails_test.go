@@ -87,7 +87,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is accepted is neither empty nor twice the same.
+// FuzzParse: an accepted list is not empty and has no duplicates.
 func FuzzParse(f *testing.F) {
 	f.Add("ib0+10.2.0.0/16")
 	f.Fuzz(func(t *testing.T, v string) {

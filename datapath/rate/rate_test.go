@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestExact: in every second that somebody waits the rate passes: no more, but for
-// the burst at the beginning, and no less, but for what is on its way at the end.
+// TestExact: in every second with waiters exactly the rate passes, except for the burst at the beginning and requests
+// in flight at the end.
 func TestExact(t *testing.T) {
 	const takers, seconds, most = 7, 10, 1 << 20
 	for _, rate := range []int64{1 << 20, 12_345_678, 1_000_000_000} {
@@ -47,7 +47,7 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// TestBurst: who was idle may take a tenth of a second's bytes at once, not more.
+// TestBurst: after an idle time at most a tenth of a second's bytes pass immediately.
 func TestBurst(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := New(1000, func() time.Time { return now })
@@ -65,7 +65,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestCancel: who gives up takes nothing, and whoever comes next does not pay for it.
+// TestCancel: a cancelled wait takes no bytes, and the next caller does not pay for it.
 func TestCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(1000, nil)
@@ -84,7 +84,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestNone: no bound is no wait, and the largest of numbers do not overflow.
+// TestNone: without a limit there is no wait, and the largest numbers do not overflow.
 func TestNone(t *testing.T) {
 	none := New(0, nil)
 	if err := none.Take(context.Background(), math.MaxInt64); none != nil || err != nil || none.Stats() != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// fakeServer does the handshake on one connection and then runs a script.
+// fakeServer performs the handshake on one connection and then runs a script.
 func fakeServer(t *testing.T, purpose wire.Purpose, serve func(conn net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,7 +44,7 @@ func fakeServer(t *testing.T, purpose wire.Purpose, serve func(conn net.Conn)) s
 	return l.Addr().String()
 }
 
-// request reads one request's header and drops the rest.
+// request reads one request's header and discards the rest.
 func request(t *testing.T, conn net.Conn) wire.Header {
 	t.Helper()
 	var b [wire.HeaderSize]byte
@@ -59,8 +59,7 @@ func request(t *testing.T, conn net.Conn) wire.Header {
 	return h
 }
 
-// A server that violates the protocol loses the connection, and the caller's memory beyond Into is
-// untouched.
+// A server that violates the protocol loses the connection, and the caller's memory beyond Into is not written.
 func TestServerThatBreaksTheRules(t *testing.T) {
 	for what, answer := range map[string]func(h wire.Header) []byte{
 		"more data than asked": func(h wire.Header) []byte {
@@ -84,7 +83,7 @@ func TestServerThatBreaksTheRules(t *testing.T) {
 			addr := fakeServer(t, wire.PurposeBulk, func(conn net.Conn) {
 				_, _ = conn.Write(answer(request(t, conn)))
 				if what != "nothing" && what != "half a reply, then the end" {
-					_, _ = conn.Read(make([]byte, 1)) // until the client cuts
+					_, _ = conn.Read(make([]byte, 1)) // until the client closes the connection
 				}
 			})
 			p := startPeers(t, addr, nil)
@@ -101,8 +100,7 @@ func TestServerThatBreaksTheRules(t *testing.T) {
 	}
 }
 
-// A reply that never completes: the caller returns at its deadline, and its memory is not written
-// afterwards.
+// A reply that never completes: the caller returns at its deadline, and its memory is not written afterwards.
 func TestReplyThatStalls(t *testing.T) {
 	gaveUp := make(chan struct{})
 	addr := fakeServer(t, wire.PurposeBulk, func(conn net.Conn) {
@@ -110,7 +108,7 @@ func TestReplyThatStalls(t *testing.T) {
 		_, _ = conn.Write(append(wire.Header{Op: h.Op, Tag: h.Tag, Data: 10}.Append(nil), 1, 2, 3))
 		<-gaveUp
 		_, _ = conn.Write([]byte{4, 5, 6, 7, 8, 9, 10})
-		_, _ = conn.Read(make([]byte, 1)) // until the client cuts
+		_, _ = conn.Read(make([]byte, 1)) // until the client closes the connection
 	})
 	p := startPeers(t, addr, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -130,7 +128,7 @@ func TestReplyThatStalls(t *testing.T) {
 	}
 }
 
-// The same with the rest within the grace: the reply counts and the connection stays.
+// The same, but the rest arrives within the grace: the reply counts and the connection is kept.
 func TestReplyThatIsNearlyHere(t *testing.T) {
 	begun := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -155,7 +153,7 @@ func TestReplyThatIsNearlyHere(t *testing.T) {
 	var errno syscall.Errno
 	switch {
 	case err == nil && bytes.Equal(call.Into, []byte{1, 2, 3, 4, 5, 6}):
-	case errors.As(err, &errno) && errno == syscall.EINTR: // the cancel came before the reply was claimed
+	case errors.As(err, &errno) && errno == syscall.EINTR: // cancelled before the reply was claimed
 	default:
 		t.Fatalf("Do = %v with %v", err, call.Into)
 	}
@@ -194,8 +192,8 @@ func TestRequestThatStalls(t *testing.T) {
 	}
 }
 
-// A peer that does not reply for the time of a whole call loses its connection, so that the next
-// call finds out by a handshake.
+// A peer that does not reply for the duration of a whole call loses its connection, so that the next call detects its
+// state with a handshake.
 func TestSilentPeerIsSuspected(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})

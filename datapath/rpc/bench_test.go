@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// cpu is the processor time of this process, which is both ends.
+// cpu returns the CPU time of this process, which runs both ends.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var ru syscall.Rusage
@@ -21,8 +21,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }
 
-// benchmark makes calls from some callers at once and reports the processor
-// time of both ends for each.
+// benchmark makes calls from concurrent callers and reports the CPU time of both ends per call.
 func benchmark(b *testing.B, callers int, do func(caller int) error) {
 	b.Helper()
 	for i := range callers { // connections are made before the clock starts
@@ -78,7 +77,7 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-const sampleSize = 110 << 10 // an image of the usual datasets
+const sampleSize = 110 << 10 // a typical image
 
 func BenchmarkRead(b *testing.B) {
 	f := tempFile(b, sampleSize)

@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// brittleConn breaks after some bytes.
+// brittleConn breaks after a number of bytes.
 type brittleConn struct {
 	net.Conn
 	left atomic.Int64
@@ -30,8 +30,8 @@ func (c *brittleConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Many callers on breaking connections, with deadlines and cancelled contexts: every successful
-// call has its own reply, and nothing is left afterwards.
+// Many callers on breaking connections, with deadlines and cancelled contexts: every successful call has its own reply,
+// and no goroutine or memory is left.
 func TestManyCallersOnBrittleConnections(t *testing.T) {
 	before := runtime.NumGoroutine()
 	seed := uint64(time.Now().UnixNano())
@@ -57,7 +57,7 @@ func TestManyCallersOnBrittleConnections(t *testing.T) {
 	eventually(t, "no goroutine left", func() bool { return runtime.NumGoroutine() <= before+1 }) // Serve's own may linger
 }
 
-// hammerBy runs callers with n calls each, which must not all fail; it returns how many succeeded.
+// hammerBy runs callers with n calls each, which must not all fail; it returns the number that succeeded.
 func hammerBy(t *testing.T, p *Peers, seed uint64, callers, n int) int64 {
 	var good atomic.Int64
 	var wg sync.WaitGroup
@@ -71,7 +71,7 @@ func hammerBy(t *testing.T, p *Peers, seed uint64, callers, n int) int64 {
 	return good.Load()
 }
 
-// hammer makes n calls and checks the replies; it returns how many succeeded.
+// hammer makes n calls and checks the replies; it returns the number that succeeded.
 func hammer(t *testing.T, p *Peers, r *rand.Rand, n int) (good int64) {
 	for i := range n {
 		body := fmt.Appendf(nil, "%d %d", r.Uint64(), i)
@@ -101,7 +101,7 @@ func hammer(t *testing.T, p *Peers, r *rand.Rand, n int) (good int64) {
 		case errno != syscall.ECONNRESET && errno != syscall.EINTR && errno != syscall.ETIMEDOUT && errno != syscall.EHOSTDOWN:
 			t.Errorf("call %d: %v", i, err)
 		}
-		clear(data) // ours again: the client must not read it any more
+		clear(data) // the client must not read it any more
 		clear(call.Into)
 	}
 	return good

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// endless sets timeouts under which nothing ends by itself.
+// endless sets timeouts so long that no call ends by itself.
 func endless(cfg *PeersConfig) { cfg.Timeout, cfg.HandshakeTimeout = time.Hour, time.Hour }
 
 // wantCutOff disconnects node 3 and checks that this ends its call, with nothing sent.
@@ -37,7 +37,7 @@ func wantCutOff(t *testing.T, p *Peers, call <-chan error) {
 	}
 }
 
-// begin makes a call that ends on err.
+// begin starts a call whose result is sent to the returned channel.
 func begin(p *Peers, op wire.Op) <-chan error {
 	err := make(chan error, 1)
 	go func() { err <- p.To(3).Do(context.Background(), &Call{Op: op}) }()
@@ -53,7 +53,7 @@ func TestCutEndsDrain(t *testing.T) {
 			t.Errorf("%v came before the drain", h.Op)
 		}
 		close(asked)
-		_, _ = conn.Read(make([]byte, 1)) // until the client cuts
+		_, _ = conn.Read(make([]byte, 1)) // until the client closes the connection
 	})
 	addr := silent
 	p := startPeers(t, "", func(c *PeersConfig) {
@@ -78,7 +78,7 @@ func TestCutEndsDrain(t *testing.T) {
 	}
 }
 
-// The same during the dial or the handshake, also if the dial ignores its context.
+// The same during the dial or the handshake, even if the dial ignores its context.
 func TestCutEndsDial(t *testing.T) {
 	for what, hang := range map[string]func(ctx context.Context, release <-chan struct{}) (net.Conn, error){
 		"dial": func(ctx context.Context, _ <-chan struct{}) (net.Conn, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// cutter dials, and closes what it has dialed.
+// cutter dials, and can close the connections that it dialed.
 type cutter struct {
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
@@ -30,7 +30,7 @@ func (c *cutter) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, err
 }
 
-// use makes peers dial through it, and again at once after a failure.
+// use makes peers dial through it, and redial immediately after a failure.
 func (c *cutter) use(cfg *PeersConfig) { cfg.Dial, cfg.Backoff, cfg.MaxBackoff = c.dial, 1, 1 }
 
 func (c *cutter) cut() {
@@ -51,7 +51,7 @@ func begun(began chan<- string, release <-chan struct{}) Handler {
 	}
 }
 
-// A call that was lost with its connection still runs: the next one starts after it has ended.
+// A call that was lost with its connection still runs: the next call starts after it has ended.
 func TestLostCallIsDrained(t *testing.T) {
 	for _, op := range []wire.Op{wire.OpWrite, wire.OpSetattr} {
 		t.Run(op.String(), func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestLostCallIsDrained(t *testing.T) {
 	}
 }
 
-// A handler that heeds its context is ended, and does not delay the next one.
+// A handler that honours its context is ended, and does not delay the next one.
 func TestDrainEndsHandlers(t *testing.T) {
 	began := make(chan struct{}, 1)
 	_, addr := startServer(t, map[wire.Op]Handler{
@@ -109,7 +109,7 @@ func TestDrainEndsHandlers(t *testing.T) {
 	}
 }
 
-// While the lost call runs, others fail as with a node that is down, and nothing of them is sent.
+// While the lost call runs, other calls fail as for a node that is down, and send nothing.
 func TestNotDrained(t *testing.T) {
 	began, release := make(chan string, 9), make(chan struct{})
 	defer close(release)
@@ -129,7 +129,7 @@ func TestNotDrained(t *testing.T) {
 	}
 }
 
-// drain asks over conn to drain conns and returns the status.
+// drain asks the peer on conn to drain conns and returns the status.
 func drain(t *testing.T, conn net.Conn, conns ...wire.Nonce) syscall.Errno {
 	t.Helper()
 	body := wire.Append(nil, &wire.DrainReq{Conns: conns})
@@ -162,7 +162,7 @@ func TestDrainRequests(t *testing.T) {
 	}
 	own, other, late := newNonce(), newNonce(), newNonce()
 	mine, theirs := shake(1, own), shake(2, other)
-	if !answers(theirs) { // and so it is served, not only accepted
+	if !answers(theirs) { // the connection is served, not just accepted
 		t.Fatal("the connection of another peer is not served")
 	}
 	if no := drain(t, mine, own, other, late); no != 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// scriptConn is a connection whose peer has sent everything already.
+// scriptConn is a connection whose peer has already sent everything.
 type scriptConn struct {
 	net.Conn
 	in  *bytes.Reader
@@ -29,7 +29,7 @@ func (c *scriptConn) SetDeadline(time.Time) error      { return nil }
 func (c *scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzHandshake sends anything as a stranger: the handshake never succeeds.
+// FuzzHandshake sends arbitrary bytes as a stranger: the handshake never succeeds.
 func FuzzHandshake(f *testing.F) {
 	hello := wire.Append(nil, &wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3})
 	f.Add(hello)
@@ -47,8 +47,8 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// FuzzRequests sends anything as an authenticated peer: the server replies with whole frames, and
-// only to whole frames.
+// FuzzRequests sends arbitrary bytes as an authenticated peer: the server replies with whole frames, and only to whole
+// frames.
 func FuzzRequests(f *testing.F) {
 	f.Add(append(lookup(1), lookup(2)...))
 	f.Add(frame(wire.Header{Op: wire.OpWrite, Tag: 7}, "bo", "dat"))
@@ -100,7 +100,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzReplies sends anything as a server: the call ends, and memory beyond Into is untouched.
+// FuzzReplies sends arbitrary bytes as a server: the call ends, and memory beyond Into is not written.
 func FuzzReplies(f *testing.F) {
 	f.Add(frame(wire.Header{Op: wire.OpRead, Tag: 1}, "bo", "dat"))
 	f.Add(append(wire.Header{Op: wire.OpRead, Tag: 1, Data: 9}.Append(nil), "too  much"...))

@@ -30,7 +30,7 @@ func dialRaw(t *testing.T, addr string) net.Conn {
 	return conn
 }
 
-// dialShaken connects with a handshake.
+// dialShaken connects and performs the handshake.
 func dialShaken(t *testing.T, addr string, purpose wire.Purpose) net.Conn {
 	t.Helper()
 	conn := dialRaw(t, addr)
@@ -84,7 +84,7 @@ func TestWrongProofIsCut(t *testing.T) {
 	if _, err := io.ReadFull(conn, ch[:]); err != nil {
 		t.Fatal(err)
 	}
-	// The server's own proof, sent back to it, is the cleverest guess.
+	// The best guess is the server's own proof, sent back.
 	var m wire.MAC
 	copy(m[:], ch[wire.ChallengeSize-wire.MACSize:])
 	if _, err := conn.Write(wire.Append(nil, &wire.Proof{MAC: m})); err != nil {
@@ -98,7 +98,7 @@ func TestWrongProofIsCut(t *testing.T) {
 	}
 }
 
-// recorder is a connection that keeps what is written to it.
+// recorder is a connection that records what is written to it.
 type recorder struct {
 	net.Conn
 	sent bytes.Buffer
@@ -120,7 +120,7 @@ func TestReplayIsCut(t *testing.T) {
 			}
 			_, _ = rec.Write(lookup(1))
 			eventually(t, "the request", func() bool { return s.Stats().Requests[wire.OpLookup] == 1 })
-			if !remember { // as if many handshakes had gone by
+			if !remember { // as if many handshakes had taken place since
 				s.seen.mu.Lock()
 				clear(s.seen.set)
 				s.seen.mu.Unlock()

@@ -19,7 +19,7 @@ func wantNoBuffers(t *testing.T, s *Server) {
 	})
 }
 
-// filled is a handler that reads n bytes, as from a disk.
+// filled returns a handler that reads n bytes, as from a disk.
 func filled(n int) Handler {
 	return func(ctx context.Context, _ *Request, resp *Response) (err error) {
 		resp.Data, err = resp.Alloc(ctx, n)
@@ -52,14 +52,13 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	wg.Wait()
 	wantNoBuffers(t, s)
-	// Those of readers are small, and one for each connection.
+	// Readers use small buffers, one per connection.
 	if m := s.Stats().Memory; m.Most != most || m.Peak > most+128*smallBuffer {
 		t.Errorf("memory was %+v, want a peak of at most %d", m, most)
 	}
 }
 
-// A peer that does not read its replies holds only a part of the memory, and metadata does not wait
-// for bulk data.
+// A peer that does not read its replies holds only part of the memory, and metadata does not wait for bulk data.
 func TestMemoryIsShared(t *testing.T) {
 	s, addr := startServer(t, map[wire.Op]Handler{wire.OpLookup: echo, wire.OpRead: filled(wire.MaxData)},
 		func(c *ServerConfig) { c.Memory = connMemory + 2*wire.MaxFrame })
@@ -81,7 +80,7 @@ func TestMemoryIsShared(t *testing.T) {
 	wantNoBuffers(t, s)
 }
 
-// bufferBytes is the size of the buffer for n bytes.
+// bufferBytes returns the size of the buffer for n bytes.
 func bufferBytes(n int) int64 {
 	for _, size := range bufferSizes {
 		if n <= size {
@@ -91,7 +90,7 @@ func bufferBytes(n int) int64 {
 	return 0
 }
 
-// A request that waits for memory ends with its caller, and holds nothing.
+// A request that waits for memory ends with its caller, and holds no memory.
 func TestWaitForMemoryEnds(t *testing.T) {
 	release := make(chan struct{})
 	var held sync.WaitGroup
@@ -109,7 +108,7 @@ func TestWaitForMemoryEnds(t *testing.T) {
 	defer sync.OnceFunc(func() { close(release) })()
 	p := startPeers(t, addr, nil)
 	var wg sync.WaitGroup
-	for range 3 { // all that fits
+	for range 3 { // as many as fit
 		wg.Go(func() {
 			if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpRead}); err != nil {
 				t.Error(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// stuck is a handler that waits for its context or for release.
+// stuck returns a handler that waits for its context or for release.
 func stuck(release <-chan struct{}) Handler {
 	return func(ctx context.Context, _ *Request, _ *Response) error {
 		select {
@@ -28,7 +28,7 @@ func stuck(release <-chan struct{}) Handler {
 }
 
 func TestDeadline(t *testing.T) {
-	// A handler that does not look at its context: the caller's clock counts.
+	// A handler that ignores its context: the caller's deadline applies.
 	release := make(chan struct{})
 	s, addr := startServer(t, map[wire.Op]Handler{
 		wire.OpLookup: func(context.Context, *Request, *Response) error { <-release; return nil },
@@ -41,7 +41,7 @@ func TestDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	wantErrno(t, p.To(3).Do(ctx, &Call{Op: wire.OpLookup}), syscall.ETIMEDOUT)
-	wantErrno(t, p.To(3).Do(ctx, &Call{Op: wire.OpLookup}), syscall.ETIMEDOUT) // already over
+	wantErrno(t, p.To(3).Do(ctx, &Call{Op: wire.OpLookup}), syscall.ETIMEDOUT) // already expired
 	if n := p.Stats().TimedOut; n != 2 {
 		t.Errorf("%d calls timed out, want 2", n)
 	}
@@ -50,8 +50,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// The handler's context knows the caller's deadline, and ends with the
-// connection.
+// The handler's context has the caller's deadline, and ends with the connection.
 func TestHandlerContext(t *testing.T) {
 	left := make(chan time.Duration, 1)
 	ended := make(chan error, 1)
@@ -108,7 +107,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// asked counts the calls of Done.
+// asked counts the calls to Done.
 type asked struct {
 	context.Context
 	n atomic.Int32
@@ -119,14 +118,14 @@ func (a *asked) Done() <-chan struct{} {
 	return a.Context.Done()
 }
 
-// TestQuickCallAsksNoContext: a call that is answered soon does not call Done of its context, which
-// would make a timer.
+// TestQuickCallAsksNoContext: a call that is answered soon does not call Done on its context, which would create a
+// timer.
 func TestQuickCallAsksNoContext(t *testing.T) {
 	_, addr := startServer(t, map[wire.Op]Handler{wire.OpGetattr: echo}, nil)
 	to := startPeers(t, addr, nil).To(3)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	eventually(t, "a quick call", func() bool { // one may be slow
+	eventually(t, "a quick call", func() bool { // a single call may be slow
 		a := &asked{Context: ctx}
 		if err := to.Do(a, &Call{Op: wire.OpGetattr}); err != nil {
 			t.Fatal(err)
@@ -191,7 +190,7 @@ func TestEpochs(t *testing.T) {
 	}{
 		{0, 0, nil},
 		{1, 0, []news{{3, 1}}},
-		{1, 0, nil}, // told already
+		{1, 0, nil}, // already reported
 		{1, 1, nil},
 		{1, 4, []news{{1, 4}}},
 		{9, 4, []news{{3, 9}}},
@@ -217,7 +216,7 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// A small call does not wait behind large ones: it has another connection.
+// A small call does not wait behind large ones, since it uses another connection.
 func TestMetadataDoesNotWaitForBulk(t *testing.T) {
 	release := make(chan struct{})
 	_, addr := startServer(t, map[wire.Op]Handler{wire.OpWrite: stuck(release), wire.OpLookup: echo},
@@ -241,7 +240,7 @@ func TestMetadataDoesNotWaitForBulk(t *testing.T) {
 	wg.Wait()
 }
 
-// Connections for bulk data are made on demand, at most four.
+// Connections for bulk data are opened on demand, at most four.
 func TestBulkConnections(t *testing.T) {
 	release := make(chan struct{})
 	s, addr := startServer(t, map[wire.Op]Handler{wire.OpRead: stuck(release), wire.OpWrite: echo}, nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// testPipe is a pipe of so many bytes.
+// testPipe returns a pipe of size bytes.
 func testPipe(t *testing.T, size int) *datapath.Pipe {
 	t.Helper()
 	var fds [2]int
@@ -26,7 +26,7 @@ func testPipe(t *testing.T, size int) *datapath.Pipe {
 	return &datapath.Pipe{R: fds[0], W: fds[1]}
 }
 
-// got is the data of a call with a pipe, wherever it is.
+// got returns the data of a call with a pipe, from the pipe or from memory.
 func got(t *testing.T, call *Call) []byte {
 	t.Helper()
 	p := call.Into[:call.N]
@@ -65,7 +65,7 @@ func TestReadIntoPipe(t *testing.T) {
 		name    string
 		handler Handler
 		tcp     bool
-		pipe    int // bytes
+		pipe    int // size in bytes
 		read    wire.ReadReq
 		piped   bool
 		full    bool
@@ -86,7 +86,7 @@ func TestReadIntoPipe(t *testing.T) {
 				_, addr := startServer(t, handlers, nil)
 				p = startPeers(t, addr, nil)
 			}
-			for range 3 { // what one leaves behind would be in the way of the next
+			for range 3 { // leftovers of one call would disturb the next
 				call := Call{Op: wire.OpRead, Body: &c.read, Into: make([]byte, c.read.Len), Pipe: testPipe(t, c.pipe)}
 				if err := p.To(3).Do(context.Background(), &call); err != nil {
 					t.Fatal(err)
@@ -106,8 +106,8 @@ func TestReadIntoPipe(t *testing.T) {
 	}
 }
 
-// TestPipeOfAnAnswerThatBreaksOff: a partial reply does not count and spoils the pipe; the next try
-// uses memory.
+// TestPipeOfAnAnswerThatBreaksOff: a partial reply does not count and makes the pipe unusable; the next try uses
+// memory.
 func TestPipeOfAnAnswerThatBreaksOff(t *testing.T) {
 	const size = 512 << 10
 	f := tempFile(t, size)

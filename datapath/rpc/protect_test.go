@@ -23,7 +23,7 @@ import (
 
 var protections = []secure.Mode{secure.Plain, secure.Frames, secure.TLS}
 
-// proxy forwards connections to a server, and shows every piece to look, which may change it.
+// proxy forwards connections to a server, and passes every piece to look, which may change it.
 func proxy(t *testing.T, to string, look func(up bool, p []byte)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,8 +65,8 @@ func proxy(t *testing.T, to string, look func(up bool, p []byte)) string {
 // secret is text that a listener must not see; it is in every request and reply of TestOnTheWire.
 var secret = []byte("this is known plain text of a file. ")
 
-// TestOnTheWire sends known text on every path of a connection: bodies, data, files, parts of files,
-// pipes, streams. With TLS none of it is on the wire; without, all of it is.
+// TestOnTheWire sends known text on every path of a connection: bodies, data, files, parts of files, pipes, streams.
+// With TLS no part of it is visible on the wire; without TLS all of it is.
 func TestOnTheWire(t *testing.T) {
 	f := tempFile(t, 1)
 	text := bytes.Repeat(secret, 10_000)
@@ -75,7 +75,7 @@ func TestOnTheWire(t *testing.T) {
 	}
 	streamed := func(conn net.Conn, _ metadata.NodeID) {
 		defer conn.Close()
-		_, _ = io.Copy(conn, io.LimitReader(conn, int64(len(text)))) // the client compares
+		_, _ = io.Copy(conn, io.LimitReader(conn, int64(len(text)))) // the client compares the text
 	}
 	handlers := map[wire.Op]Handler{
 		wire.OpLookup: echo, wire.OpWrite: echo, wire.OpRead: readHandler(f),
@@ -119,7 +119,7 @@ func TestOnTheWire(t *testing.T) {
 	}
 }
 
-// useAllPaths makes a call of each kind, and compares what comes back.
+// useAllPaths makes a call of each kind, and compares the results.
 func useAllPaths(t *testing.T, p *Peers, text []byte) error {
 	ctx := context.Background()
 	for _, c := range []struct {
@@ -162,7 +162,7 @@ func useAllPaths(t *testing.T, p *Peers, text []byte) error {
 	return <-sent
 }
 
-// sniffer counts a secret in what it is shown, piece by piece.
+// sniffer counts a secret in the pieces that it sees.
 type sniffer struct {
 	mu    sync.Mutex
 	tail  []byte // guarded by mu
@@ -177,8 +177,8 @@ func (s *sniffer) look(p []byte) {
 	s.tail = bytes.Clone(all[max(0, len(all)-len(secret)+1):])
 }
 
-// TestFlippedBits: a bit that is flipped on the wire costs the connection, and never changes a byte of
-// a reply or of what a handler is given.
+// TestFlippedBits: a bit flipped on the wire ends the connection, and never changes a byte of a reply or of a handler's
+// input.
 func TestFlippedBits(t *testing.T) {
 	const size = 40_000
 	want := bytes.Repeat([]byte("0123456789abcdef"), size/16)
@@ -194,7 +194,7 @@ func TestFlippedBits(t *testing.T) {
 			}}, func(c *ServerConfig) { c.Protect = m })
 			var passed, flips atomic.Int64
 			addr = proxy(t, addr, func(_ bool, p []byte) {
-				// One byte of each 300 KB, so that some calls and handshakes pass.
+				// Damages one byte per 300 KB, so that some calls and handshakes succeed.
 				end := passed.Add(int64(len(p)))
 				if at := end / 300_000 * 300_000; len(p) > 0 && at > end-int64(len(p)) {
 					p[at-(end-int64(len(p)))] ^= byte(1 << (flips.Add(1) % 8))
@@ -227,7 +227,7 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// TestOtherProtection: two ends with different settings refuse each other, and both say why.
+// TestOtherProtection: two ends with different settings refuse each other, and both report why.
 func TestOtherProtection(t *testing.T) {
 	for _, server := range protections {
 		for _, client := range protections {
@@ -257,7 +257,7 @@ func TestOtherProtection(t *testing.T) {
 	}
 }
 
-// TestProtectedOverBrittle: many callers with deadlines on breaking connections, protected.
+// TestProtectedOverBrittle: many callers with deadlines on breaking, protected connections.
 func TestProtectedOverBrittle(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -270,7 +270,7 @@ func TestProtectedOverBrittle(t *testing.T) {
 	}
 }
 
-// BenchmarkProtection is what a remote read costs both ends in processor time.
+// BenchmarkProtection measures the CPU time of a remote read on both ends.
 func BenchmarkProtection(b *testing.B) {
 	for _, size := range []int{sampleSize, 1 << 20} {
 		f := tempFile(b, size)

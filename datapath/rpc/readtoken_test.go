@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// unserved is a connection without a reader goroutine, and the peer's end.
+// unserved returns a connection without a reader goroutine, and the peer's end.
 func unserved(t *testing.T) (*clientConn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,7 +35,7 @@ func unserved(t *testing.T) (*clientConn, net.Conn) {
 	return newClientConn(startPeers(t, "", nil).To(3).(*peer).meta, conn, newNonce()), far
 }
 
-// lookupOn makes a call on c and wants this reply.
+// lookupOn makes a call on c and wants the given reply.
 func lookupOn(c *clientConn, want string) error {
 	call := Call{Op: wire.OpLookup}
 	w := newWaiter(context.Background(), time.Minute, &call)
@@ -67,8 +67,8 @@ func TestLoneCallerReadsItsAnswer(t *testing.T) {
 	}
 }
 
-// Two callers, the first with the read token: in whatever order and pieces the replies come, each
-// caller gets its own, and the token is passed on.
+// Two callers, the first with the read token: in whatever order and pieces the replies arrive, each caller gets its
+// own, and the token is passed on.
 func TestAnswersInPieces(t *testing.T) {
 	c, far := unserved(t)
 	served := make(chan struct{})
@@ -90,7 +90,7 @@ func TestAnswersInPieces(t *testing.T) {
 			if _, err := far.Write(b[:cut]); err != nil {
 				t.Fatal(err)
 			}
-			if cut%8 == 0 { // longer than a caller reads
+			if cut%8 == 0 { // longer than a caller's turn to read
 				retry.Pause(t.Context(), 2*ctxPoll)
 			}
 			if _, err := far.Write(b[cut:]); err != nil {
@@ -126,7 +126,7 @@ func TestEndOfUnwatchedConnection(t *testing.T) {
 	<-served
 }
 
-// The end of a connection is noticed without a call, too.
+// The end of a connection is detected even without a call.
 func TestUnusedConnectionIsWatched(t *testing.T) {
 	s, addr := startServer(t, echoes, nil)
 	p := startPeers(t, addr, nil)
@@ -139,8 +139,8 @@ func TestUnusedConnectionIsWatched(t *testing.T) {
 	eventually(t, "no connection", func() bool { return p.Stats().Conns == 0 })
 }
 
-// Callers that give up all the time, on breaking connections: no caller gets another's reply or
-// waits for ever, and nothing is left.
+// Callers that constantly give up, on breaking connections: no caller gets another's reply or waits for ever, and no
+// goroutine is left.
 func TestReadingIsHandedOn(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -152,7 +152,7 @@ func TestReadingIsHandedOn(t *testing.T) {
 				var link cutter
 				p := startPeers(t, addr, func(c *PeersConfig) {
 					link.use(c)
-					c.Timeout = time.Hour // whoever waits for ever is found by that
+					c.Timeout = time.Hour // exposes a caller that waits for ever
 				})
 				stop, stopped := make(chan struct{}), make(chan struct{})
 				go func() {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestRefusals: one refusal a minute is logged for each host, with the number of those that were not logged.
+// TestRefusals: one refusal a minute is logged for each host, with the number of refusals not logged.
 func TestRefusals(t *testing.T) {
 	var r refusals
 	at := time.Unix(1000, 0)

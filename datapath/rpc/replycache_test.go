@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// relay is a proxy that ends its first connection when so many bytes went one way; it returns its
+// relay is a proxy that ends its first connection after the given number of bytes in one direction; it returns its
 // address.
 func relay(t *testing.T, to string, requests, replies int64) string {
 	t.Helper()
@@ -44,7 +44,7 @@ func relay(t *testing.T, to string, requests, replies int64) string {
 }
 
 func pass(to, from net.Conn, most int64) {
-	_, _ = io.CopyN(to, from, most) // it ends with either side
+	_, _ = io.CopyN(to, from, most) // ends when either side does
 	_, _ = to.Close(), from.Close()
 }
 
@@ -58,7 +58,7 @@ func TestLostCallIsAnswered(t *testing.T) {
 	for _, c := range []struct {
 		what              string
 		op                wire.Op
-		requests, replies int64 // that the first connection lets pass
+		requests, replies int64 // bytes that the first connection lets pass
 		says              error
 	}{
 		{"its answer is lost", wire.OpCreate, 1 << 40, replyBytes + 5, nil},
@@ -92,7 +92,7 @@ func TestLostCallIsAnswered(t *testing.T) {
 	}
 }
 
-// A call that still runs when its connection breaks goes on, and its reply arrives.
+// A call that still runs when its connection breaks continues, and its reply arrives.
 func TestLostCallGoesOn(t *testing.T) {
 	began, release := make(chan struct{}, 1), make(chan struct{})
 	_, addr := startServer(t, map[wire.Op]Handler{
@@ -142,7 +142,7 @@ func TestLostCallIsForgotten(t *testing.T) {
 	_ = first.Close()
 }
 
-// A peer learns nothing of another's calls, and a malformed lookup closes the connection.
+// A peer learns nothing about another peer's calls, and a malformed lookup closes the connection.
 func TestRecollectRequests(t *testing.T) {
 	s, addr := startServer(t, echoes, nil)
 	nonce := wire.Nonce{7}
@@ -191,7 +191,7 @@ func TestRecollectRequests(t *testing.T) {
 	}
 }
 
-// The cache is bounded: the last replies of a connection, the last connections.
+// The cache is bounded: it has the last replies of a connection, and the last connections.
 func TestRepliesAreBounded(t *testing.T) {
 	var r replyCache
 	for tag := range uint32(3 * replyCacheSize) {
@@ -212,7 +212,7 @@ func TestRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// Connections for bulk data, of which there are many, evict no others from the cache.
+// The many connections for bulk data evict no others from the cache.
 func TestBulkConnectionsAreNotRemembered(t *testing.T) {
 	s, _ := startServer(t, echoes, nil)
 	meta := newNonce()

@@ -32,7 +32,7 @@ func unanswered(errno syscall.Errno) error {
 	return &callError{op: wire.OpWrite, peer: 3, errno: errno, cause: errors.New("the wire")}
 }
 
-// said is the error of a handler.
+// said returns the error of a handler.
 func said(errno syscall.Errno) error { return &callError{op: wire.OpWrite, peer: 3, errno: errno} }
 
 func TestPatient(t *testing.T) {
@@ -41,7 +41,7 @@ func TestPatient(t *testing.T) {
 		what    string
 		op      wire.Op
 		answers []error
-		want    error // its errno
+		want    error // its errno is compared
 		calls   int
 	}{
 		{"all is well", wire.OpWrite, []error{nil}, nil, 1},
@@ -68,8 +68,8 @@ func TestPatient(t *testing.T) {
 	}
 }
 
-// TestLastAnswer: an attempt that was lost has no effect if it only read, so that the answer to the next one counts. Of others
-// the error says that the first may have taken effect.
+// TestLastAnswer: a lost attempt of an op that only reads has no effect, so the reply to the next attempt counts. For
+// other ops the error says that the first attempt may have taken effect.
 func TestLastAnswer(t *testing.T) {
 	for op, want := range map[wire.Op]syscall.Errno{wire.OpLookupLease: syscall.ENOENT, wire.OpSetattr: syscall.ECONNRESET} {
 		s := &script{answers: []error{unanswered(syscall.ECONNRESET), said(syscall.ENOENT)}}

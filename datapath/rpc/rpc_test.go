@@ -16,8 +16,8 @@ var testKey = Key{1, 2, 3}
 
 const testJob = "77.0 test"
 
-// startServer runs a server on the loopback until the test ends; by then all its memory must be
-// free. change may be nil.
+// startServer runs a server on the loopback interface until the test ends; by then all its memory must be free. change
+// may be nil.
 func startServer(t testing.TB, handlers map[wire.Op]Handler, change func(*ServerConfig)) (*Server, string) {
 	t.Helper()
 	cfg := ServerConfig{Key: testKey, Job: testJob, Self: 3, Handlers: handlers}
@@ -48,7 +48,7 @@ func startServer(t testing.TB, handlers map[wire.Op]Handler, change func(*Server
 	return s, l.Addr().String()
 }
 
-// startPeers makes a client for which every node is at addr.
+// startPeers creates a client for which every node is at addr.
 func startPeers(t testing.TB, addr string, change func(*PeersConfig)) *Peers {
 	t.Helper()
 	cfg := PeersConfig{
@@ -67,7 +67,7 @@ func startPeers(t testing.TB, addr string, change func(*PeersConfig)) *Peers {
 	return p
 }
 
-// eventually waits until ok, or fails.
+// eventually waits until ok returns true, and fails on timeout.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(10 * time.Second)

@@ -61,8 +61,7 @@ func pipePeers(t *testing.T, handlers map[wire.Op]Handler) *Peers {
 	})
 }
 
-// A file that shrinks after its length was sent: the rest of the stream must not be taken for its
-// bytes.
+// A file that shrinks after its length was sent: the rest of the stream must not be taken for file data.
 func TestFileThatShrinksCutsTheConnection(t *testing.T) {
 	f := tempFile(t, 1000)
 	a, b := tcpPair(t)
@@ -85,13 +84,13 @@ func TestFileThatShrinksCutsTheConnection(t *testing.T) {
 	}
 }
 
-// The same through a server: the client sees the connection end and makes a new one.
+// The same through a server: the client sees the connection end and opens a new one.
 func TestShrunkFileThroughServer(t *testing.T) {
 	f := tempFile(t, 1<<20)
 	handlers := map[wire.Op]Handler{
 		wire.OpRead: readHandler(f),
 		wire.OpWrite: func(ctx context.Context, req *Request, resp *Response) error {
-			<-ctx.Done() // a call that is under way when the connection is cut
+			<-ctx.Done() // in progress when the connection ends
 			return ctx.Err()
 		},
 	}
@@ -109,8 +108,7 @@ func TestShrunkFileThroughServer(t *testing.T) {
 	}
 }
 
-// truncating makes calls while f shrinks and grows; each must either succeed
-// or end with ECONNRESET, at once.
+// truncating makes calls while f shrinks and grows; each must succeed or fail immediately with ECONNRESET.
 func truncating(t *testing.T, f *os.File, call func() error) {
 	t.Helper()
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -136,7 +134,7 @@ func truncating(t *testing.T, f *os.File, call func() error) {
 	<-stopped
 }
 
-// tcpPair is two ends of a connection on the loopback.
+// tcpPair returns both ends of a connection on the loopback interface.
 func tcpPair(t testing.TB) (a, b net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,7 +154,7 @@ func tcpPair(t testing.TB) (a, b net.Conn) {
 	return a, b
 }
 
-// TestParts: parts in memory and of files arrive in their order, with and without sendfile.
+// TestParts: parts in memory and from files arrive in order, with and without sendfile.
 func TestParts(t *testing.T) {
 	f := tempFile(t, 300_000)
 	all, err := os.ReadFile(f.Name())
@@ -184,8 +182,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestShrunkPart: a file that is shorter than its part cuts the connection or fails the call, and
-// the next call works.
+// TestShrunkPart: a file shorter than its part ends the connection or fails the call, and the next call succeeds.
 func TestShrunkPart(t *testing.T) {
 	f := tempFile(t, 1000)
 	var n atomic.Int64

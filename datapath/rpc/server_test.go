@@ -19,19 +19,19 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// frame is h with body and data.
+// frame returns h followed by body and data.
 func frame(h wire.Header, body, data string) []byte {
 	h.Body, h.Data, h.Sum = uint32(len(body)), uint32(len(data)), wire.Sum([]byte(body))
 	return append(h.Append(nil), body+data...)
 }
 
-// damaged is a frame with its last byte changed.
+// damaged returns a frame with its last byte changed.
 func damaged(frame []byte) []byte {
 	frame[len(frame)-1] ^= 0x10
 	return frame
 }
 
-// lookup is a request's frame.
+// lookup returns the frame of a request.
 func lookup(tag uint32) []byte {
 	return frame(wire.Header{Op: wire.OpLookup, Tag: tag}, "body", "")
 }
@@ -80,7 +80,7 @@ func TestDamagedFrameIsCut(t *testing.T) {
 	}
 }
 
-// A started frame must complete in time; between frames there is no hurry.
+// A started frame must complete in time; between frames there is no time limit.
 func TestSlowFrameIsCut(t *testing.T) {
 	s, addr := startServer(t, echoes, func(c *ServerConfig) { c.FrameTimeout = 50 * time.Millisecond })
 	for i, n := range []int{1, wire.HeaderSize - 1, wire.HeaderSize, wire.HeaderSize + 3} {
@@ -94,7 +94,7 @@ func TestSlowFrameIsCut(t *testing.T) {
 	}
 }
 
-// A peer that requests and does not read the replies is disconnected.
+// A peer that sends requests and does not read the replies is disconnected.
 func TestPeerThatDoesNotReadIsCut(t *testing.T) {
 	big := make([]byte, wire.MaxData)
 	handlers := map[wire.Op]Handler{wire.OpRead: func(_ context.Context, _ *Request, resp *Response) error {
@@ -184,8 +184,8 @@ func TestHandlerPanic(t *testing.T) {
 	}
 }
 
-// TestInlineThatWaits: an inline op that would block goes to another goroutine, so that it does not
-// delay the next requests on its connection.
+// TestInlineThatWaits: an inline op that would block moves to another goroutine, so that it does not delay the next
+// requests on its connection.
 func TestInlineThatWaits(t *testing.T) {
 	free := make(chan struct{})
 	var tries, undone atomic.Int32
@@ -219,8 +219,7 @@ func TestInlineThatWaits(t *testing.T) {
 	eventually(t, "both responses are done", func() bool { return undone.Load() == 2 })
 }
 
-// TestInlineWhenIdle: a request is answered by the reading goroutine while it is the only one on
-// its connection.
+// TestInlineWhenIdle: the reading goroutine answers a request while that is the only one on its connection.
 func TestInlineWhenIdle(t *testing.T) {
 	free := make(chan struct{})
 	var waiting atomic.Int32
@@ -229,7 +228,7 @@ func TestInlineWhenIdle(t *testing.T) {
 			inline := ctx.Err() != nil
 			if len(req.Body) > 0 {
 				if inline {
-					return ctx.Err() // as one that would have to wait
+					return ctx.Err() // like a handler that would have to wait
 				}
 				waiting.Add(1)
 				<-free
@@ -281,7 +280,7 @@ func TestResponseTooLarge(t *testing.T) {
 	}
 }
 
-// tempFile makes a file of n distinct bytes.
+// tempFile creates a file of n distinct bytes.
 func tempFile(t testing.TB, n int) *os.File {
 	t.Helper()
 	b := make([]byte, n)
@@ -300,7 +299,7 @@ func tempFile(t testing.TB, n int) *os.File {
 	return f
 }
 
-// readHandler answers reads from f as a daemon does.
+// readHandler returns a handler that answers reads from f as a daemon does.
 func readHandler(f *os.File) Handler {
 	return func(_ context.Context, req *Request, resp *Response) error {
 		var r wire.ReadReq
@@ -337,7 +336,7 @@ func TestInFlightIsBounded(t *testing.T) {
 	}
 }
 
-// Busy bulk handlers leave room for metadata, and all are bounded.
+// Busy bulk handlers leave room for metadata, and both are bounded.
 func TestWorkersAreBounded(t *testing.T) {
 	release := make(chan struct{})
 	wait := func(ctx context.Context, _ *Request, _ *Response) error {
@@ -394,7 +393,7 @@ func TestStream(t *testing.T) {
 	if _, err := io.ReadFull(conn, b); err != nil || string(b) != "raft" {
 		t.Fatalf("read %q, %v", b, err)
 	}
-	_ = s.Close() // it closes a stream whose Stream has not returned
+	_ = s.Close() // closes a stream whose Stream has not returned
 	if _, err := conn.Read(b); err == nil {
 		t.Error("the stream outlived Close")
 	}
@@ -429,7 +428,7 @@ func TestServeAfterClose(t *testing.T) {
 	}
 }
 
-// tiredListener is out of descriptors at first, and breaks at last.
+// tiredListener first runs out of descriptors, and breaks in the end.
 type tiredListener struct {
 	net.Listener
 	errs chan error

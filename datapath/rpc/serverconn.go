@@ -314,7 +314,7 @@ func (t *task) handle(ctx context.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			t.c.s.stats.panics.Add(1)
-			t.c.s.cfg.Log.WithFields(logrus.Fields{"op": t.h.Op.String(), "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).Error("request failed by a bug: please report the stack")
+			t.c.s.cfg.Log.WithFields(logrus.Fields{"op": t.h.Op.String(), "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).Error("internal error in a request: please report the stack")
 			err = syscall.EIO
 		}
 	}()

@@ -21,7 +21,7 @@ func session(client bool) Session {
 	return Session{Key: key, Transcript: []byte("both nonces"), Client: client}
 }
 
-// tcpPair is both ends of a TCP connection.
+// tcpPair returns both ends of a TCP connection.
 func tcpPair(t testing.TB) (client, server net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,7 +56,7 @@ func protect(t testing.TB, m Mode, client, server net.Conn) (c, s net.Conn) {
 
 var modes = []Mode{Frames, TLS}
 
-// TestBothWays: what one end writes in whatever pieces, the other reads in whatever pieces.
+// TestBothWays: one end reads what the other end writes, whatever the sizes of the reads and writes.
 func TestBothWays(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -114,7 +114,7 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
-// TestDeadline: a read goes on after a deadline, wherever that struck.
+// TestDeadline: reading can continue after a deadline, wherever in a record it expired.
 func TestDeadline(t *testing.T) {
 	for _, m := range modes {
 		client, server := tcpPair(t)
@@ -133,7 +133,7 @@ func TestDeadline(t *testing.T) {
 			switch {
 			case errors.Is(err, os.ErrDeadlineExceeded):
 				timeouts++
-				clear(got[n:]) // it is the caller's between two reads
+				clear(got[n:]) // the caller may use it between two reads
 			case err != nil:
 				t.Fatalf("%v: after %d timeouts: %v", m, timeouts, err)
 			}
@@ -161,7 +161,7 @@ func (c *slowConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p[:min(c.step, len(p))])
 }
 
-// wireOf is what c sends for each of some writes.
+// wireOf returns the bytes that c sends for each of several writes.
 func wireOf(t *testing.T, writes ...string) [][]byte {
 	t.Helper()
 	var out [][]byte
@@ -183,7 +183,7 @@ func wireOf(t *testing.T, writes ...string) [][]byte {
 	return out
 }
 
-// recorder is a connection that keeps what is written, and delivers in.
+// recorder is a connection that records writes, and whose reads return in.
 type recorder struct {
 	net.Conn
 	sent []byte
@@ -193,7 +193,7 @@ type recorder struct {
 func (r *recorder) Write(p []byte) (int, error) { r.sent = append(r.sent, p...); return len(p), nil }
 func (r *recorder) Read(p []byte) (int, error)  { return r.in.Read(p) }
 
-// readAll reads what a server makes of b.
+// readAll returns what a server reads from b.
 func readAll(t *testing.T, b []byte) (string, error) {
 	t.Helper()
 	rec := &recorder{}
@@ -209,8 +209,8 @@ func readAll(t *testing.T, b []byte) (string, error) {
 	return string(got), err
 }
 
-// TestRecords: records that were changed, left out, repeated or moved do not verify, and nothing of
-// them is returned.
+// TestRecords: records that were changed, left out, repeated or moved do not verify, and none of their data is
+// returned.
 func TestRecords(t *testing.T) {
 	r := wireOf(t, "one", "two", "three")
 	if got, err := readAll(t, slices.Concat(r...)); got != "onetwothree" || err != nil {
@@ -244,7 +244,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestReflection: a record does not come back as one of the other end, nor on another connection.
+// TestReflection: a record is not accepted when sent back to its sender, nor on another connection.
 func TestReflection(t *testing.T) {
 	r := wireOf(t, "one")[0]
 	for what, s := range map[string]Session{
@@ -264,8 +264,8 @@ func TestReflection(t *testing.T) {
 	}
 }
 
-// TestTLSPeers: an end with another key, on another connection or with another certificate is refused,
-// as client and as server.
+// TestTLSPeers: an end with another key, on another connection or with another certificate is refused, both as client
+// and as server.
 func TestTLSPeers(t *testing.T) {
 	for what, other := range map[string]Session{
 		"another connection": {Key: key, Transcript: []byte("other nonces")},
@@ -280,7 +280,7 @@ func TestTLSPeers(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				c, err := Protect(a, TLS, other)
-				if err == nil { // a client hears of the refusal when it reads
+				if err == nil { // a client learns of the refusal when it reads
 					_, err = c.Read(make([]byte, 1))
 				}
 				if err == nil {
@@ -301,7 +301,7 @@ func TestTLSPeers(t *testing.T) {
 	}
 }
 
-// TestTLSVersion: less than TLS 1.3 is refused.
+// TestTLSVersion: versions below TLS 1.3 are refused.
 func TestTLSVersion(t *testing.T) {
 	a, b := tcpPair(t)
 	var wg sync.WaitGroup
@@ -333,7 +333,7 @@ func TestTLSFlip(t *testing.T) {
 	}
 }
 
-// flipConn flips a bit of what it reads.
+// flipConn flips a bit in the data that it reads.
 type flipConn struct {
 	net.Conn
 	on bool
@@ -395,8 +395,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzRecords sends anything: nothing is returned that does not verify, and records before the first
-// that was changed are.
+// FuzzRecords sends arbitrary bytes: only verified data is returned, including all records before the first one that
+// was changed.
 func FuzzRecords(f *testing.F) {
 	one := []byte{3, 0, 0, 0, 'o', 'n', 'e'}
 	f.Add(append(one, make([]byte, tagSize)...), uint8(1))

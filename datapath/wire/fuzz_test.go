@@ -8,8 +8,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// FuzzMessages parses arbitrary bytes as every message. What is accepted must
-// have exactly one encoding: Append gives it back.
+// FuzzMessages parses arbitrary bytes as every message. An accepted message must have exactly one encoding, which
+// Append returns.
 func FuzzMessages(f *testing.F) {
 	kinds := messages()
 	for i, m := range kinds {
@@ -31,7 +31,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// FuzzHeader checks that what is accepted is within bounds and has one encoding.
+// FuzzHeader: an accepted header is within bounds and has exactly one encoding.
 func FuzzHeader(f *testing.F) {
 	f.Add(Header{Body: 5, Data: 7, Op: OpWrite, Tag: 3, Epoch: 9, Wait: 1}.Append(nil))
 	f.Add(make([]byte, HeaderSize))
@@ -49,8 +49,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// FuzzHeaderFields gives every header a valid checksum, which random bytes do
-// not have.
+// FuzzHeaderFields gives every header a valid checksum, which random bytes lack.
 func FuzzHeaderFields(f *testing.F) {
 	f.Add(uint32(5), uint32(7), uint16(33), uint16(2), uint32(3), uint64(9), uint32(1), uint32(2))
 	f.Fuzz(func(t *testing.T, body, data uint32, op, status uint16, tag uint32, epoch uint64, wait, sum uint32) {
@@ -74,7 +73,7 @@ func makeHeader(body, data uint32, op, status uint16, tag uint32, epoch uint64, 
 	}
 }
 
-// FuzzChallengeHead must not accept what a whole Challenge refuses.
+// FuzzChallengeHead must not accept a head that Challenge as a whole refuses.
 func FuzzChallengeHead(f *testing.F) {
 	f.Add(Append(nil, &Challenge{})[:ChallengeHead])
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -14,7 +14,7 @@ func TestReadManySplit(t *testing.T) {
 	for name, c := range map[string]struct {
 		files []ManyFile
 		data  string
-		want  []string // nil: EPROTO
+		want  []string // nil means EPROTO
 	}{
 		"all":                   {[]ManyFile{{Len: 3}, {Len: 9}, {Len: 2}}, "abcdefghijklmn", []string{"abc", "defghijkl", "mn"}},
 		"one short, one failed": {[]ManyFile{{Len: 1}, {Status: syscall.EAGAIN}, {Len: 2}}, "abc", []string{"a", "", "bc"}},
@@ -52,7 +52,7 @@ func TestReadManyCheck(t *testing.T) {
 	ino := metadata.SealedIno(1, 0, 7)
 	for name, c := range map[string]struct {
 		files []ReadReq
-		want  int64 // -1 is EINVAL
+		want  int64 // -1 means EINVAL
 	}{
 		"some":         {[]ReadReq{{Ino: ino, Len: 5}, {Ino: ino, Off: 9, Len: 6}}, 11},
 		"all there is": {[]ReadReq{{Ino: ino, Len: MaxMany}}, MaxMany},
@@ -69,7 +69,7 @@ func TestReadManyCheck(t *testing.T) {
 	}
 }
 
-// FuzzReadMany splits arbitrary data by arbitrary replies: no byte twice, none beyond the data.
+// FuzzReadMany splits arbitrary data by arbitrary replies: no byte is used twice, and none beyond the data.
 func FuzzReadMany(f *testing.F) {
 	f.Add(Append(nil, &ReadManyResp{Files: []ManyFile{{Len: 2}, {Status: 5}}}), []byte("ab"), uint32(7))
 	f.Fuzz(func(t *testing.T, reply, data []byte, n uint32) {

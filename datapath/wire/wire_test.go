@@ -36,7 +36,7 @@ var (
 	}
 )
 
-// messages has each message at least once, filled.
+// messages returns each message at least once, with all fields set.
 func messages() []Message {
 	full := metadata.Entry{Name: "a", Ino: 17, Mode: 0o100000, Attr: &sampleAttr}
 	bare := metadata.Entry{Name: strings.Repeat("x", metadata.MaxName), Ino: 18, Mode: 0o40000}
@@ -162,7 +162,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 	}
 }
 
-// TestStandInReq: a request in a request is parsed like one alone.
+// TestStandInReq: a request embedded in a request is parsed like a separate one.
 func TestStandInReq(t *testing.T) {
 	want, got := &DirName{Dir: 16, Name: "name"}, new(DirName)
 	var m StandInReq
@@ -180,7 +180,7 @@ func encoded[T any](field func(*codec, *T), v *T) []byte {
 	return c.b
 }
 
-// A truncated message, or one with a byte too many, is refused.
+// A truncated message, or one with an extra byte, is refused.
 func TestMessagesCutShort(t *testing.T) {
 	for _, m := range messages() {
 		b := Append(nil, m)
@@ -209,7 +209,7 @@ func TestParseKeepsNothing(t *testing.T) {
 	}
 }
 
-// The encodings are those of the package comment.
+// The encodings match the package comment.
 func TestGolden(t *testing.T) {
 	layout := "0102" + "0403" + "00001000" + "0900" + "4d00000000000000"
 	attr := "1104000000000300" + "a4810000" + "02000000" + "e8030000" + "e9030000" + "05000000" +
@@ -275,7 +275,7 @@ func TestMaxEntriesFit(t *testing.T) {
 	}
 }
 
-// A count that promises more than the message holds allocates nothing.
+// A count larger than the message can hold causes no allocation.
 func TestEntriesCountIsNotTrusted(t *testing.T) {
 	b := []byte{0xff, 0xff, 0xff, 0xff, 0, 0}
 	var before, after runtime.MemStats

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
-// TestConfig: config show prints a configuration that parses to the same; the refusal of a bad one names its key.
+// TestConfig: config show prints a configuration that parses to the same values; a bad one is refused with its key.
 func TestConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bivouac.yaml")
 	write := func(text string) {

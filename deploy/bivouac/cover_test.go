@@ -39,7 +39,7 @@ func TestCoverable(t *testing.T) {
 	}
 }
 
-// testCovers is covers without a mount, and the names that were uncovered. They take no mount to be in the making.
+// testCovers returns covers without a mount, and the names uncovered so far. No mount is assumed to be in progress.
 func testCovers(dir string) (c *covers, uncovered *[]string) {
 	log := logrus.New()
 	log.SetLevel(logrus.PanicLevel)
@@ -51,14 +51,14 @@ func testCovers(dir string) (c *covers, uncovered *[]string) {
 	return c, uncovered
 }
 
-// mounted notes that a dataset has a mount.
+// mounted records that a dataset has a mount.
 func (c *covers) mounted(ds cluster.Dataset) {
 	c.seen[ds.ID] = &covered{ds: ds}
 	c.done(c.seen[ds.ID], new(mount.Cover), false)
 }
 
-// TestSuccessorKeepsItsMount: when a dataset ends, its mounts go, but not those of a later dataset of the same name, however
-// late it ends for this node: when its own mount is made at last, or after a restart of the daemon.
+// TestSuccessorKeepsItsMount: the end of a dataset removes its mounts, but not those of a successor with its name,
+// however late this node processes the end: when the dataset's mount is finally made, or after a daemon restart.
 func TestSuccessorKeepsItsMount(t *testing.T) {
 	was, next := cluster.Dataset{ID: 1, Name: "ds", Phase: cluster.Sealed}, cluster.Dataset{ID: 2, Name: "ds", Phase: cluster.Sealed}
 	gone, other := was, next
@@ -67,7 +67,7 @@ func TestSuccessorKeepsItsMount(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		do   func(c *covers)
-		want int // names that are uncovered
+		want int // number of names uncovered
 	}{
 		{"it has a mount", func(c *covers) { c.mounted(was); c.mounted(other); c.forget(gone) }, 1},
 		{"its successor has a mount, too", func(c *covers) { c.mounted(was); c.mounted(next); c.forget(gone) }, 0},
@@ -131,7 +131,7 @@ func TestSuccessorKeepsItsMount(t *testing.T) {
 	}
 }
 
-// TestShownStaysShown: a daemon that is started again does not hide a dataset that programs of this node have seen.
+// TestShownStaysShown: a restarted daemon does not hide a dataset that programs on this node have seen.
 func TestShownStaysShown(t *testing.T) {
 	dir := t.TempDir()
 	ds, other := cluster.Dataset{ID: 7, Files: 1, Phase: cluster.Publishing}, cluster.Dataset{ID: 8, Files: 1, Phase: cluster.Publishing}
@@ -149,7 +149,7 @@ func TestShownStaysShown(t *testing.T) {
 	}
 }
 
-// TestLinkFiles: a file that cannot be linked is counted, and hides none behind it.
+// TestLinkFiles: a file that cannot be linked is counted, and later files are still linked.
 func TestLinkFiles(t *testing.T) {
 	entries := func(fn func(uint32, string, metadata.Attr) bool) error {
 		for i := range 10 {

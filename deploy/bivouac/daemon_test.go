@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// TestHeartbeatReset: a detached daemon outlives its heartbeat connection, also if that is closed
-// with a note in it that nobody has read; any other is told.
+// TestHeartbeatReset: a detached daemon outlives its heartbeat connection, even if that is closed with an unread
+// message in it; any other daemon is notified.
 func TestHeartbeatReset(t *testing.T) {
 	for _, detached := range []bool{true, false} {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

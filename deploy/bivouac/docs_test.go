@@ -20,15 +20,15 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
-// shown is a piece of code of a document.
+// shown is a piece of code in a document.
 type shown struct {
-	where    string // document and line
+	where    string // document and line number
 	language string // of a fenced block; "" for others
-	fenced   bool   // to be copied as it is; others have placeholders
+	fenced   bool   // to be copied verbatim; others have placeholders
 	text     string
 }
 
-// code is the code of all documents.
+// code returns the code of all documents.
 func code(t *testing.T) []shown {
 	t.Helper()
 	names, err := filepath.Glob("../docs/*.md")
@@ -76,8 +76,8 @@ func code(t *testing.T) []shown {
 	return all
 }
 
-// TestDocumentedCommands: each command line in a document, and in the help of a command, has a
-// command and flags that exist; those in fenced blocks are complete. So do the options of jobs.
+// TestDocumentedCommands: each command line in a document, and in the help of a command, uses existing commands and
+// flags; those in fenced blocks are complete. The same holds for the options of jobs.
 func TestDocumentedCommands(t *testing.T) {
 	commands, options := 0, 0
 	for _, s := range code(t) {
@@ -103,11 +103,11 @@ func TestDocumentedCommands(t *testing.T) {
 	examples(t, root())
 }
 
-// joined is text whose continued lines are one.
+// joined returns text with continued lines joined.
 func joined(text string) string { return strings.ReplaceAll(text, "\\\n", " ") }
 
-// TestHelp: the help of the program has the commands first, then the keys; that of a command that a
-// user runs with arguments or flags has an example.
+// TestHelp: the help of the program lists the commands first, then the keys; the help of a command that a user runs
+// with arguments or flags has an example.
 func TestHelp(t *testing.T) {
 	c := root()
 	var b strings.Builder
@@ -156,7 +156,7 @@ func examples(t *testing.T, c *cobra.Command) {
 	}
 }
 
-// checkCommand checks a command line; if it is not complete, only the names of the command and of the flags.
+// checkCommand checks a command line; unless complete is set, only the names of the command and of the flags.
 func checkCommand(line string, complete bool) error {
 	args := words(line)[1:]
 	c := root()
@@ -224,7 +224,7 @@ func checkJobOption(line string) error {
 	return err
 }
 
-// words splits a line as a shell does, up to a comment; it knows quotes and nothing else.
+// words splits a line like a shell, up to a comment; it understands only quotes.
 func words(line string) []string {
 	var all []string
 	var word strings.Builder
@@ -256,7 +256,7 @@ func words(line string) []string {
 	return all
 }
 
-// TestCheckCommand: what a document must not show is refused.
+// TestCheckCommand: command lines that a document must not show are refused.
 func TestCheckCommand(t *testing.T) {
 	for line, want := range map[string]string{
 		"bivouac up --dir /tmp/camp # four nodes":          "",
@@ -282,7 +282,7 @@ func TestCheckCommand(t *testing.T) {
 	}
 }
 
-// TestDocumentedPython: each block of Python compiles.
+// TestDocumentedPython: each Python block compiles.
 func TestDocumentedPython(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

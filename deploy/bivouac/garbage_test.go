@@ -20,8 +20,7 @@ func TestPercentFor(t *testing.T) {
 	}
 }
 
-// TestSpareCollector: each collection sets when the next one begins, and the user's
-// word counts.
+// TestSpareCollector: each collection determines when the next one begins, unless the user has set the percentage.
 func TestSpareCollector(t *testing.T) {
 	before := debug.SetGCPercent(goPercent)
 	t.Cleanup(func() { debug.SetGCPercent(before) })
@@ -40,7 +39,7 @@ func TestSpareCollector(t *testing.T) {
 	awaitPercent(t, "little in use again", func(n int) bool { return n > goPercent })
 }
 
-// percent is what the collector has now.
+// percent returns the current percentage of the collector.
 func percent() int {
 	n := debug.SetGCPercent(goPercent)
 	debug.SetGCPercent(n)

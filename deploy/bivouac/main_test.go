@@ -9,10 +9,10 @@ import (
 	"github.com/bivouacfs/bivouac/integration/leaktest"
 )
 
-// TestMain finds goroutines that the tests leave behind.
+// TestMain fails if the tests leak goroutines.
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// TestTimes: a flag takes what the reference says of TIME, seconds included.
+// TestTimes: a flag accepts the values that the reference lists for TIME, including seconds.
 func TestTimes(t *testing.T) {
 	for value, want := range map[string]time.Duration{"2": 2 * time.Second, "1m30s": 90 * time.Second, "150ms": 150 * time.Millisecond, "0": 0} {
 		c := waitCmd()

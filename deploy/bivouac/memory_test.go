@@ -13,8 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
-// TestBoundMemory: the collector's limit is the user's, else that of the cgroup
-// or the formula, and the log says which.
+// TestBoundMemory: the collector's limit is set by the user, else by the cgroup or the formula, and the log says by
+// which.
 func TestBoundMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

@@ -6,8 +6,8 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/training"
 )
 
-// TestKernelReads: opens are reads of the kernel alone, except those that the daemon has answered, and those of unwatched
-// times are estimated.
+// TestKernelReads: opens count as reads by the kernel alone, except those whose reads the daemon answered; opens during
+// unwatched times are estimated.
 func TestKernelReads(t *testing.T) {
 	local := func(n int64) training.Places {
 		return training.Places{Local: training.Count{Samples: n, Bytes: 100 * n}}
@@ -19,11 +19,11 @@ func TestKernelReads(t *testing.T) {
 	}{
 		{10, 7, 10},
 		{10, 9, 18}, // two of them were read by the daemon
-		{0, 12, 18}, // three reads that come before their opens are seen
+		{0, 12, 18}, // three reads that precede their opens
 		{5, 12, 20},
-		{0, 20, 20}, // eight reads without an open, such as again from the beginning
+		{0, 20, 20}, // eight reads without an open, such as repeated reads of an open file
 		{0, 20, 20},
-		{4, 20, 24}, // they are not held against later opens
+		{4, 20, 24}, // they are not subtracted from later opens
 	} {
 		k.take(local(s.seen), local(s.daemon))
 		if k.served != local(s.want) {

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestRaiseProcs: a daemon on few processors has places for what waits, and the
-// user's word counts.
+// TestRaiseProcs: a daemon on few processors gets leastProcs Ps, unless the user has set GOMAXPROCS.
 func TestRaiseProcs(t *testing.T) {
 	before := runtime.GOMAXPROCS(2)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })

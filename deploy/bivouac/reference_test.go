@@ -22,10 +22,10 @@ var rewrite = flag.Bool("rewrite", false, "TestReference writes the reference in
 
 const referencePath = "../docs/reference.md"
 
-// longest is how many characters the meaning of a thing may have in the reference.
+// longest is the maximum length, in characters, of a description in the reference.
 const longest = 160
 
-// TestReference: reference.md has what the code has: options, commands with their flags, keys and metrics.
+// TestReference: reference.md matches the code: options, commands with their flags, keys and metrics.
 func TestReference(t *testing.T) {
 	r := &reference{t: t}
 	r.printf("# Reference\n\n")
@@ -86,7 +86,7 @@ func (r *reference) keys(title, about string, keys []stagein.Key) {
 	r.printf("\n")
 }
 
-// option is a row of the plugin's table: name, argument, meaning.
+// option matches a row of the plugin's table: name, argument, meaning.
 var option = regexp.MustCompile(`(?m)^\t\{"(bivouac[a-z-]*)", (?:NULL|"([^"]+)"), "([^"]+)", [01],`)
 
 func (r *reference) slurm() {
@@ -127,7 +127,7 @@ func (r *reference) commands(title, about string, public bool) {
 	r.command(c, public)
 }
 
-// common is the flags of every command that asks a daemon; the page has them once.
+// common lists the flags of every command that talks to a daemon; the page lists them once.
 var common = []string{"dir", "job", "node"}
 
 func (r *reference) command(c *cobra.Command, public bool) {
@@ -166,7 +166,7 @@ func (r *reference) command(c *cobra.Command, public bool) {
 	}
 }
 
-// inUsage is a default that the usage of a flag has in words.
+// inUsage matches a default that is stated in the usage text of a flag.
 var inUsage = regexp.MustCompile(` \(default: ([^)]*)\)`)
 
 func (r *reference) flag(f *pflag.Flag) {
@@ -200,7 +200,7 @@ func (r *reference) flag(f *pflag.Flag) {
 	r.row(name+"`", value, usage)
 }
 
-// described is the text of a prometheus.Desc, which has no accessors.
+// described matches the text of a prometheus.Desc, which has no accessors.
 var described = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: "([^"]*)",(?: unit: "[^"]*",)? constLabels: \{\}, variableLabels: \{(.*?)\}\}$`)
 
 func (r *reference) metrics() {
@@ -222,7 +222,7 @@ func (r *reference) metrics() {
 	r.printf("\n")
 }
 
-// unit is that of a metric, by the conventions for names.
+// unit returns the unit of a metric, by the naming conventions.
 func unit(name string) string {
 	name = strings.TrimSuffix(name, "_total")
 	last := name[strings.LastIndexByte(name, '_')+1:]

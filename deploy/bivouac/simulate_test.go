@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/simulate"
 )
 
-// simulated is what bivouac simulate prints.
+// simulated returns the output of bivouac simulate.
 func simulated(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -55,7 +55,7 @@ func TestSimulateProbes(t *testing.T) {
 	}
 }
 
-// TestSimulateRefusals: each refusal names the flag and the remedy.
+// TestSimulateRefusals: each refusal names the flag and what to do.
 func TestSimulateRefusals(t *testing.T) {
 	manifest := filepath.Join(t.TempDir(), "sizes")
 	if err := os.WriteFile(manifest, []byte("110 a\nb 110\n"), 0o644); err != nil {

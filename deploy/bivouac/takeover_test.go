@@ -8,10 +8,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// replaying is a daemon that has started again: its view is an old one until a leader has answered, and its dataset can
-// be read a moment later.
+// replaying is a daemon that has restarted: its view is an old one until a leader has answered, and its dataset can be
+// read a moment later.
 type replaying struct {
-	refused  int // how many attempts find no leader
+	refused  int // number of attempts that find no leader
 	answered bool
 	asked    int
 }
@@ -41,8 +41,8 @@ func (r *replaying) Datasets() []cluster.Dataset {
 	return r.View().Datasets
 }
 
-// TestTakeoverAwaitsDatasets: a daemon that takes over a mount does not serve it by an old view, in which no dataset is
-// published: what programs work with would be ENOENT.
+// TestTakeoverAwaitsDatasets: a daemon that takes over a mount does not serve it with an old view in which no dataset
+// is published, since files in use by programs would be ENOENT.
 func TestTakeoverAwaitsDatasets(t *testing.T) {
 	r := new(replaying)
 	if err := awaitDatasets(t.Context(), r); err != nil || len(r.Datasets()) != 1 {
@@ -50,7 +50,7 @@ func TestTakeoverAwaitsDatasets(t *testing.T) {
 	}
 }
 
-// TestSettle: datasets are known once a leader has answered, however late that is, and never before.
+// TestSettle: datasets are known once a leader has answered, however late, and never earlier.
 func TestSettle(t *testing.T) {
 	r, known := &replaying{refused: 3}, 0
 	if err := settle(t.Context(), r, func() { known++ }); err != nil || known != 1 || len(r.Datasets()) != 1 {

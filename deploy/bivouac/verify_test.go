@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 )
 
-// TestTellVerified: verify says what it has not looked at, and how that is done.
+// TestTellVerified: verify reports what it did not check, and how to check that.
 func TestTellVerified(t *testing.T) {
 	var w strings.Builder
 	tellVerified(&w, "set", dataset.VerifyResult{Files: 3, Bytes: 10, Bad: 1, Overflow: 7, BadFiles: []dataset.BadFile{

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// TestSettled: the events that end a wait, and its result.
+// TestSettled: the events that end a wait, and the result of the wait.
 func TestSettled(t *testing.T) {
 	ds := func(phase cluster.Phase, first int64) daemon.DatasetStatus {
 		return daemon.DatasetStatus{
@@ -44,7 +44,7 @@ func TestSettled(t *testing.T) {
 		if done != c.done || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v, %v, want %v, %q", name, done, err, c.done, c.err)
 		}
-		s.Nodes = make([]daemon.NodeStatus, 3) // one has not reported
+		s.Nodes = make([]daemon.NodeStatus, 3) // one node has not reported
 		if done, _ := settled(s, []string{"set"}, c.until, c.first); c.first > 0 && c.ds.Phase == cluster.Filling && c.err == "" && done {
 			t.Errorf("%s: done before every node has reported", name)
 		}
@@ -59,7 +59,7 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestSettledWithoutNames: a wait for all datasets fails if one of the job's own was removed. Others are not waited for then.
+// TestSettledWithoutNames: a wait for all datasets fails as soon as one of the job's own was removed.
 func TestSettledWithoutNames(t *testing.T) {
 	s := daemon.Status{Ready: true, Datasets: []daemon.DatasetStatus{{Dataset: cluster.Dataset{ID: 1, Name: "set", Phase: cluster.Removed, Error: "why"}}}}
 	for _, wanted := range [][]string{nil, {"set"}} {
@@ -72,7 +72,7 @@ func TestSettledWithoutNames(t *testing.T) {
 	}
 }
 
-// TestGaveUp: an interrupted wait says that stage-ins continue, and how to cancel the one that was waited for.
+// TestGaveUp: after an interrupted wait the message says that stage-ins continue, and how to cancel the one waited for.
 func TestGaveUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// fake is a host that has everything; a test breaks it.
+// fake is a host without faults; a test breaks it.
 type fake struct {
 	files  map[string]string
-	out    map[string]string // of programs
+	out    map[string]string // output of programs
 	root   bool
 	fuse   error
 	drive  Drive
 	noDir  bool
 	dial   error
-	nets   error // of Networks
+	nets   error // result of Networks
 	synced bool
 }
 
@@ -107,7 +107,7 @@ func run(cfg Config) map[string]Finding {
 	return all
 }
 
-// TestHealthy: on a node that has everything only the plugin is missing, which is a file of the machine.
+// TestHealthy: on a healthy node only the plugin is missing, since it is a file of the real machine.
 func TestHealthy(t *testing.T) {
 	for check, f := range run(config(healthy())) {
 		if f.State != OK && check != "plugin" || f.State == OK && f.Remedy != "" {
@@ -116,7 +116,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// plugstack spoils plugstack.conf; a file in its directory requires the plugin.
+// plugstack replaces plugstack.conf; a file in its directory requires the plugin.
 func plugstack(text string) func(*fake) {
 	return func(f *fake) {
 		f.files["/etc/slurm/plugstack.conf"] = text
@@ -128,7 +128,7 @@ func scontrol(from, to string) func(*fake) {
 	return func(f *fake) { f.out["scontrol"] = strings.Replace(slurmConf, from, to, 1) }
 }
 
-// private gives jobs directories of their own, by job_container.conf.
+// private gives jobs private directories, with job_container.conf.
 func private(text string) func(*fake) {
 	return func(f *fake) {
 		scontrol("job_container/none", "job_container/tmpfs")(f)
@@ -143,12 +143,12 @@ func armor(profiles string) func(*fake) {
 	}
 }
 
-// TestSubmitHost: a host that runs no jobs needs neither FUSE nor a store, and munge: off is no finding.
+// TestSubmitHost: a host that runs no jobs needs neither FUSE nor a store, and munge: off is not reported.
 func TestSubmitHost(t *testing.T) {
 	h := healthy()
 	h.fuse, h.noDir, h.nets = os.ErrNotExist, true, os.ErrNotExist
 	delete(h.out, "sh")
-	h.files["/run/slurm/conf/plugstack.conf"] = "optional bivouac.so" // from slurmctld
+	h.files["/run/slurm/conf/plugstack.conf"] = "optional bivouac.so" // as sent by slurmctld
 	delete(h.files, "/etc/slurm/plugstack.conf")
 	cfg := config(h)
 	cfg.Submit, cfg.Munge = true, "off"
@@ -163,7 +163,7 @@ func TestSubmitHost(t *testing.T) {
 	}
 }
 
-// TestFindings: every fault is found, with its remedy.
+// TestFindings: every fault is reported, with its remedy.
 func TestFindings(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(*fake)
@@ -229,7 +229,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// TestThis: the checks of this machine run, and the probe leaves nothing.
+// TestThis: the checks run on this machine, and the probe leaves no files.
 func TestThis(t *testing.T) {
 	dir := t.TempDir()
 	d, err := This{}.Store(dir, 200*time.Millisecond)

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// TestDownOfNothing: down says that nothing is up, also where no directory is.
+// TestDownOfNothing: down reports that nothing is up, even if the directory does not exist.
 func TestDownOfNothing(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Join(dir, "missing")} {
@@ -24,7 +24,7 @@ func TestDownOfNothing(t *testing.T) {
 	}
 }
 
-// TestDead: dead are daemons that were started and are gone, not those that are about to start or whose process cannot be seen from here.
+// TestDead: daemons that started and then exited are dead; ones about to start, or with an invisible process, are not.
 func TestDead(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", filepath.Join(dir, "listens"))
@@ -52,7 +52,7 @@ func TestDead(t *testing.T) {
 	}
 }
 
-// TestUsersOf: exactly the processes that work below a mount are named.
+// TestUsersOf: exactly the processes that work below a mount are listed.
 func TestUsersOf(t *testing.T) {
 	dir := t.TempDir()
 	if got := usersOf([]string{dir}); len(got) != 0 {
@@ -70,8 +70,7 @@ func TestUsersOf(t *testing.T) {
 	}
 }
 
-// TestFailedUp: a daemon that does not start leaves nothing, and the error
-// says where to look.
+// TestFailedUp: a daemon that does not start leaves no files or processes, and the error says where to look.
 func TestFailedUp(t *testing.T) {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs /dev/fuse")
@@ -86,7 +85,7 @@ func TestFailedUp(t *testing.T) {
 	}
 }
 
-// TestSecondUp: a directory in use is refused with what to do about it.
+// TestSecondUp: a directory in use is refused, with what to do about it.
 func TestSecondUp(t *testing.T) {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs /dev/fuse")
@@ -111,8 +110,7 @@ func TestSecondUp(t *testing.T) {
 	}
 }
 
-// TestDirOfAnother: a directory that was made by an up that has not got the job is
-// removed with the job all the same.
+// TestDirOfAnother: a directory created by another up, which did not get the job, is removed together with the job.
 func TestDirOfAnother(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "job")
 	if err := makeDirs(dir); err != nil {
@@ -131,7 +129,7 @@ func TestDirOfAnother(t *testing.T) {
 	}
 }
 
-// TestAlive: a process id alone is not the process.
+// TestAlive: a process is not identified by its process ID alone.
 func TestAlive(t *testing.T) {
 	c := exec.Command("sleep", "60")
 	if err := c.Start(); err != nil {
@@ -148,7 +146,7 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// TestCheckNodes: numbers that no job has are refused, and so are those for which there is no memory.
+// TestCheckNodes: impossible numbers of nodes are refused, and so are numbers for which there is no memory.
 func TestCheckNodes(t *testing.T) {
 	for _, n := range []int{-1, 0, maxNodes + 1} {
 		if err := CheckNodes(n); err == nil {

@@ -6,5 +6,5 @@ import (
 	"github.com/bivouacfs/bivouac/integration/leaktest"
 )
 
-// TestMain finds goroutines that the tests leave behind.
+// TestMain fails if the tests leak goroutines.
 func TestMain(m *testing.M) { leaktest.Main(m) }

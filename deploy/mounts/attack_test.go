@@ -19,11 +19,11 @@ import (
 
 const nobody = 65534
 
-// attack replaces an object of the user.
+// attack replaces an object that belongs to the user.
 type attack struct {
 	name string
 	do   func(object, secrets string) error
-	want string // content that is read then; "" is an error
+	want string // content read afterwards; "" means an error
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 	userText  = "the user may read this"
 )
 
-// attacks are done by root, so they include more than the user can do.
+// attacks are executed by root, so they include more than the user can do.
 var attacks = []attack{
 	{"nothing", func(string, string) error { return nil }, userText},
 	{"another file of his", func(o, _ string) error {
@@ -61,11 +61,11 @@ var attacks = []attack{
 	}, ""},
 }
 
-// object is the inode that attack i is on; each has a directory of its own.
+// object returns the inode number that attack i targets; each has its own directory.
 func object(i int) metadata.Ino { return metadata.SealedIno(1, 0, uint32(i)) }
 
-// TestViewAttacked: a replaced object, before or after the first read of its file, gives
-// nobody, not even root, access to data that the user cannot read.
+// TestViewAttacked: a replaced object, before or after the first read of its file, gives no user, not even root, access
+// to data that the user cannot read.
 func TestViewAttacked(t *testing.T) {
 	needViews(t)
 	for i, a := range attacks {
@@ -97,7 +97,7 @@ func attacked(t *testing.T, i int, a attack, known bool) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: the thread has its own namespace
+		runtime.LockOSThread() // never unlocked: the thread has its own namespace
 		view, err := viewOf(object(i), store)
 		if err != nil {
 			t.Error(err)
@@ -117,7 +117,7 @@ func attacked(t *testing.T, i int, a attack, known bool) {
 	<-done
 }
 
-// own gives a tree to the user.
+// own changes the owner of a tree to the user.
 func own(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, nobody, nobody))
@@ -159,7 +159,7 @@ func viewOf(ino metadata.Ino, stores ...string) (int, error) {
 	return v.overlay()
 }
 
-// readAt reads the file of viewOf.
+// readAt reads the file in a view made by viewOf.
 func readAt(view int) (string, error) {
 	fd, err := unix.Openat(view, "file", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -171,7 +171,7 @@ func readAt(view int) (string, error) {
 	return string(b[:max(n, 0)]), err
 }
 
-// wantReads reads after the attack, as the user and as root.
+// wantReads reads after the attack, both as the user and as root.
 func wantReads(t *testing.T, view int, a attack, known bool) {
 	t.Helper()
 	for _, uid := range []uint32{nobody, 0} {
@@ -199,7 +199,7 @@ func wantReads(t *testing.T, view int, a attack, known bool) {
 	}
 }
 
-// TestViewStores: a view finds objects in every store directory of many.
+// TestViewStores: a view finds objects in every one of many store directories.
 func TestViewStores(t *testing.T) {
 	needViews(t)
 	dir, err := os.MkdirTemp("", "stores") // t.TempDir is closed to other users
@@ -208,7 +208,7 @@ func TestViewStores(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	var stores []string
-	for i := range 64 { // as many as a site may have
+	for i := range 64 { // the maximum for a site
 		stores = append(stores, filepath.Join(dir, fmt.Sprint(i)))
 		if err := os.MkdirAll(filepath.Join(stores[i], chunkstore.WholeDir), 0o755); err != nil {
 			t.Fatal(err)
@@ -221,7 +221,7 @@ func TestViewStores(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: the thread has its own namespace
+		runtime.LockOSThread() // never unlocked: the thread has its own namespace
 		view, err := viewOf(object(1), stores...)
 		if err != nil {
 			t.Error(err)
@@ -235,8 +235,7 @@ func TestViewStores(t *testing.T) {
 	<-done
 }
 
-// TestViewImage: the image of a view is written in the user's store; a link in its place is
-// not followed.
+// TestViewImage: the image of a view is written to the user's store; a link in its place is not followed.
 func TestViewImage(t *testing.T) {
 	store, elsewhere := filepath.Join(t.TempDir(), "store"), t.TempDir()
 	v := View{Stores: []string{store}}
@@ -270,7 +269,7 @@ func needViews(t *testing.T) {
 	}
 }
 
-// filesystems is the kernel's list of filesystem types.
+// filesystems returns the kernel's list of filesystem types.
 func filesystems(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/filesystems")

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBeneath: what is below a directory is found by openat2, and in the same way without it; what a link or a mount leads
-// to is not.
+// TestBeneath: entries below a directory are found by openat2, and in the same way without it; targets of links and of
+// mounts are not.
 func TestBeneath(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
@@ -40,7 +40,7 @@ func TestBeneath(t *testing.T) {
 	defer dir.Close()
 	for _, tt := range []struct {
 		path string
-		want error // nil: any but EXDEV
+		want error // nil means any but EXDEV
 		ok   bool
 	}{
 		{"a", nil, true}, {"a/b", nil, true}, {"a/b/f", nil, true}, {"a/b/link", nil, true}, {"link", nil, true}, {"absolute", nil, true},

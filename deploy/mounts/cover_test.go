@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestCoverRefuses: a helper mounts only below our mounts, and only over plain names.
+// TestCoverRefuses: a helper mounts only below mounts of bivouac, and only over plain names.
 func TestCoverRefuses(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "a\x00", strings.Repeat("n", 256)} {
 		c := Cover{Base: t.TempDir(), Name: name}
@@ -38,7 +38,7 @@ func TestCoverHelperFails(t *testing.T) {
 	}
 }
 
-// devNull is a file for a talk that nobody has.
+// devNull returns the null device, for a helper without a control connection.
 func devNull(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.Open(os.DevNull)

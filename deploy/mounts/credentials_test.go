@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDropCredentials: the thread that makes a view can open what its user can, and nothing
-// else, until its credentials are restored.
+// TestDropCredentials: the thread that makes a view can open only what its user can, until its credentials are
+// restored.
 func TestDropCredentials(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to change credentials")
@@ -31,7 +31,7 @@ func TestDropCredentials(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: it has other groups
+		runtime.LockOSThread() // never unlocked: the thread has other groups
 		restore, err := dropCredentials(nobody, nobody)
 		if err != nil {
 			t.Error(err)

@@ -21,7 +21,7 @@ cut off
 	}
 }
 
-// TestUpon: the topmost is last, whichever came first.
+// TestUpon: the topmost mount is last, whatever the order of the table.
 func TestUpon(t *testing.T) {
 	table := []Entry{
 		{ID: "9", Parent: "1", Path: "/a/b"}, {ID: "5", Parent: "7", Path: "/a"}, {ID: "6", Parent: "1", Path: "/a"},

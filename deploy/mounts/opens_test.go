@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// opened is a tree whose opens are watched.
+// opened is a tree whose opens are being watched.
 type opened struct {
 	*Opens
 	t    *testing.T
@@ -50,10 +50,10 @@ func (w *opened) open(name string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	_ = f.Close() // opened is all
+	_ = f.Close() // opening is enough
 }
 
-// read reads the opens after a time.
+// read reads the recorded opens after a delay.
 func (w *opened) read(after time.Duration) (over bool, missed float64) {
 	w.t.Helper()
 	w.now = w.now.Add(after)
@@ -64,7 +64,7 @@ func (w *opened) read(after time.Duration) (over bool, missed float64) {
 	return over, missed
 }
 
-// TestOpens: opens of files are seen, those of directories are not.
+// TestOpens: opens of files are recorded, opens of directories are not.
 func TestOpens(t *testing.T) {
 	w := newOpened(t, "", "a", "b")
 	for _, f := range []string{"1", "a/2", "b/3", "a/2", "b", "b/sub", ""} {
@@ -74,7 +74,7 @@ func TestOpens(t *testing.T) {
 		t.Error("few opens are too many")
 	}
 	if want := map[string]int{"1": 1, "a/2": 2, "b/3": 1}; fmt.Sprint(w.seen) != fmt.Sprint(want) {
-		// The kernel joins events that are alike and follow each other.
+		// The kernel merges identical consecutive events.
 		t.Errorf("seen %v, want %v", w.seen, want)
 	}
 }
@@ -113,7 +113,7 @@ func TestOpensHot(t *testing.T) {
 	}
 }
 
-// TestOpensOverflow: a queue that overflows is no error, and opens are seen again later.
+// TestOpensOverflow: an overflow of the queue is not an error, and later opens are recorded again.
 func TestOpensOverflow(t *testing.T) {
 	w := newOpened(t, "a")
 	w.Opens.budget = 1e9
@@ -131,7 +131,7 @@ func TestOpensOverflow(t *testing.T) {
 	}
 }
 
-// TestOpensTooMany: too many directories are an error that says so, as is one that does not exist.
+// TestOpensTooMany: too many directories cause an error that says so; so does a directory that does not exist.
 func TestOpensTooMany(t *testing.T) {
 	for dirs, want := range map[int]error{1: unix.ENOENT, mostDirs + 1: unix.ENOSPC} {
 		root, err := os.Open(t.TempDir())

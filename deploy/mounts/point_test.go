@@ -15,14 +15,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestAttach: a mount comes over the directory with the inode that is expected, and over nothing else; once.
+// TestAttach: a mount is attached only to the directory with the expected inode number, and only once.
 func TestAttach(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
 	}
-	done := make(chan error, 1) // one answer
+	done := make(chan error, 1) // one result
 	go func() {
-		runtime.LockOSThread() // for good: the thread has its own namespace
+		runtime.LockOSThread() // never unlocked: the thread has its own namespace
 		done <- attachAll(t)
 	}()
 	if err := <-done; err != nil {
@@ -92,7 +92,7 @@ func TestAwaitMounted(t *testing.T) {
 		if _, err := far.WriteString(said); err != nil {
 			t.Fatal(err)
 		}
-		_ = far.Close() // all is said
+		_ = far.Close() // everything was sent
 		root, err := AwaitMounted(conn)
 		if root != nil {
 			t.Error("a root that was not sent")
@@ -127,7 +127,7 @@ func TestTellRoot(t *testing.T) {
 	if root, err := hearRoot(far); err != nil || root != dirIno(0) {
 		t.Errorf("heard %v, %v, want %v", root, err, dirIno(0))
 	}
-	_ = conn.Close() // nothing more is said
+	_ = conn.Close() // nothing more is sent
 	if _, err := hearRoot(far); !errors.Is(err, io.EOF) {
 		t.Errorf("after the end: %v, want EOF", err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/integration/leaktest"
 )
 
-// TestMain lets the test binary be a helper that hangs in its own mount.
+// TestMain lets the test binary act as a helper that hangs in its own mount.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "stuck" {
 		os.Exit(stuckHelper())
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// stuckHelper sends its connection a request that is never answered.
+// stuckHelper sends a request on its connection that is never answered.
 func stuckHelper() int {
 	m, dev, err := (&Cover{}).connection()
 	if err != nil {
@@ -40,8 +40,7 @@ const (
 	fuseStatx   = 52
 )
 
-// takeUp reads from a connection until the helper's request comes. It answers only the
-// initialization.
+// takeUp reads from a connection until the helper's request arrives. It answers only the initialization.
 func takeUp(dev *os.File) error {
 	b := make([]byte, 1<<20)
 	for {
@@ -66,8 +65,8 @@ func takeUp(dev *os.File) error {
 	}
 }
 
-// TestHelperIsStuck: the wait for a helper that hangs in its mount, so that not even a kill
-// ends it, is bounded, and the error names the process.
+// TestHelperIsStuck: the wait for a helper that hangs in its mount, and cannot even be killed, is bounded, and the
+// error names the process.
 func TestHelperIsStuck(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")

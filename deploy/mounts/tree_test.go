@@ -15,7 +15,7 @@ const set = 3 // a dataset
 
 func dirIno(n uint32) metadata.Ino { return metadata.SealedIno(set, metadata.DirPart, n) }
 
-// someNames is a dataset with a directory below its root.
+// someNames returns a dataset with a directory below its root.
 func someNames() []Named {
 	file := metadata.Attr{Ino: metadata.SealedIno(set, 2, 9), Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: 5, GID: 6, Size: 7, Mtime: -8}
 	linked := metadata.Attr{Ino: metadata.SealedIno(set, 2, 10), Mode: syscall.S_IFREG | 0o600, Nlink: 2}
@@ -46,7 +46,7 @@ type nowhere struct{}
 
 func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
 
-// TestTree: a tree that is written is read back, and a truncated one is an error.
+// TestTree: a tree that was written can be read back, and a truncated one is an error.
 func TestTree(t *testing.T) {
 	want := someNames()
 	b := treeOf(t, 2, want)
@@ -83,7 +83,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestTreeRefuses: an inconsistent tree makes no image.
+// TestTreeRefuses: no image is made from an inconsistent tree.
 func TestTreeRefuses(t *testing.T) {
 	live := metadata.Attr{Ino: metadata.LiveIno(1, 2000), Mode: syscall.S_IFREG | 0o644}
 	file := metadata.Attr{Ino: metadata.SealedIno(set, 1, 1), Mode: syscall.S_IFREG | 0o644, Nlink: 1}
@@ -115,7 +115,7 @@ func TestTreeRefuses(t *testing.T) {
 	}
 }
 
-// FuzzTree: any input gives an image or an error.
+// FuzzTree: any input results in an image or an error.
 func FuzzTree(f *testing.F) {
 	f.Add(treeOf(f, 2, someNames()))
 	f.Add(treeOf(f, 1, nil))
@@ -126,7 +126,7 @@ func FuzzTree(f *testing.F) {
 	})
 }
 
-// TestObjectPath: the path of a file's data depends on its inode number alone.
+// TestObjectPath: the path of a file's data depends only on its inode number.
 func TestObjectPath(t *testing.T) {
 	ino := metadata.SealedIno(1, 2, 0xabcd)
 	if got, want := ObjectPath(ino), "/cd/800100020000abcd"; got != want {
@@ -134,7 +134,7 @@ func TestObjectPath(t *testing.T) {
 	}
 }
 
-// TestViewRefuses: a view is made only below our mounts, with absolute store directories.
+// TestViewRefuses: a view is made only below mounts of bivouac, with absolute store directories.
 func TestViewRefuses(t *testing.T) {
 	for _, v := range []View{
 		{Cover: Cover{Base: "/", Name: "x"}}, {Cover: Cover{Base: "/", Name: "x"}, Stores: []string{"a"}},

@@ -16,8 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLockedByAUser: whoever can read the run directory can lock it, which keeps no
-// prolog waiting.
+// TestLockedByAUser: any user who can read the run directory can lock it, but that does not block a prolog.
 func TestLockedByAUser(t *testing.T) {
 	n := newNode(t, wellBehaved)
 	if err := os.MkdirAll(n.site.Run, 0o755); err != nil {
@@ -37,8 +36,8 @@ func TestLockedByAUser(t *testing.T) {
 	}
 }
 
-// TestLogOfAnother: a log that a job of another user has left under the same number is
-// not shown to this one's user, and this one's not to that.
+// TestLogOfAnother: a log left under the same number by a job of another user is not shown to this job's user, nor this
+// job's log to the other.
 func TestLogOfAnother(t *testing.T) {
 	const other, secret = 12345, "what another user's daemon said"
 	n := newNode(t, wellBehaved)
@@ -59,7 +58,7 @@ func TestLogOfAnother(t *testing.T) {
 	n.pitched()
 	now, err := os.ReadFile(n.place().log())
 	for late := time.Now().Add(time.Minute); err == nil && !strings.Contains(string(now), "ready") && time.Now().Before(late); {
-		time.Sleep(time.Millisecond) // the message follows shortly after the event
+		time.Sleep(time.Millisecond) // the message is written shortly after the event
 		now, err = os.ReadFile(n.place().log())
 	}
 	if err != nil || strings.Contains(string(now), secret) || !strings.Contains(string(now), "ready") {
@@ -70,8 +69,8 @@ func TestLogOfAnother(t *testing.T) {
 	}
 }
 
-// TestNothingGetsAway: what a daemon has started goes with it, wherever it hides; so does
-// what that has started.
+// TestNothingGetsAway: processes started by a daemon end with it, wherever they hide; so do the processes that those
+// started.
 func TestNothingGetsAway(t *testing.T) {
 	n := newNode(t, getsAway)
 	n.pitched()
@@ -103,8 +102,8 @@ func TestNothingGetsAway(t *testing.T) {
 	n.clean()
 }
 
-// leaveOrphans starts processes of several users, which leave others, kills what it has to kill, and writes down which of
-// them are alive then.
+// leaveOrphans starts processes of several users that leave orphans, kills the orphans that killOrphans finds, and
+// prints which orphans are then alive.
 func leaveOrphans() int {
 	err := adoptOrphans()
 	var pids []string
@@ -129,8 +128,8 @@ func leaveOrphans() int {
 	return 0
 }
 
-// TestOrphansOfSubuids: what a daemon has started as another of its user's user IDs goes with it; root's processes, which are our
-// own, stay.
+// TestOrphansOfSubuids: processes that a daemon started under another of its user's user IDs end with it; root's
+// processes, which belong to bivouac, stay.
 func TestOrphansOfSubuids(t *testing.T) {
 	needRoot(t)
 	if out, err := exec.Command("/proc/self/exe", "orphans").Output(); err != nil || string(out) != "true\nfalse\nfalse\nfalse\n" {
@@ -138,8 +137,8 @@ func TestOrphansOfSubuids(t *testing.T) {
 	}
 }
 
-// TestRunVanishes: a keeper that nobody can tell to leave, because its run directory was
-// removed, ends when it has nothing to keep.
+// TestRunVanishes: a keeper that cannot be asked to leave, because its run directory was removed, ends when it has
+// nothing to keep.
 func TestRunVanishes(t *testing.T) {
 	n := newNode(t, refuses)
 	if got := n.prolog(); got != exitOK {

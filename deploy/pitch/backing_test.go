@@ -18,8 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// newBacker starts a backer on a connection that is not mounted. It returns the daemon's end
-// of its socket.
+// newBacker starts a backer on a connection that is not mounted. It returns the daemon's end of its socket.
 func newBacker(t *testing.T) (far *os.File, ended chan struct{}) {
 	t.Helper()
 	dev, err := os.OpenFile(fuseDevice, os.O_RDWR, 0)
@@ -63,7 +62,7 @@ func newBacking(t *testing.T) *daemon.Backing {
 	return b
 }
 
-// passing mounts a connection that lets files through to a backer, and ends it after the test.
+// passing mounts a connection that lets a backer register passthrough files, and ends it after the test.
 func passing(t *testing.T) *os.File {
 	t.Helper()
 	dev := hanging(t, t.TempDir())
@@ -86,7 +85,7 @@ func passing(t *testing.T) *os.File {
 	return dev
 }
 
-// hanging mounts a FUSE filesystem of root that does not answer for a minute; then whoever asks fails.
+// hanging mounts a FUSE filesystem of root that does not answer for a minute; after that, its requests fail.
 func hanging(t *testing.T, at string) *os.File {
 	t.Helper()
 	uid := uint32(os.Geteuid())
@@ -104,7 +103,7 @@ func hanging(t *testing.T, at string) *os.File {
 	return dev
 }
 
-// request sends a packet to a backer, and returns its answer.
+// request sends a packet to a backer, and returns its reply.
 func request(t *testing.T, far *os.File, p []byte, rights ...int) (no syscall.Errno, id int32) {
 	t.Helper()
 	send(t, far, p, rights...)
@@ -139,8 +138,8 @@ func wantErrno(t *testing.T, what string, err error, want syscall.Errno) {
 	}
 }
 
-// TestBackerRefuses: only plain files of the user that are in a store, and the ones that the daemon
-// means, reach the kernel. A FUSE filesystem that hangs there is not asked, and no lease is waited for.
+// TestBackerRefuses: only plain files of the user that are in a store, and only the files named by the daemon, are
+// passed to the kernel. The backer does not access a hanging FUSE filesystem there, and does not wait for leases.
 func TestBackerRefuses(t *testing.T) {
 	needFuse(t)
 	dir, uid := t.TempDir(), uint32(os.Geteuid())
@@ -168,7 +167,7 @@ func TestBackerRefuses(t *testing.T) {
 	far, _ := backerOf(t, passing(t), &backer{uid: uid, stores: []*os.File{nil, store}})
 	inode := func(path string) uint64 {
 		var st unix.Stat_t
-		_ = unix.Lstat(path, &st) // 0 if it is not there
+		_ = unix.Lstat(path, &st) // 0 if it does not exist
 		return st.Ino
 	}
 	ask := func(store byte, path string, ino uint64) (syscall.Errno, int32) {
@@ -188,20 +187,20 @@ func TestBackerRefuses(t *testing.T) {
 		if no != tt.want || (id != 0) != (no == 0) {
 			t.Errorf("%q for %q: %v, id %d, want %v", tt.path, tt.is, no, id, tt.want)
 		}
-		for _, want := range []syscall.Errno{no, syscall.ENOENT} { // an id is forgotten once
+		for _, want := range []syscall.Errno{no, syscall.ENOENT} { // an id can be dropped only once
 			if no, _ := request(t, far, binary.LittleEndian.AppendUint32([]byte{daemon.BackingDrop}, uint32(id))); id != 0 && no != want {
 				t.Errorf("id %d is forgotten: %v, want %v", id, no, want)
 			}
 		}
 	}
-	for store, want := range map[byte]syscall.Errno{0: syscall.ESTALE, 2: syscall.EPERM} { // one that could not be opened, and none
+	for store, want := range map[byte]syscall.Errno{0: syscall.ESTALE, 2: syscall.EPERM} { // 0 could not be opened, 2 does not exist
 		if no, _ := ask(store, "d/f", inode(at("d/f"))); no != want {
 			t.Errorf("a file in store %d: %v, want %v", store, no, want)
 		}
 	}
 }
 
-// TestTwoBackers: the backer of a dead daemon, that hung and now goes on, and that of the next daemon register files of one connection.
+// TestTwoBackers: a dead daemon's backer that hung, and the next daemon's, register files of the same connection.
 func TestTwoBackers(t *testing.T) {
 	needFuse(t)
 	dir, uid := t.TempDir(), uint32(os.Geteuid())
@@ -241,7 +240,7 @@ func TestTwoBackers(t *testing.T) {
 	}
 }
 
-// TestOpenStore: only a directory of the user is taken for his store; what he has mounted there is not asked.
+// TestOpenStore: only a directory of the user is accepted as a store; a mount in its place is not accessed.
 func TestOpenStore(t *testing.T) {
 	needFuse(t)
 	dir := t.TempDir()
@@ -266,8 +265,8 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
-// TestBackerPackets: what is no request is answered EPROTO. Descriptors that come are not used, not even to ask what they are
-// of; the end of the socket is the end of the backer.
+// TestBackerPackets: a packet that is no request is answered with EPROTO. Descriptors sent along are not used, not even
+// to find out what they are; the backer ends with the socket.
 func TestBackerPackets(t *testing.T) {
 	needFuse(t)
 	far, ended := newBacker(t)
@@ -302,8 +301,8 @@ func TestBackerPackets(t *testing.T) {
 	<-ended
 }
 
-// fakeMounter has descriptors for one name only. The talk of a cover is the null device, that of a view the file that
-// it is.
+// fakeMounter has descriptors for one name only. The control connection of a cover is the null device, that of a view
+// is the file itself.
 type fakeMounter struct{}
 
 func (fakeMounter) cover(name string) ([]*os.File, error) { return opened(name, os.DevNull) }
@@ -323,8 +322,8 @@ func opened(name, talk string) (files []*os.File, err error) {
 	return files, nil
 }
 
-// TestBackerMounts: the daemon gets the descriptors of a mount, up to a bound of mounts; what does not parse is
-// refused and mounts nothing.
+// TestBackerMounts: the daemon gets the descriptors of a mount, up to a maximum number of mounts; a request that does
+// not parse is refused and mounts nothing.
 func TestBackerMounts(t *testing.T) {
 	b := newBacking(t)
 	for _, name := range []string{"other", "", string(make([]byte, 256))} {
@@ -337,7 +336,7 @@ func TestBackerMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range maxCovers - 2 { // two requests were sent
+	for i := range maxCovers - 2 { // two requests were sent before
 		by := b.Cover
 		if i == 0 {
 			by = b.View
@@ -381,7 +380,7 @@ func TestBackingPath(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if err := unix.Sendto(fds[0], []byte{0, 0, 0, 0, 9, 0, 0, 0}, 0, nil); err != nil { // the answer to the next request
+		if err := unix.Sendto(fds[0], []byte{0, 0, 0, 0, 9, 0, 0, 0}, 0, nil); err != nil { // for the next request
 			t.Fatal(err)
 		}
 		id, err := b.Back(f)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fullRun gives the node a run directory that is a small filesystem of its own. fill uses
-// all of it up but for some pages.
+// fullRun gives the node a run directory on a small separate filesystem. fill uses up all of it except for the given
+// number of pages.
 func (n *node) fullRun() (fill func(free int)) {
 	n.t.Helper()
 	if err := os.MkdirAll(n.site.Run, 0o755); err != nil {
@@ -20,7 +20,7 @@ func (n *node) fullRun() (fill func(free int)) {
 	if err := unix.Mount("run", n.site.Run, "tmpfs", 0, "size=256k,mode=755"); err != nil {
 		n.t.Skip("needs to mount: ", err)
 	}
-	n.t.Cleanup(func() { // before that of the node, who finds the keeper by what is there
+	n.t.Cleanup(func() { // runs before the node's cleanup, which finds the keeper by the files there
 		if got := n.epilog(); got != exitOK {
 			n.t.Errorf("Epilog = %d, said %q", got, n.said.String())
 		}
@@ -52,8 +52,8 @@ func (n *node) fullRun() (fill func(free int)) {
 	}
 }
 
-// TestRunIsFull: where the run directory has no room, or only for some of it, the
-// prolog reports a fault of the node, or the job's tasks find why they have no bivouac.
+// TestRunIsFull: if the run directory has no room, or not enough, the prolog reports a fault of the node, or the job's
+// tasks get the reason why they have no bivouac.
 func TestRunIsFull(t *testing.T) {
 	for free := range 10 {
 		n := newNode(t, wellBehaved)

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeHelper hands over a descriptor and says that it has mounted, and then works until
-// its talk ends. Descriptor 3 is the socket to who has started it, 4 its talk.
+// fakeHelper hands over a descriptor, reports that it has mounted, and runs until its control connection closes.
+// Descriptor 3 is the parent's socket, 4 the control connection.
 func fakeHelper() int {
 	null, err := os.Open(os.DevNull)
 	if err == nil {
@@ -28,8 +28,8 @@ func fakeHelper() int {
 	return 0
 }
 
-// TestHelpers: so many helpers work for a daemon at a time, whatever it asks for, and one
-// more when one of them has ended.
+// TestHelpers: the number of concurrent helpers of a daemon is limited, whatever it requests; when one ends, another
+// may start.
 func TestHelpers(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)

@@ -35,7 +35,7 @@ type keepNode struct {
 func newKeepNode(t *testing.T) *keepNode {
 	t.Helper()
 	needRoot(t)
-	top, err := os.MkdirTemp("", "keep") // that of a test is root's alone
+	top, err := os.MkdirTemp("", "keep") // a test's own directory is accessible to root only
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func (n *keepNode) do(errs ...error) {
 	}
 }
 
-// tree is all that root could change below dir.
+// tree lists everything below dir that root could change.
 func (n *keepNode) tree(dir string) string {
 	n.t.Helper()
 	var b strings.Builder
@@ -69,7 +69,7 @@ func (n *keepNode) tree(dir string) string {
 	return b.String()
 }
 
-// dir makes a directory of a user with a file in it.
+// dir creates a directory of a user with a file in it.
 func (n *keepNode) dir(uid int, path ...string) string {
 	n.t.Helper()
 	d := filepath.Join(append([]string{n.store}, path...)...)
@@ -88,14 +88,14 @@ func (n *keepNode) names(dir string) []string {
 	return names
 }
 
-// prolog is a prolog of a job of keeperUID that has just made its store directories.
+// prolog returns a prolog of a job of keeperUID that has just created its store directories.
 func (n *keepNode) prolog() *prolog {
 	p := &prolog{env: Env{}, site: n.site, place: place{n.site, "8"}, limit: time.Minute}
 	p.job.uid, p.job.restart = keeperUID, 0
 	return p
 }
 
-// empties checks that all goes when it is expired, and that nothing outside was touched.
+// empties checks that everything is removed once it has expired, and that nothing outside was changed.
 func (n *keepNode) empties(what string) {
 	n.t.Helper()
 	n.site.Keep = 0
@@ -108,8 +108,8 @@ func (n *keepNode) empties(what string) {
 	}
 }
 
-// TestKeepAttacks: whatever a user leaves in place of a kept set, or in it, root keeps only a
-// directory of that user, and touches nothing that a link leads to.
+// TestKeepAttacks: whatever a user leaves in place of a kept set, or in it, root keeps only a directory of that user,
+// and does not change the target of a link.
 func TestKeepAttacks(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -158,8 +158,8 @@ func TestKeepAttacks(t *testing.T) {
 	}
 }
 
-// TestGiveAttacks: a job gets only unexpired sets with its user's name that are directories of that
-// user, and nothing is moved to where a link leads.
+// TestGiveAttacks: a job gets only unexpired sets with its user's name that are directories of that user, and nothing
+// is moved to the target of a link.
 func TestGiveAttacks(t *testing.T) {
 	n := newKeepNode(t)
 	soon := time.Now().Add(time.Minute).Unix()
@@ -171,12 +171,12 @@ func TestGiveAttacks(t *testing.T) {
 	n.dir(0, mine("2.1"))
 	n.do(os.Symlink(n.outside, filepath.Join(n.store, mine("3.0"))), unix.Mkfifo(filepath.Join(n.store, mine("3.1")), 0o666),
 		os.WriteFile(filepath.Join(n.store, mine("3.2")), nil, 0o666))
-	n.dir(keeperUID, mine("4.0")) // its place is taken
+	n.dir(keeperUID, mine("4.0")) // the place is taken
 	n.dir(otherUID, fmt.Sprintf(".kept.%d.%d.5.0", otherUID, soon))
 	for _, name := range []string{"12345.1.6.0", "12345.999999999999999999.6.1", "012345." + fmt.Sprint(soon) + ".6.2", "0.999999999.6.3"} {
 		n.dir(keeperUID, ".kept."+name)
 	}
-	var odd []string // names that root does not make
+	var odd []string // names that root does not create
 	for _, name := range []string{"-1.%d.7.0", "+12345.%d.7.0", "12345.-%d.7.0", "12345.%d..", "12345.%d.7.0.", "12345.%d.../7.0", "12345.%d.7.0\n", "99999999999.%d.7.0", "12345.%d"} {
 		name = strings.ReplaceAll(".kept."+fmt.Sprintf(name, soon), "/", "\\")
 		odd = append(odd, name)
@@ -224,8 +224,8 @@ func exchange() int {
 	}
 }
 
-// TestKeepExchanged: a user whose process exchanges the set for a link, and for a directory of another
-// user, all the time, does not get either of them kept.
+// TestKeepExchanged: a user whose process constantly exchanges the set for a link, and for a directory of another user,
+// cannot get either of them kept.
 func TestKeepExchanged(t *testing.T) {
 	kept := 0
 	for round := range 20 {

@@ -45,7 +45,7 @@ func quiet() *logrus.Entry {
 	return logrus.NewEntry(l)
 }
 
-// freeAddrs is n addresses of loopback that were free a moment ago.
+// freeAddrs returns n loopback addresses that were free a moment ago.
 func freeAddrs(t *testing.T, n int) []string {
 	t.Helper()
 	var addrs []string
@@ -98,7 +98,7 @@ func TestKeyPassesSquatters(t *testing.T) {
 	root := fakeSealer{"0"}
 	squat(t, addrs[0], sealed(t, fakeSealer{"1000"}, "7", 1, other)) // a user's own credential
 	squat(t, addrs[1], sealed(t, root, "8", 1, other))               // another job's
-	squat(t, addrs[2], sealed(t, root, "7", 0, other))               // an earlier start's
+	squat(t, addrs[2], sealed(t, root, "7", 0, other))               // an earlier start of the job
 	squat(t, addrs[3], bytes.Repeat([]byte("MUNGE:"), maxCredential))
 	squat(t, addrs[4], nil)
 	var hits countHook
@@ -217,7 +217,7 @@ func checkAddrs(t *testing.T, addrs []string, host string, lo, hi int) {
 	}
 }
 
-// startMunged runs a munged of the test's own.
+// startMunged runs a munged for the test.
 func startMunged(t *testing.T) munge {
 	t.Helper()
 	needRoot(t)
@@ -253,7 +253,7 @@ func startMunged(t *testing.T) munge {
 	return munge{in("sock")}
 }
 
-// mungeUser gives dir to the user munge, as whom munged wants to run.
+// mungeUser gives dir to the user munge, under which munged insists on running.
 func mungeUser(t *testing.T, dir string) *syscall.Credential {
 	t.Helper()
 	u, err := user.Lookup("munge")
@@ -302,8 +302,8 @@ func TestMunge(t *testing.T) {
 	}
 }
 
-// TestTwoNodes pitches one job on two nodes, which have loopback addresses,
-// and meet with munge or with a key from the submission.
+// TestTwoNodes pitches one job on two nodes, which have loopback addresses, and authenticate with munge or with a key
+// from the submission.
 func TestTwoNodes(t *testing.T) {
 	for _, way := range []string{"munge", "submission"} {
 		t.Run(way, func(t *testing.T) {
@@ -345,11 +345,11 @@ func TestTwoNodes(t *testing.T) {
 	}
 }
 
-// keyIsNowhere looks for the key where it must not be.
+// keyIsNowhere looks for the key in the places where it must not be.
 func (n *node) keyIsNowhere(way string) {
 	n.t.Helper()
 	if way != "submission" {
-		return // only then do we know it
+		return // only then is the key known
 	}
 	key := []byte(n.vars[keyVar])
 	for _, p := range []process{n.keeper(), n.daemon()} {

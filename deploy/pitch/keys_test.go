@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// TestKeys: each option of a job and each key of the site is documented once.
+// TestKeys: each option of a job and each key of the site is documented exactly once.
 func TestKeys(t *testing.T) {
 	documented := func(k stagein.Key) {
 		t.Helper()
@@ -42,7 +42,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestKeeperMetrics: the metrics that are documented are written.
+// TestKeeperMetrics: the documented metrics are written.
 func TestKeeperMetrics(t *testing.T) {
 	b, err := os.ReadFile("textfile.go")
 	if err != nil {
@@ -55,7 +55,7 @@ func TestKeeperMetrics(t *testing.T) {
 	}
 }
 
-// TestExampleSite: the example configuration has every key with its default, as it says.
+// TestExampleSite: the example configuration has every key with its default, as it claims.
 func TestExampleSite(t *testing.T) {
 	b, err := os.ReadFile("../slurm/bivouac.yaml")
 	if err != nil {

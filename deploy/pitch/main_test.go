@@ -21,9 +21,8 @@ import (
 	"github.com/bivouacfs/bivouac/integration/leaktest"
 )
 
-// TestMain lets the test binary be the keeper, which is the real one, the
-// daemon, which is a fake that speaks on the heartbeat connection and answers for the root of a
-// mount, and a helper that mounts nothing.
+// TestMain lets the test binary act as the real keeper, as a fake daemon that speaks on the heartbeat connection and
+// answers for the root of a mount, and as a helper that mounts nothing.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "cover" {
 		os.Exit(fakeHelper())
@@ -52,25 +51,25 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// How a fake daemon behaves; a test says so by the seed of its job.
+// The behaviours of a fake daemon; a test selects one by the seed of its job.
 const (
 	wellBehaved  = "1"
 	refuses      = "2" // says why it cannot start
 	diesAtStart  = "3"
-	hangs        = "4" // ready, and then silent with the mount unanswered
-	complains    = "5" // leaves with trouble
+	hangs        = "4" // ready, then silent, with the mount unanswered
+	complains    = "5" // reports trouble when it leaves
 	neverLeaves  = "6"
-	diesAlways   = "7" // soon after it is ready
+	diesAlways   = "7" // soon after it becomes ready
 	neverReady   = "8"
 	hangsOnce    = "9"
 	leavesItself = "10"
-	getsAway     = "11" // has started others, which would outlive it
+	getsAway     = "11" // has started other processes, which would outlive it
 	handsOver    = "12" // leaves its connection to the next one
 	neverAdopts  = "13" // does so, and the next one cannot take it over
-	diesLeaving  = "14" // the first one; the next one leaves
+	diesLeaving  = "14" // the first daemon; the next one leaves normally
 )
 
-// sighting is what a fake daemon finds itself to be.
+// sighting is what a fake daemon observes about itself.
 type sighting struct {
 	UID, GID, Umask int
 	Groups          []int
@@ -129,8 +128,8 @@ func fakeDaemon(path string) int {
 	return beADaemon(heartbeat, how, hung)
 }
 
-// getAway starts two processes in sessions of their own, one of them without a parent,
-// which have the mount and write down who they are.
+// getAway starts two processes in their own sessions, one of them without a parent, which have the mount and write down
+// their identities.
 func getAway(job *job.File) {
 	const first = `echo $$ >$0/away1; setsid sh -c 'echo $$ >$0/away2; sleep 1000' $0 & wait`
 	cmd := exec.Command("sh", "-c", "setsid sh -c '"+strings.ReplaceAll(first, "'", `'\''`)+"' "+job.Dirs.Run+" &")
@@ -213,13 +212,13 @@ func see(job *job.File, key string, starts int) {
 	if err := os.WriteFile(job.Dirs.Run+"/seen", b, 0o600); err != nil {
 		panic(err)
 	}
-	for _, d := range job.Dirs.Store { // what a user can leave there
+	for _, d := range job.Dirs.Store { // files that a user can leave there
 		_ = os.WriteFile(d+"/object", []byte("data"), 0o600)
 		_ = os.Symlink("/etc", d+"/link")
 	}
 }
 
-// serveRoot answers INIT, and GETATTR of the root; all else is ENOSYS.
+// serveRoot answers INIT, and GETATTR of the root; all other requests get ENOSYS.
 func serveRoot(job *job.File) {
 	in := make([]byte, 2<<20)
 	for {
@@ -262,7 +261,7 @@ func serveRoot(job *job.File) {
 	}
 }
 
-// needRoot skips where a test needs what only root may do.
+// needRoot skips a test that needs root.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -281,7 +280,7 @@ func needFuse(t *testing.T) {
 	}
 }
 
-// soon waits for a condition of another process.
+// soon waits for a condition that another process brings about.
 func soon(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// stack mounts n filesystems upon each other at dir.
+// stack mounts n filesystems on top of each other at dir.
 func stack(t *testing.T, dir string, n int) {
 	t.Helper()
 	needRoot(t)
@@ -19,11 +19,11 @@ func stack(t *testing.T, dir string, n int) {
 		if err := unix.Mount("none", dir, "tmpfs", 0, "size=4k"); err != nil {
 			t.Skip("needs to mount: ", err)
 		}
-		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // if it is still there
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // if it still exists
 	}
 }
 
-// TestUnmountStacked: all mounts go that a user has made upon that of his job, and those that are to stay do.
+// TestUnmountStacked: all mounts that a user made on top of the job's are removed, and those that are to stay do.
 func TestUnmountStacked(t *testing.T) {
 	dir := t.TempDir()
 	stack(t, dir, 100)
@@ -37,7 +37,7 @@ func TestUnmountStacked(t *testing.T) {
 	}
 }
 
-// TestDetachGone: what another teardown has unmounted since the mount table was read, and whose directory it has removed, is no error.
+// TestDetachGone: a mount that another teardown removed, with its directory, in the meantime causes no error.
 func TestDetachGone(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func TestDetachGone(t *testing.T) {
 	}
 }
 
-// TestUnmountStops: it ends with its context.
+// TestUnmountStops: unmounting ends with its context.
 func TestUnmountStops(t *testing.T) {
 	dir := t.TempDir()
 	stack(t, dir, 2)

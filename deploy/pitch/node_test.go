@@ -18,18 +18,17 @@ type node struct {
 	site Site
 	vars map[string]string
 	said bytes.Buffer
-	// syslog is the socket that events go to.
+	// syslog is the socket that receives events.
 	syslog string
 }
 
 const nobody = 65534
 
-// newNode makes a node with one host, and looks after the test that nothing is
-// left.
+// newNode creates a node with one host, and checks after the test that nothing is left.
 func newNode(t *testing.T, behaviour string) *node {
 	t.Helper()
 	needFuse(t)
-	dir, err := os.MkdirTemp("", "pitch") // short: sockets are below
+	dir, err := os.MkdirTemp("", "pitch") // a short path, since it contains sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +102,7 @@ func (n *node) wantState(want State) {
 	}
 }
 
-// failed is the reason in the state file.
+// failed returns the reason in the state file.
 func (n *node) failed() string {
 	n.t.Helper()
 	s, err := ReadState(n.site, n.place().job)
@@ -126,7 +125,7 @@ func (n *node) seen() sighting {
 	return s
 }
 
-// starts is how many daemons the job has had.
+// starts returns how many daemons the job has had.
 func (n *node) starts() int {
 	b, _ := os.ReadFile(filepath.Join(n.place().ctl(), "starts"))
 	return len(b)
@@ -135,7 +134,7 @@ func (n *node) starts() int {
 func (n *node) keeper() process { return readProcess(n.place().keeperPid()) }
 func (n *node) daemon() process { return readProcess(n.place().daemonPid()) }
 
-// clean asserts that no job has left anything but a log.
+// clean checks that no job has left anything except a log.
 func (n *node) clean() {
 	n.t.Helper()
 	if jobs := jobsOn(n.site); len(jobs) > 0 {

@@ -33,7 +33,7 @@ func TestProcess(t *testing.T) {
 		t.Skip("needs sleep: ", err)
 	}
 	p := processOf(cmd.Process.Pid)
-	if err := p.end(t.Context(), 5*time.Second); err != nil || p.alive() { // a zombie is dead
+	if err := p.end(t.Context(), 5*time.Second); err != nil || p.alive() { // a zombie counts as dead
 		t.Errorf("end = %v", err)
 	}
 	if err := cmd.Wait(); err == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// ctxOf is for cleanups, when the test's own context has ended.
+// ctxOf returns a context for cleanups, when the test's own context has ended.
 func ctxOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
 func TestJobLivesAndLeaves(t *testing.T) {
@@ -67,7 +67,7 @@ func hardFiles(t *testing.T) uint64 {
 	return min(lim.Max, 1<<20)
 }
 
-// wantMount checks the mount as the user and as another one.
+// wantMount checks the mount both as the user and as another user.
 func wantMount(t *testing.T, n *node) {
 	t.Helper()
 	at, err := mounts.At(n.place().mount())
@@ -146,7 +146,7 @@ func TestSickNode(t *testing.T) {
 	}
 }
 
-// tmpfs mounts one as the second store.
+// tmpfs mounts a tmpfs as the second store.
 func tmpfs(n *node, options string) {
 	n.t.Helper()
 	flags := uintptr(0)
@@ -282,7 +282,7 @@ func TestReap(t *testing.T) {
 	daemon, keeper := n.daemon(), n.keeper()
 	_ = unix.Kill(keeper.pid, unix.SIGKILL)
 	soon(t, "the daemon has died with its keeper", func() bool { return !daemon.alive() && !keeper.alive() })
-	// A node that lost power: only what is on disk is left.
+	// A node that lost power: only data on disk remains.
 	if err := os.Mkdir(n.site.Store[0]+"/99.3", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -321,8 +321,8 @@ func TestLeftoverIsTold(t *testing.T) {
 	}
 }
 
-// TestUserMounts: FUSE filesystems that a user has mounted where he can, and whose server does not answer,
-// neither drain the node nor hold root up. What he keeps is kept.
+// TestUserMounts: FUSE filesystems that a user has mounted, and whose server does not answer, neither drain the node
+// nor block root. The user's kept data stays.
 func TestUserMounts(t *testing.T) {
 	n := newNode(t, wellBehaved)
 	n.site.Keep = Seconds(time.Hour)
@@ -339,7 +339,7 @@ func TestUserMounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		hung := time.AfterFunc(time.Minute, func() { _ = dev.Close() }) // whoever asks fails then
+		hung := time.AfterFunc(time.Minute, func() { _ = dev.Close() }) // requests fail from then on
 		defer func() {
 			hung.Stop()
 			_ = dev.Close() // the timer may have closed it
@@ -412,14 +412,14 @@ func TestKilledPrologIsTakenUp(t *testing.T) {
 	n := newNode(t, wellBehaved)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_ = Prolog(ctx, n.env(), n.site) // killed at once
+	_ = Prolog(ctx, n.env(), n.site) // killed immediately
 	n.pitched()
 	if _, err := ReadState(n.site, "../17"); err == nil || errors.Is(err, os.ErrNotExist) {
 		t.Errorf("ReadState of a path = %v", err)
 	}
 }
 
-// TestEpilogAtAnyTime has the epilog come while the keeper is still starting.
+// TestEpilogAtAnyTime runs the epilog while the keeper is still starting.
 func TestEpilogAtAnyTime(t *testing.T) {
 	n := newNode(t, wellBehaved)
 	gone, cancel := context.WithCancel(t.Context())
@@ -441,8 +441,8 @@ func TestEpilogAtAnyTime(t *testing.T) {
 	}
 }
 
-// TestClockIsSet: the clock of a node that has just been booted is set, by years, while
-// the prolog is at work; the keeper has as long as it would have.
+// TestClockIsSet: the clock of a freshly booted node is set, by years, while the prolog runs; the keeper gets the same
+// time as otherwise.
 func TestClockIsSet(t *testing.T) {
 	for _, years := range []int{-1, 0, 56} {
 		n := newNode(t, wellBehaved)

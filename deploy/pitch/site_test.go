@@ -118,7 +118,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// TestProtect: the site's protection holds for all jobs, and a job can ask for more.
+// TestProtect: the site's protection applies to all jobs, and a job can ask for more.
 func TestProtect(t *testing.T) {
 	tls, frames := map[string]string{"encrypt": "tls"}, map[string]string{"auth": "frames"}
 	for _, c := range []struct {
@@ -138,8 +138,8 @@ func TestProtect(t *testing.T) {
 	}
 }
 
-// TestKernelView: a job has kernel views if neither it nor its site has them off, and a
-// daemon that asks all the same gets none.
+// TestKernelView: a job has kernel views unless it or its site has switched them off; a daemon that requests one
+// nevertheless gets none.
 func TestKernelView(t *testing.T) {
 	for _, c := range []struct{ site, job, want string }{
 		{"auto", "", ""}, {"auto", "auto", ""}, {"auto", "off", "off"}, {"off", "", "off"}, {"off", "auto", "off"}, {"off", "off", "off"},

@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// sources makes a directory with one source of each kind.
+// sources creates a directory with one source of each kind.
 func sources(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

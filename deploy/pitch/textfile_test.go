@@ -80,7 +80,7 @@ func FuzzRelabel(f *testing.F) {
 	})
 }
 
-// TestDaemonMetrics: only what a process of the user serves, and only so much of it.
+// TestDaemonMetrics: metrics are accepted only from a process of the user, and only up to a limit.
 func TestDaemonMetrics(t *testing.T) {
 	k := &keeper{rec: &record{Site: Site{Run: t.TempDir()}, Job: job.File{ID: "7", UID: uint32(os.Getuid())}}}
 	k.place = k.rec.place()
@@ -95,7 +95,7 @@ func TestDaemonMetrics(t *testing.T) {
 	body := "bivouac_a 1\n"
 	s := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" {
-			_, _ = io.WriteString(w, body) // the client may have had enough
+			_, _ = io.WriteString(w, body) // the client may have stopped reading
 		}
 	})}
 	served := make(chan error, 1)
@@ -126,8 +126,8 @@ func TestDaemonMetrics(t *testing.T) {
 	}
 }
 
-// TestMetricsAttacks: root neither follows a link nor asks a FUSE filesystem that hangs, where a user has put them in the place of
-// the control socket or of its directory.
+// TestMetricsAttacks: root neither follows a link nor accesses a hanging FUSE filesystem that a user has put in place
+// of the control socket or of its directory.
 func TestMetricsAttacks(t *testing.T) {
 	needFuse(t)
 	for _, c := range []struct {
@@ -145,7 +145,7 @@ func TestMetricsAttacks(t *testing.T) {
 		{"a socket of another user", func(_, socket string) error { return os.Lchown(socket, 12345, 12345) }, syscall.EPERM},
 		{"a mount that hangs", func(ctl, _ string) error { hanging(t, ctl); return nil }, syscall.EXDEV},
 	} {
-		dir, err := os.MkdirTemp("", "metrics") // short: a socket is below
+		dir, err := os.MkdirTemp("", "metrics") // a short path, since it contains a socket
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ func TestMetricsAttacks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.SetUnlinkOnClose(false) // that would ask what is mounted there
+		l.SetUnlinkOnClose(false) // unlinking would access what is mounted there
 		conn, err := dialDaemon(t.Context(), p, 0)
 		if err != nil {
 			t.Fatalf("before %s: %v", c.what, err)
@@ -175,7 +175,7 @@ func TestMetricsAttacks(t *testing.T) {
 	}
 }
 
-// TestTextfile: the metrics of a job are there as long as the job, with a log in JSON.
+// TestTextfile: the metrics of a job exist as long as the job, also with a log in JSON.
 func TestTextfile(t *testing.T) {
 	n := newNode(t, wellBehaved)
 	n.site.MetricsTextfile, n.site.LogFormat = t.TempDir(), job.LogJSON
@@ -202,7 +202,7 @@ func TestTextfile(t *testing.T) {
 	}
 }
 
-// listenSyslog is a syslog, and what it has received.
+// listenSyslog starts a syslog socket; next returns the next message received.
 func listenSyslog(t *testing.T) (socket string, next func() string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "log")
@@ -225,7 +225,7 @@ func listenSyslog(t *testing.T) (socket string, next func() string) {
 	}
 }
 
-// TestLostNodeInSyslog: an event for each lost node of the job, whatever the daemon sends.
+// TestLostNodeInSyslog: there is exactly one event for each lost node of the job, whatever the daemon sends.
 func TestLostNodeInSyslog(t *testing.T) {
 	socket, next := listenSyslog(t)
 	log := logrus.New()

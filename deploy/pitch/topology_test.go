@@ -39,7 +39,7 @@ func FuzzLeafOf(f *testing.F) {
 	})
 }
 
-// TestLeafOfJob: the prolog finds the topology beside slurm.conf; without one, no switch is known.
+// TestLeafOfJob: the prolog finds the topology file beside slurm.conf; without that file, no switch is known.
 func TestLeafOfJob(t *testing.T) {
 	dir := t.TempDir()
 	vars := map[string]string{"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1", "SLURM_JOB_GID": "1", "SLURM_JOB_NODELIST": "node[1-4]", "SLURMD_NODENAME": "node3",

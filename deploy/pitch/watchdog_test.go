@@ -33,9 +33,9 @@ func TestDaemonKilled(t *testing.T) {
 	wantMount(t, n)
 }
 
-// TestMountSurvives: a daemon is killed while a process waits for its answer. The next one
-// answers it, and a descriptor from before is still of the mount that is there. A second death soon
-// after changes nothing; after the third one there is a new mount.
+// TestMountSurvives: a daemon is killed while a process waits for its answer. The next daemon answers it, and an
+// earlier descriptor still belongs to the current mount. A second death soon after changes nothing; after the third one
+// there is a new mount.
 func TestMountSurvives(t *testing.T) {
 	n := newNode(t, handsOver)
 	n.pitched()
@@ -82,7 +82,7 @@ func TestMountSurvives(t *testing.T) {
 	wantMount(t, n)
 }
 
-// TestOldDeaths: only deaths of the last minute keep the next daemon from taking the connection over.
+// TestOldDeaths: only deaths within the last minute keep the next daemon from taking over the connection.
 func TestOldDeaths(t *testing.T) {
 	needFuse(t)
 	if !resends(t) {
@@ -100,7 +100,7 @@ func TestOldDeaths(t *testing.T) {
 	}
 }
 
-// TestHungRequest: a request of a dead daemon that does not end does not hold the keeper up.
+// TestHungRequest: a request of a dead daemon that does not end does not block the keeper.
 func TestHungRequest(t *testing.T) {
 	var said strings.Builder
 	log := logrus.New()
@@ -126,7 +126,7 @@ func TestHungRequest(t *testing.T) {
 	}
 }
 
-// TestAdoptionFails: if a daemon cannot take the mount over, the next one gets a new one.
+// TestAdoptionFails: if a daemon cannot take over the mount, the next one gets a new mount.
 func TestAdoptionFails(t *testing.T) {
 	n := newNode(t, neverAdopts)
 	n.pitched()
@@ -159,8 +159,8 @@ func resends(t *testing.T) bool {
 	return conn.resend() == nil
 }
 
-// neverBare asks for the root of the mount again and again until the returned function is
-// called, which fails if the mountpoint below the mount was ever seen.
+// neverBare accesses the root of the mount repeatedly until the returned function is called, which fails if the
+// mountpoint below the mount was ever visible.
 func neverBare(t *testing.T, n *node) (stop func()) {
 	t.Helper()
 	var below unix.Stat_t
@@ -194,8 +194,8 @@ func neverBare(t *testing.T, n *node) (stop func()) {
 	}
 }
 
-// TestWatchdog has a process hang on a mount whose daemon is silent, once by
-// itself and once because it was stopped. The watchdog sets it free.
+// TestWatchdog lets a process hang on a mount whose daemon is silent, once by itself and once because it was stopped.
+// The watchdog releases the process.
 func TestWatchdog(t *testing.T) {
 	for name, behaviour := range map[string]string{"silent": hangsOnce, "stopped": wellBehaved} {
 		t.Run(name, func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestWatchdog(t *testing.T) {
 			}
 			cmd := exec.Command("/bin/ls", n.place().mount())
 			began := time.Now()
-			err := cmd.Run() // it hangs until the connection is aborted
+			err := cmd.Run() // hangs until the connection is aborted
 			if d := time.Since(began); err == nil || d > 15*time.Second {
 				t.Errorf("ls = %v after %v, want an error within the watchdog's time", err, d)
 			}
@@ -233,8 +233,8 @@ func TestRestartsAreBounded(t *testing.T) {
 	}
 }
 
-// TestStageOutAfterDeath: a daemon that dies as the job ends, or just before, is started again for the last stage-out; without
-// one it is not.
+// TestStageOutAfterDeath: a daemon that dies as the job ends, or just before, is restarted for the last stage-out;
+// without a stage-out it is not.
 func TestStageOutAfterDeath(t *testing.T) {
 	for _, tt := range []struct {
 		name, behaviour string
@@ -263,7 +263,7 @@ func TestStageOutAfterDeath(t *testing.T) {
 			run := n.place().run()
 			starts := 0
 			done := make(chan struct{})
-			go func() { // what it counts is removed at the end
+			go func() { // the counted files are removed at the end
 				defer close(done)
 				for exists(run) {
 					starts = max(starts, n.starts())
@@ -285,7 +285,7 @@ func TestStageOutAfterDeath(t *testing.T) {
 	}
 }
 
-// TestTeardownTogether: after the death of a node, the job's epilog and the next job's prolog can tear it down at the same time.
+// TestTeardownTogether: after a crash, a job's epilog and the next job's prolog can tear the job down concurrently.
 func TestTeardownTogether(t *testing.T) {
 	for range 5 {
 		n := newNode(t, wellBehaved)

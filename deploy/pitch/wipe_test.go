@@ -33,7 +33,7 @@ func TestWipe(t *testing.T) {
 		unix.Mkfifo(filepath.Join(sub, "fifo"), 0o600), os.Chmod(sub, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if os.Getuid() != 0 { // root needs no permission
+	if os.Getuid() != 0 { // permissions do not apply to root
 		if err := os.Chmod(sub, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func TestWipeOfALink(t *testing.T) {
 	}
 }
 
-// TestOpenDir: what a user has mounted over a directory after it was uncovered is not opened, so that it cannot hang.
+// TestOpenDir: a mount that a user made over a directory after it was uncovered is not opened, so it cannot block root.
 func TestOpenDir(t *testing.T) {
 	needFuse(t)
 	top := t.TempDir()
@@ -94,8 +94,8 @@ func TestOpenDir(t *testing.T) {
 	}
 }
 
-// TestWipeDeep has a tree that is deeper than the descriptors a process gets,
-// and whose path is longer than a path can be.
+// TestWipeDeep wipes a tree that is deeper than the number of descriptors a process gets, and with paths longer than
+// the maximum path length.
 func TestWipeDeep(t *testing.T) {
 	top := filepath.Join(t.TempDir(), "top")
 	if err := os.Mkdir(top, 0o755); err != nil {
@@ -122,8 +122,7 @@ func TestWipeDeep(t *testing.T) {
 	}
 }
 
-// TestWipeRace has somebody swap a directory for a link out of the tree, over
-// and over, while it is wiped.
+// TestWipeRace swaps a directory for a link out of the tree, over and over, while the tree is wiped.
 func TestWipeRace(t *testing.T) {
 	dir := t.TempDir()
 	outside := filepath.Join(dir, "outside")
@@ -171,7 +170,7 @@ func TestWipeStops(t *testing.T) {
 	}
 }
 
-// TestWipeDetaches: what is mounted in a tree is detached, however often, and stays as it is.
+// TestWipeDetaches: mounts inside a tree are detached, however many there are, and their content is unchanged.
 func TestWipeDetaches(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -187,9 +186,9 @@ func TestWipeDetaches(t *testing.T) {
 		if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
 			t.Skip("needs to mount: ", err)
 		}
-		t.Cleanup(func() { _ = unix.Unmount(to, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }) // if it is still there
+		t.Cleanup(func() { _ = unix.Unmount(to, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }) // if it still exists
 	}
-	bind(outside, top+"/a/same") // of the same device
+	bind(outside, top+"/a/same") // on the same device
 	bind(keep, top+"/a/file")
 	bind(outside, top+deep)
 	stack(t, top+"/a/stack", 20)
@@ -213,7 +212,7 @@ func TestWipeDetaches(t *testing.T) {
 	}
 }
 
-// TestUncoverFollowsNothing: a link in place of a mountpoint, to another one, leaves that mounted.
+// TestUncoverFollowsNothing: if a link to another mountpoint replaces a mountpoint, the other one stays mounted.
 func TestUncoverFollowsNothing(t *testing.T) {
 	dir := t.TempDir()
 	mounted := filepath.Join(dir, "mounted")
@@ -236,8 +235,8 @@ func TestUncoverFollowsNothing(t *testing.T) {
 	}
 }
 
-// TestWipeTogether: an epilog and the next prolog can remove the same job at the same time; neither reports what the other
-// has removed as left behind, which would drain the node.
+// TestWipeTogether: an epilog and the next prolog can remove the same job concurrently; neither reports files that the
+// other has removed as left behind, which would drain the node.
 func TestWipeTogether(t *testing.T) {
 	for range 5 {
 		dir := filepath.Join(t.TempDir(), "17.0")

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fillers is how many threads of a user make files where wipe removes them.
+// fillers is the number of a user's threads that create files where wipe removes them.
 const fillers = 8
 
-// fillDir makes files, and directories with files, in the directory that is descriptor 3,
-// until it is killed. A line says that it has begun.
+// fillDir creates files, and directories with files, in the directory that is descriptor 3, until it is killed. It
+// prints a line when it has begun.
 func fillDir() int {
 	for i := range fillers {
 		go func() {
@@ -37,11 +37,11 @@ func fillDir() int {
 	select {}
 }
 
-// TestWipeEnds: a user whose processes make files in the directory as fast as they can,
-// because he has another job on this node, does not keep it from being removed.
+// TestWipeEnds: a user whose processes create files in the directory as fast as they can, from another job on this
+// node, cannot prevent its removal.
 func TestWipeEnds(t *testing.T) {
 	needRoot(t)
-	dir, err := os.MkdirTemp("", "wipe") // that of a test is root's alone
+	dir, err := os.MkdirTemp("", "wipe") // a test's own directory is accessible to root only
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// chartedPage is a page with all charts.
+// chartedPage returns a page with all charts.
 func chartedPage(t *testing.T) string {
 	t.Helper()
 	s := job()
@@ -37,8 +37,8 @@ func chartedPage(t *testing.T) string {
 	return b.String()
 }
 
-// TestHTML: the page is well formed, has a bar for each value on the scale of its chart, refers to
-// nothing else, and what users have named is text in it.
+// TestHTML: the page is well formed, has a bar for each value on the scale of its chart, loads no other resource, and
+// contains names chosen by users only as text.
 func TestHTML(t *testing.T) {
 	page := chartedPage(t)
 	for d := xml.NewDecoder(strings.NewReader(page)); ; {
@@ -68,7 +68,7 @@ func TestHTML(t *testing.T) {
 	}
 }
 
-// TestHTMLInBrowser: Chromium shows the page: it finds each bar, and paints bars of each colour.
+// TestHTMLInBrowser: Chromium renders the page, finds each bar, and paints bars of each colour.
 func TestHTMLInBrowser(t *testing.T) {
 	t.Parallel()
 	browser, err := exec.LookPath("chromium-headless-shell")
@@ -110,7 +110,7 @@ func TestHTMLInBrowser(t *testing.T) {
 	}
 }
 
-// TestHTMLOfNothing: a job that has just begun has a page, too.
+// TestHTMLOfNothing: a job that has just begun has a page as well.
 func TestHTMLOfNothing(t *testing.T) {
 	if err := HTML(io.Discard, daemon.Status{}); err != nil {
 		t.Error(err)

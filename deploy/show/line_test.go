@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// TestLine: one line of printable ASCII without quotes, however many datasets there are and whatever they are called.
+// TestLine: one line of printable ASCII without quotes, whatever the number and names of the datasets.
 func TestLine(t *testing.T) {
 	line := func(s daemon.Status) string {
 		t.Helper()

@@ -62,7 +62,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestNodes: status and top have a line for each node, the one with totals, the other with rates.
+// TestNodes: status and top have a line for each node, status with totals and top with rates.
 func TestNodes(t *testing.T) {
 	s := job()
 	s.Nodes = []daemon.NodeStatus{
@@ -90,7 +90,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestNamesOfNodes: with two copies, status says where the names of each node are.
+// TestNamesOfNodes: with two copies, status shows which node has the names of each node.
 func TestNamesOfNodes(t *testing.T) {
 	s := job()
 	for i, names := range []cluster.Names{{State: cluster.NamesCopied, Node: "b"}, {State: cluster.NamesCopying, Node: "c"}, {State: cluster.NamesServed, Node: "d"},
@@ -116,7 +116,7 @@ func TestNamesOfNodes(t *testing.T) {
 	}
 }
 
-// TestSwitches: the node table shows the switches of nodes if any is known.
+// TestSwitches: the node table shows the switches if any is known.
 func TestSwitches(t *testing.T) {
 	s := job()
 	s.Nodes = []daemon.NodeStatus{{Host: "a", State: cluster.Up, Switch: "leaf1"}, {ID: 1, Host: "b", State: cluster.Up}}
@@ -131,14 +131,14 @@ func TestSwitches(t *testing.T) {
 	}
 }
 
-// moving is a dataset with so many of 1000 bytes staged.
+// moving returns a dataset with done of 1000 bytes staged.
 func moving(id metadata.DatasetID, name string, done int64) daemon.DatasetStatus {
 	return daemon.DatasetStatus{Dataset: cluster.Dataset{ID: id, Name: name, Phase: cluster.Staging, Started: at(0)},
 		Total: 1000, Progress: &stagein.Progress{SourceBytes: done, Files: done / 100, Bytes: done * 9 / 10, Shares: 3, Most: done * 36 / 100}}
 }
 
-// TestProgress: in a log a line now and then, on a terminal a bar for each dataset, also for an
-// earlier dataset of the same name that failed.
+// TestProgress: a log gets a line from time to time, a terminal a bar for each dataset, also for an earlier dataset of
+// the same name that failed.
 func TestProgress(t *testing.T) {
 	failed := moving(1, "set", 0)
 	failed.Phase = cluster.Failed
@@ -167,10 +167,10 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestPace: the time left is never negative, and not shown while it is a guess.
+// TestPace: the time left is never negative, and not shown while it would be a guess.
 func TestPace(t *testing.T) {
 	for _, c := range []struct {
-		done []int64 // at each second
+		done []int64 // by second
 		want string
 	}{
 		{[]int64{0}, "ETA ?"}, {[]int64{0, 0, 0}, "ETA ?"}, {[]int64{500, 500}, "ETA ?"}, {[]int64{0, 100}, "100 B/s  ETA 9s"},
@@ -189,7 +189,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestCurrent: a dataset that failed is shown until its name is used again or it is removed.
+// TestCurrent: a failed dataset is shown until its name is reused or it is removed.
 func TestCurrent(t *testing.T) {
 	s := job()
 	s.Datasets = nil
@@ -211,7 +211,7 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// TestIncomplete: the end of a stage-in says which part is on no node.
+// TestIncomplete: the final line of a stage-in says which part is on no node.
 func TestIncomplete(t *testing.T) {
 	ds := job().Datasets[0]
 	ds.InSource, ds.Missing = &daemon.NodeShare{Files: 2, Bytes: 2000}, 1
@@ -236,7 +236,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestStatusOfLostNodes: status says what is lost with a node, and which files of a dataset do not fit on the others.
+// TestStatusOfLostNodes: status shows the data lost with a node, and which files of a dataset do not fit on the others.
 func TestStatusOfLostNodes(t *testing.T) {
 	s := job()
 	s.Nodes = []daemon.NodeStatus{{ID: 0, Host: "a", Lost: true}, {ID: 1, Host: "b", Lost: true}, {ID: 2, Host: "c", State: cluster.Down}}

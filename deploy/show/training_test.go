@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// trained is a dataset with two epochs read, one of them measured by its ranks.
+// trained returns a dataset with two epochs read, one of them measured by its ranks.
 func trained() daemon.DatasetStatus {
 	at := func(ms int64) metadata.Time { return metadata.TimeOf(time.UnixMilli(ms)) }
 	places := training.Places{Prefetched: training.Count{Samples: 90, Bytes: 9 << 20}, Local: training.Count{Samples: 6, Bytes: 6 << 10}, Source: training.Count{Samples: 1}}
@@ -48,7 +48,7 @@ func TestReportOfTraining(t *testing.T) {
 	}
 }
 
-// TestReportWithoutPlan: reads whose epoch is not known are in one row.
+// TestReportWithoutPlan: reads without a known epoch are in one row.
 func TestReportWithoutPlan(t *testing.T) {
 	ds := trained()
 	ds.Training.Plan, ds.Training.State = nil, nil

@@ -15,7 +15,7 @@ import (
 
 const mb = 1_000_000
 
-// small is 1,024 files of 100 kB: with 4 ranks and 8 samples 32 steps an epoch.
+// small returns a job with 1,024 files of 100 kB: 32 steps an epoch with 4 ranks and 8 samples.
 func small() Job {
 	return Job{
 		Sizes: slices.Repeat([]int64{100_000}, 1024), Nodes: 4, Ranks: 1, Epochs: 3, Batch: 8, Step: 10 * time.Millisecond, Workers: 2, Prefetch: 2,
@@ -47,7 +47,7 @@ func TestByHand(t *testing.T) {
 		j.Source.Bandwidth = 10 * mb
 		r := mustRun(t, j, Direct)
 		for i, e := range r.Epochs {
-			near(t, "epoch", e.Seconds, bytes/10.0/mb+0.01, 1e-6) // the last step comes after
+			near(t, "epoch", e.Seconds, bytes/10.0/mb+0.01, 1e-6) // the last step follows
 			near(t, "requests", e.Requests, 3*1024, 0)
 			if e.Source != bytes || e.Local+e.Remote+e.Wire != 0 {
 				t.Errorf("epoch %d: %+v, want all %d bytes from the source", i, e, bytes)
@@ -58,7 +58,7 @@ func TestByHand(t *testing.T) {
 	t.Run("first batches are loaded side by side", func(t *testing.T) {
 		j := small()
 		j.Source.Bandwidth = 10 * mb
-		near(t, "first batch", mustRun(t, j, Direct).FirstBatch, 4*2*8*100_000/10.0/mb, 1e-6) // of 2 workers each
+		near(t, "first batch", mustRun(t, j, Direct).FirstBatch, 4*2*8*100_000/10.0/mb, 1e-6) // by 2 workers each
 	})
 	t.Run("direct is the requests where their rate is the limit", func(t *testing.T) {
 		j := small()
@@ -130,8 +130,8 @@ func TestByHand(t *testing.T) {
 	})
 }
 
-// TestLocalityIsSparing: with 4 nodes and 32 samples a rank, matching surplus to
-// deficit leaves 6.1 % of samples (of a multinomial's deviation, by hand).
+// TestLocalityIsSparing: with 4 nodes and 32 samples a rank, matching surplus to deficit leaves 6.1 % of samples
+// (computed by hand from a multinomial's deviation).
 func TestLocalityIsSparing(t *testing.T) {
 	j := small()
 	j.Sizes, j.Batch = slices.Repeat([]int64{100}, 64_000), 32
@@ -139,8 +139,8 @@ func TestLocalityIsSparing(t *testing.T) {
 	near(t, "wire", float64(l.Wire)/float64(p.Wire), 0.061/0.75, 0.1)
 }
 
-// TestDeals: every sampler deals every file, and equally many to each rank; and
-// locality has the global batches of the plain sampler.
+// TestDeals: every sampler deals every file, and equally many to each rank; locality has the global batches of the
+// plain sampler.
 func TestDeals(t *testing.T) {
 	for _, n := range []int{1, 7, 8, 100, 1000, 1031} {
 		for _, p := range []Policy{Plan, Locality, ChunkWise} {
@@ -184,8 +184,8 @@ func global(ranks [][]int32, from, n int) (all []int32) {
 	return all
 }
 
-// TestFasterIsNeverSlower: more bandwidth, less latency or more requests a second
-// never make a job longer, whatever the job is.
+// TestFasterIsNeverSlower: more bandwidth, less latency or more requests a second never lengthen a job, whatever the
+// job.
 func TestFasterIsNeverSlower(t *testing.T) {
 	const seed = 20
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -199,7 +199,7 @@ func TestFasterIsNeverSlower(t *testing.T) {
 		d.Bandwidth, d.IOPS, d.Latency = int64(float64(d.Bandwidth)*f), int64(float64(d.IOPS)*f), time.Duration(float64(d.Latency)/f)
 		fast := mustRun(t, k, p)
 		slack := 1e-9
-		if p != Direct && p != StageFirst { // what staging and copying have done depends on when the source and links were idle
+		if p != Direct && p != StageFirst { // their staging and copying depend on when the source and links were idle
 			slack = 0.02
 		}
 		if fast.Seconds > slow.Seconds*(1+slack) {

@@ -13,7 +13,7 @@ var (
 	anchor    = regexp.MustCompile(` id="([^"]*)"`)
 )
 
-// TestSite: all links of the documentation lead to something, and pages load nothing from elsewhere.
+// TestSite: all links in the documentation have a target, and pages load nothing from other sites.
 func TestSite(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
@@ -68,7 +68,7 @@ func TestSite(t *testing.T) {
 	}
 }
 
-// TestBroken: a link to a page, a file or a heading that is missing is an error that names them; so is a page without links to it.
+// TestBroken: a link to a missing page, file or heading is an error that names both; so is a page without links to it.
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
