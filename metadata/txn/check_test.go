@@ -43,11 +43,11 @@ func TestCheck(t *testing.T) {
 	}
 	for what, damage := range map[string]func(h []metadata.Inventory){
 		"names the missing inode " + f.String(): func(h []metadata.Inventory) { delete(h[1].Inodes, f) },
-		"2 links and 1 names":                          func(h []metadata.Inventory) { change(&h[1], f, func(k *metadata.InventoryInode) { k.Attr.Nlink = 2 }) },
-		"1 links and 0 names":                          func(h []metadata.Inventory) { delete(h[1].Entries, d) },
-		"says mode":                                    func(h []metadata.Inventory) { h[1].Entries[d][0].Mode = syscall.S_IFLNK },
-		"an orphan: true":                              func(h []metadata.Inventory) { h[1].Orphans[f] = true },
-		"has no inode":                                 func(h []metadata.Inventory) { h[1].Orphans[f+1] = true },
+		"2 links and 1 names":                   func(h []metadata.Inventory) { change(&h[1], f, func(k *metadata.InventoryInode) { k.Attr.Nlink = 2 }) },
+		"1 links and 0 names":                   func(h []metadata.Inventory) { delete(h[1].Entries, d) },
+		"says mode":                             func(h []metadata.Inventory) { h[1].Entries[d][0].Mode = syscall.S_IFLNK },
+		"an orphan: true":                       func(h []metadata.Inventory) { h[1].Orphans[f] = true },
+		"has no inode":                          func(h []metadata.Inventory) { h[1].Orphans[f+1] = true },
 		"4 links and 1 directories": func(h []metadata.Inventory) {
 			change(&h[0], root, func(k *metadata.InventoryInode) { k.Attr.Nlink = 4 })
 		},
