@@ -8,15 +8,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// SummedReader is a Reader with end-to-end checksums: the bytes are compared with what was staged
-// where they are read, and with what was sent where they arrive. EBADMSG means that they changed on
-// the way.
+// SummedReader is a Reader with end-to-end checksums: the node that reads the bytes compares them with the staged
+// checksum, and the receiver with the sender's. EBADMSG means that they changed in between.
 type SummedReader interface {
 	ReadSummed(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error)
 }
 
-// PresentReader is an optional power of a Store: checksummed reads of data that the node can return
-// at once; EAGAIN if it cannot.
+// PresentReader is an optional interface of a Store: checksummed reads of data that the node can return at once; EAGAIN
+// if it cannot.
 type PresentReader interface {
 	ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error)
 }
@@ -29,9 +28,8 @@ type Span struct {
 	Len  int64
 }
 
-// Spans splits the range [pos, pos+n) of a file into its spans, in the order of the file. order is
-// the nodes of the file's stripe (cluster.Map.Order): chunk i is on order[i%len(order)], in slot
-// i/len(order) of that node's object.
+// Spans splits the range [pos, pos+n) of a file into its spans, in the order of the file. order lists the nodes of the
+// file's stripe (cluster.Map.Order): chunk i is on order[i%len(order)], in slot i/len(order) of that node's object.
 func Spans(chunk int64, order []metadata.NodeID, pos, n int64) []Span {
 	w := int64(len(order))
 	if w == 0 || n <= 0 || pos < 0 {
@@ -61,9 +59,8 @@ func ObjectSize(chunk int64, w, k int, size int64) int64 {
 	return full*chunk + min(max(rest-int64(k)*chunk, 0), chunk)
 }
 
-// StandIn returns where a substitute for the node at position k of a stripe of width w stores the
-// byte at off of that node's object: behind all that it can hold for its own position, so that one
-// object holds both.
+// StandIn returns where a substitute for the node at position k of a stripe of width w stores the byte at off of that
+// node's object: after everything that it can hold for its own position, so that one object holds both.
 func StandIn(chunk int64, w, k int, size, off int64) int64 {
 	if w <= 1 {
 		return off
@@ -71,8 +68,8 @@ func StandIn(chunk int64, w, k int, size, off int64) int64 {
 	return int64(k+1)*rows(chunk, w, size) + off
 }
 
-// Place is the inverse of StandIn: the position in the stripe of the offset off of an object, and
-// the offset there; -1 is the node's own.
+// Place is the inverse of StandIn: it maps the offset off of an object to the position in the stripe and the offset
+// there; position -1 is the node's own.
 func Place(chunk int64, w int, size, off int64) (k int, own int64) {
 	if w <= 1 || size == 0 {
 		return -1, off
@@ -81,7 +78,7 @@ func Place(chunk int64, w int, size, off int64) (k int, own int64) {
 	return int(off/r) - 1, off % r
 }
 
-// ObjectOffset returns where chunk i of a file of size bytes lies in the object of the node on, which owns it or
+// ObjectOffset returns where chunk i of a file of size bytes is in the object of node on, which owns the chunk or
 // substitutes its owner.
 func ObjectOffset(chunk int64, order []metadata.NodeID, size, i int64, on metadata.NodeID) int64 {
 	w := int64(len(order))
@@ -92,8 +89,8 @@ func ObjectOffset(chunk int64, order []metadata.NodeID, size, i int64, on metada
 	return off
 }
 
-// ChunkAt returns which chunk lies at the offset off of the object of a node that is at position self of the
-// stripe, as owner or as a substitute; -1: none.
+// ChunkAt returns which chunk is at offset off of the object of a node at position self of the stripe, as owner or as
+// substitute; -1: none.
 func ChunkAt(chunk int64, w, self int, size, off int64) int64 {
 	k, own := Place(chunk, w, size, off)
 	if w == 1 {
@@ -107,7 +104,7 @@ func ChunkAt(chunk int64, w, self int, size, off int64) int64 {
 	return -1
 }
 
-// rows returns the most bytes that one node has of a file.
+// rows returns the most bytes that one node holds of a file.
 func rows(chunk int64, w int, size int64) int64 {
 	row := chunk * int64(w)
 	return (size + row - 1) / row * chunk
@@ -170,8 +167,8 @@ type Descriptor interface {
 	Fd() uintptr
 }
 
-// Opener is an optional power of a local store: the file behind an object, for sendfile and for
-// FUSE passthrough. The caller closes it.
+// Opener is an optional interface of a local store: it opens the file of an object, for sendfile and for FUSE
+// passthrough. The caller closes the file.
 type Opener interface {
 	Open(ino metadata.Ino) (*os.File, error)
 }

@@ -13,19 +13,19 @@ type RangeRead struct {
 	Len int64
 
 	Data []byte // result: the bytes, in the caller's buffer
-	Err  error  // result: EAGAIN for bytes that are not fetched yet, or fewer bytes than Len
+	Err  error  // result: EAGAIN if the bytes are not fetched yet or fewer than Len
 }
 
-// ManyReader is an optional power of a Store: many small files in one call.
+// ManyReader is an optional interface of a Store: it reads many small files in one call.
 type ManyReader interface {
-	// ReadMany reads all of rs into buf: at most wire.MaxFiles ranges, at most wire.MaxMany bytes.
-	// With verified, bytes are compared with their checksums. With an error nothing was read.
+	// ReadMany reads all of rs into buf: at most wire.MaxFiles ranges and wire.MaxMany bytes. If verified is set, it
+	// compares the bytes with their checksums. If it fails, nothing was read.
 	ReadMany(ctx context.Context, rs []RangeRead, buf []byte, verified bool) error
 }
 
-// NeighbourFinder is an optional power of a Store: it knows which files lie side by side in their source.
+// NeighbourFinder is an optional interface of a Store: it knows which files are adjacent in their source.
 type NeighbourFinder interface {
-	// Neighbours returns the wanted files that ReadMany reads together with the file ino by one request of the
-	// source; none if that is on a node.
+	// Neighbours returns the wanted files that ReadMany fetches together with the file ino in one request to the
+	// source; none if ino is already on a node.
 	Neighbours(ino metadata.Ino, wanted func(metadata.Ino) bool) []metadata.Ino
 }

@@ -22,10 +22,10 @@ func (p *PiecePut) Len() (n int64) {
 	return n
 }
 
-// PiecePutter is an optional power of a Writer: many small pieces in one call.
+// PiecePutter is an optional interface of a Writer: it writes many small pieces in one call.
 type PiecePutter interface {
-	// PutPieces writes all of ps: at most wire.MaxPieces with at most wire.MaxData bytes. The
-	// receiver compares each with its sum. errs has an error for each piece, nil if it is written;
-	// with err it is unknown which are. It keeps nothing of ps.
+	// PutPieces writes all of ps: at most wire.MaxPieces pieces and wire.MaxData bytes. The receiver compares each
+	// piece with its sum. errs has an error for each piece, nil if it was written; if err is set, it is unknown which
+	// were. PutPieces keeps no reference to ps.
 	PutPieces(ctx context.Context, ps []PiecePut) (errs []error, err error)
 }

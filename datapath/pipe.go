@@ -14,8 +14,7 @@ import (
 type Pipe struct {
 	R, W int // descriptors; both are non-blocking
 	N    int // valid bytes in it
-	// Spoilt is set by a failed read that may have left bytes in the pipe: it must not be used any
-	// more.
+	// Spoilt is set by a failed read that may have left bytes in the pipe: the pipe must not be used any more.
 	Spoilt bool
 }
 
@@ -26,7 +25,7 @@ func (t *Pipe) Spoil() {
 	}
 }
 
-// Take reads the valid bytes of the pipe into p, which is large enough.
+// Take reads the pipe's valid bytes into p, which is large enough.
 func (t *Pipe) Take(p []byte) error {
 	p, t.N = p[:t.N], 0
 	t.Spoilt = t.Spoilt || len(p) > 0
@@ -55,9 +54,8 @@ func (t *Pipe) Full() bool {
 	return err == nil && n == 0
 }
 
-// Piper is an optional power of a Reader.
+// Piper is an optional interface of a Reader.
 type Piper interface {
-	// ReadPipe is ReadAt, except that all of the data may be in the pipe to instead of in p: to.N
-	// says so.
+	// ReadPipe is ReadAt, except that it may put all of the data into the pipe to instead of p: then to.N is set.
 	ReadPipe(ctx context.Context, ino metadata.Ino, to *Pipe, p []byte, off int64) (int, error)
 }

@@ -12,20 +12,19 @@ type Extent struct {
 	From, To int64
 }
 
-// NoData is the Extent behind the last data.
+// NoData is the Extent after the last data.
 var NoData = Extent{math.MaxInt64, math.MaxInt64}
 
 // Shaper allocates and punches ranges of objects.
 type Shaper interface {
-	// Allocate reserves space for the n bytes at off, so that writes there cannot fail with ENOSPC;
-	// or fails with it. Data stays; a shorter object grows to off+n bytes. EOPNOTSUPP if the disk
-	// cannot.
+	// Allocate reserves space for the n bytes at off, so that writes there cannot fail with ENOSPC; or fails with
+	// ENOSPC itself. It keeps existing data and extends a shorter object to off+n bytes. EOPNOTSUPP if the disk does
+	// not support it.
 	Allocate(ctx context.Context, ino metadata.Ino, off, n int64) error
-	// Punch zeros the n bytes at off and frees their space; the size of the object, if there is
-	// one, stays.
+	// Punch zeros the n bytes at off and frees their space; it does not change the size of the object.
 	Punch(ctx context.Context, ino metadata.Ino, off, n int64) error
-	// Data returns the first range of data that ends behind off and starts at off or later; NoData
-	// if there is none. Allocated but unwritten space is no data.
+	// Data returns the first range of data that ends after off, and starts at off or later; NoData if there is none.
+	// Allocated but unwritten space is not data.
 	Data(ctx context.Context, ino metadata.Ino, off int64) (Extent, error)
 	// Allocated returns the space that the object takes, in bytes.
 	Allocated(ctx context.Context, ino metadata.Ino) (int64, error)
@@ -37,8 +36,7 @@ type Stripe struct {
 	Width int // nodes; their positions are 0 to Width-1
 }
 
-// ObjectOffset returns the first offset in the object at position k with a byte of the file at or
-// behind pos.
+// ObjectOffset returns the first offset in the object at position k whose byte is at pos or later in the file.
 func (s Stripe) ObjectOffset(k int, pos int64) int64 {
 	if s.Width <= 1 {
 		return pos

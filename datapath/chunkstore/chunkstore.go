@@ -21,11 +21,11 @@ import (
 // Config configures a Store.
 type Config struct {
 	Dirs     []string // store directories, one for each disk
-	Capacity int64    // bytes, the quota of all directories together; 0 is the size of the disks
-	Reserve  int64    // bytes that stay free on the disk of the first directory, but for at most half of it
+	Capacity int64    // quota of all directories together, in bytes; 0: the size of the disks
+	Reserve  int64    // bytes that stay free on the disk of the first directory; at most half of that disk
 	MaxOpen  int      // descriptors; 0 is 1024
 	Sums     int64    // bytes of memory for checksums of scratch objects; 0 is 64 MiB, negative none
-	FS       FS       // nil is the machine's own
+	FS       FS       // nil: this machine's
 	Log      *logrus.Entry
 }
 
@@ -49,7 +49,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Store is the objects of a node.
+// Store holds the objects of a node.
 type Store struct {
 	cfg    Config
 	places []*place
@@ -58,7 +58,7 @@ type Store struct {
 	sums   *sums // nil: none
 	spare  atomic.Pointer[Spare]
 	kept   kept
-	linked atomic.Bool // there are links to whole objects, or were
+	linked atomic.Bool // links to whole objects exist, or existed
 }
 
 var (
@@ -66,7 +66,7 @@ var (
 	_ datapath.Opener = (*Store)(nil)
 )
 
-// Open creates missing directories and counts the objects that are there.
+// Open creates missing directories and counts the existing objects.
 func Open(cfg Config) (*Store, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (s *Store) openObject(o *object, create bool) error {
 	} else {
 		st, err := f.Stat()
 		if err != nil {
-			_ = f.Close() // nothing was written by it
+			_ = f.Close() // nothing was written
 			return err
 		}
 		o.alloc = st.Alloc // o is not shared yet
@@ -129,7 +129,7 @@ func (s *Store) count(p *place, n int64) {
 	p.objects.Add(n)
 }
 
-// settle returns a reservation of n bytes and counts what was taken.
+// settle replaces a reservation of n bytes by the bytes that were actually taken.
 func (s *Store) settle(p *place, n, taken int64) {
 	s.usage.settle(n, taken)
 	p.used.Add(taken)
@@ -209,7 +209,7 @@ func (s *Store) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 	return nil
 }
 
-// spender is spend or trySpend.
+// spender is the signature of spend and trySpend.
 type spender func(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error
 
 func (s *Store) writeAt(ctx context.Context, ino metadata.Ino, p []byte, off int64, spend spender) error {
@@ -229,15 +229,15 @@ func (s *Store) writeAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 	})
 }
 
-// trySpend runs fn, which takes at most most bytes of space in the pages from off on, with ino's
-// object, which is created if there is room for all of that. Even if quota or disk have less, it
-// may be enough for the holes in the range.
+// trySpend runs fn with ino's object; fn takes at most most bytes of space in the pages from off on. A missing object
+// is created if there is room for most bytes. With less quota or disk space, fn still runs if there is room for the
+// holes in the range.
 func (s *Store) trySpend(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error {
 	room := s.usage.reserve(most) == nil
 	reserved := room
 	err := s.use(ctx, ino, room, func(o *object) error {
 		if reserved {
-			reserved = false // settled from here on
+			reserved = false // settled below
 			if o.place.disk.take(most) == nil {
 				return s.grow(o, most, fn)
 			}
@@ -250,9 +250,9 @@ func (s *Store) trySpend(ctx context.Context, ino metadata.Ino, off, most int64,
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		if !room {
-			return syscall.ENOSPC // a new object needs it all
+			return syscall.ENOSPC // a new object needs all of it
 		}
-		return fmt.Errorf("%v: %w", err, syscall.EIO) // the directory is gone
+		return fmt.Errorf("%v: %w", err, syscall.EIO) // the directory was removed
 	}
 	return err
 }
@@ -273,8 +273,8 @@ func (s *Store) fill(o *object, off, most int64, fn func(*object) error) error {
 	return s.grow(o, need, fn)
 }
 
-// lacks returns how much space the n bytes at off may still take. Allocated but unwritten space
-// looks like a hole, but is counted already.
+// lacks returns how much more space the n bytes at off may take. Allocated but unwritten space looks like a hole, but
+// is already counted.
 func (o *object) lacks(off, n int64) (int64, error) {
 	holes, err := o.file.Holes(off, n)
 	if err != nil || holes == 0 {
@@ -299,14 +299,14 @@ func (s *Store) grow(o *object, reserved int64, fn func(*object) error) error {
 	defer o.countMu.Unlock()
 	st, serr := o.file.Stat()
 	if serr != nil {
-		st.Alloc = o.alloc + reserved // at most that
+		st.Alloc = o.alloc + reserved // the upper bound
 	}
 	s.settle(o.place, reserved, st.Alloc-o.alloc)
 	o.alloc = st.Alloc
 	return errors.Join(err, serr)
 }
 
-// writeAll continues after a short write; one without progress is EIO.
+// writeAll writes all of p, continuing after short writes; a write without progress is EIO.
 func writeAll(f File, p []byte, off int64) error {
 	for len(p) > 0 {
 		n, err := f.WriteAt(p, off)
@@ -379,7 +379,7 @@ func (s *Store) Remove(ctx context.Context, ino metadata.Ino) error {
 	return wrap("remove", ino, err)
 }
 
-// wrap adds the inode to err; a missing object is no error.
+// wrap adds the op and the inode to err; a missing object is no error.
 func wrap(op string, ino metadata.Ino, err error) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil

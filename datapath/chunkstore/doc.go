@@ -7,29 +7,26 @@
 //	<store directory>/whole/<the same>    a link to an object that is whole and verified (LinkWhole)
 //	<store directory>/keep, kept.<name>   objects that are kept for a later store, or by an earlier one
 //
-// A new object goes to the store directory (disk) with the fewest bytes among those
-// with room, and stays there; a lookup tries the directories in an order given by a
-// hash of the inode number. An object cannot be larger than its disk. Holes stay sparse
-// and read as zeros; a read ends at the end of the object. At most Config.MaxOpen
-// descriptors are open; the least recently used are closed.
+// A new object goes to the store directory (disk) with the fewest bytes among those with room, and stays there; a
+// lookup tries the directories in an order derived from a hash of the inode number. An object cannot be larger than its
+// disk. Holes stay sparse and read as zeros; a read ends at the end of the object. At most Config.MaxOpen descriptors
+// are open; the least recently used are closed.
 //
-// The quota counts allocated bytes, without holes; see usage. A scan counts what is
-// there after a restart. On the disk of the first directory, where the metadata lies,
-// some bytes stay free (Config.Reserve), so that removing always works.
+// The quota counts allocated bytes, without holes; see usage. A scan after a restart counts the existing objects. Some
+// bytes of the first directory, which shares its disk with the metadata, stay free (Config.Reserve), so that removal
+// always works.
 //
-// Some objects are spare: when a write finds no room, their owner is asked to remove some
-// (Spare).
+// Some objects are spare: when a write finds no room, the store asks their owner to remove some (Spare).
 //
-// A closed store can leave objects to a later one (Keep), which adopts those whose key it asks for
-// (AdoptKept): it reads each and compares its checksum first. Until then they count as free, and go
-// before any spare object when a write finds no room. Whatever cannot be read is not adopted.
+// A closed store can leave objects to a later one (Keep), which adopts those whose key it asks for (AdoptKept), after
+// reading each and comparing its checksum. Until then kept objects count as free, and are removed before any spare
+// object when a write finds no room. An unreadable object is not adopted.
 //
-// Objects of the live realm have a checksum of 32 bits per block of 4 KiB, made by the write and
-// compared by every read; the bytes of a block that differs are EIO. The sums are in memory
-// (Config.Sums), of the objects used last: what an earlier run of the daemon has written, or was
-// not used for long, is not compared until it is written again. So a kill or a power loss leaves
-// no sum that its bytes do not have, and of a torn write neither. A hole has no sum. Checksums of
-// datasets belong to stage-in; only their objects are lent (Lend), opened and spliced.
+// Each 4 KiB block of an object of the live realm has a checksum of 32 bits, which the write computes and every read
+// compares; a block that differs is EIO. The checksums are in memory (Config.Sums), for the most recently used objects:
+// data that an earlier run of the daemon wrote, or that was long unused, is not compared until it is written again. So
+// neither a kill, a power loss nor a torn write leaves a checksum that differs from its bytes. A hole has no checksum.
+// Stage-in keeps the checksums of datasets; only dataset objects are lent (Lend), opened and spliced.
 //
 // It must not know files, layouts or other nodes.
 //

@@ -15,17 +15,15 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 )
 
-// FS is the file system that the store needs. Tests inject faults here; Machine is the real one.
-// Errors hold errnos.
+// FS is the filesystem below the store. Tests inject faults here; Machine is the real one. Errors wrap errnos.
 type FS interface {
-	// Open opens the file at path for reading and writing, with the flags
-	// of open(2) that are added.
+	// Open opens the file at path for reading and writing, with further flags of open(2).
 	Open(path string, flags int) (File, error)
 	Remove(path string) error
-	Rename(from, to string) error // EEXIST if to is there
-	Mkdir(path string) error      // and its parents; no error if it is there
-	// MkdirApart is Mkdir for a directory of very many files, placed where no files were removed
-	// lately, if the file system cares.
+	Rename(from, to string) error // EEXIST if to exists
+	Mkdir(path string) error      // with its parents; no error if it exists
+	// MkdirApart is Mkdir for a directory of very many files. On a filesystem where it matters, the directory is placed
+	// where no files were removed recently.
 	MkdirApart(path string) error
 	// ReadDir calls fn for each file in dir.
 	ReadDir(dir string, fn func(name string, st Stat)) error
@@ -40,14 +38,13 @@ type File interface {
 	Truncate(size int64) error
 	Sync() error
 	Stat() (Stat, error)
-	// Allocate and Punch are fallocate(2): the one extends a shorter file,
-	// the other leaves its length.
+	// Allocate and Punch are fallocate(2): Allocate extends a shorter file, Punch keeps its length.
 	Allocate(off, n int64) error
 	Punch(off, n int64) error
-	// Data returns the first range of data that ends behind off.
+	// Data returns the first range of data that ends after off.
 	Data(off int64) (datapath.Extent, error)
-	// Holes returns how many of the n bytes from off on have no space on the disk, or more if the
-	// file system cannot tell.
+	// Holes returns how many of the n bytes from off on have no space on the disk, or more if the filesystem cannot
+	// tell.
 	Holes(off, n int64) (int64, error)
 	Close() error
 }
@@ -65,10 +62,10 @@ type Disk struct {
 	Free int64 // bytes that this user may still write
 }
 
-// osFS is the machine's own file system.
+// osFS is the filesystem of this machine.
 type osFS struct{}
 
-// Machine is the file system of this machine.
+// Machine is the filesystem of this machine.
 var Machine FS = osFS{}
 
 // Open makes no os.File, whose finalizer costs as much as the lookup of a small file.
@@ -80,8 +77,7 @@ func (osFS) Open(path string, flags int) (File, error) {
 	return &osFile{fd, path}, nil
 }
 
-// openFile skips the polling setup of os.OpenFile, which is of no use for a file on a disk: five
-// system calls per file.
+// openFile skips the polling setup of os.OpenFile, which takes five system calls and is useless for a file on a disk.
 func openFile(path string, flags int) (fd int, err error) {
 	for {
 		fd, err = unix.Open(path, unix.O_CLOEXEC|flags, 0o600)
@@ -104,7 +100,7 @@ func (osFS) Rename(from, to string) error {
 	return nil
 }
 
-// Mkdir looks at the parents only if it has to.
+// Mkdir creates the parents only if necessary.
 func (osFS) Mkdir(path string) error {
 	if unix.Mkdir(path, 0o700) == nil {
 		return nil
@@ -123,10 +119,10 @@ const (
 	probes     = 3
 )
 
-// MkdirApart implements FS. For minutes after a removal, ext4 checks all recently removed inodes
-// near each new one (recently_deleted): after the previous job of a node had removed its files,
-// creating one took 0.75 ms instead of 0.02. The place of a directory below a top directory depends
-// on its name; the fastest of some unused names wins.
+// MkdirApart implements FS. For minutes after a removal, ext4 checks all recently removed inodes near each new one
+// (recently_deleted): after the previous job of a node had removed its files, creating a file took 0.75 ms instead of
+// 0.02. The place of a directory below a top directory depends on its name, so MkdirApart tries several unused names
+// and keeps the fastest.
 func (m osFS) MkdirApart(path string) error {
 	parent := filepath.Dir(path)
 	if err := m.Mkdir(parent); err != nil {
@@ -165,7 +161,7 @@ func removeIf(dir string) error {
 	return os.Remove(dir)
 }
 
-// makeTime returns the least time in which one of some files is created in dir.
+// makeTime creates some files in dir and returns the shortest time that one took.
 func makeTime(dir string) (least time.Duration, err error) {
 	least = math.MaxInt64
 	var names []string
@@ -186,7 +182,7 @@ func makeTime(dir string) (least time.Duration, err error) {
 	return least, err
 }
 
-// markTopDir reports whether dir is marked now: on ext4 it is.
+// markTopDir marks dir as a top directory, which ext4 supports, and reports success.
 func markTopDir(dir string) bool {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil || st.Type != unix.EXT4_SUPER_MAGIC {
@@ -234,7 +230,7 @@ func (osFS) Disk(dir string) (Disk, error) {
 	return Disk{ID: st.Dev, Size: int64(s.Blocks) * s.Bsize, Free: int64(s.Bavail) * s.Bsize}, nil
 }
 
-// osFile is a descriptor. The table guarantees that none in use is closed.
+// osFile is a descriptor. The table guarantees that no descriptor in use is closed.
 type osFile struct {
 	fd   int
 	path string // for errors
@@ -302,8 +298,8 @@ func (f *osFile) Stat() (Stat, error) {
 	return statOf(&st), nil
 }
 
-// statOf excludes what a file system has preallocated behind the file's end (XFS, while a file
-// grows): it is freed when the file is closed.
+// statOf excludes space that a filesystem has preallocated after the file's end (XFS, while a file grows): closing the
+// file frees it.
 func statOf(st *unix.Stat_t) Stat {
 	return Stat{Size: st.Size, Alloc: min(pages(st.Size), st.Blocks*512)}
 }

@@ -29,26 +29,26 @@ import (
 const (
 	// KeepDir is the directory that Keep leaves in each store directory.
 	KeepDir = "keep"
-	// KeptPrefix begins the name under which a later store finds it.
+	// KeptPrefix is the prefix of the names under which a later store finds a KeepDir.
 	KeptPrefix = "kept."
 
 	keptIndex = "index"
 	keptMagic = "bivouac kept 1\n\x00"
 	keptEntry = 16 + 8 + 8 + 16
-	// maxKeptIndex is the most that a store reads of an index, some 20 million objects.
+	// maxKeptIndex bounds the bytes that a store reads of an index: some 20 million objects.
 	maxKeptIndex = 1 << 30
 )
 
-// KeptObject is an object that is kept.
+// KeptObject is an object kept for a later store.
 type KeptObject struct {
-	Key  [16]byte // names the bytes beyond this job
+	Key  [16]byte // identifies the bytes across jobs
 	Ino  metadata.Ino
 	Size int64
 	Sum  [16]byte // xxh3-128 of its bytes
 }
 
-// Keep makes of the objects of a closed store what a later one can adopt: those of list stay, all
-// others are removed. Without an error each store directory has a KeepDir.
+// Keep turns the objects of a closed store into ones that a later store can adopt: it keeps those in list and removes
+// all others. If it succeeds, each store directory has a KeepDir.
 func (s *Store) Keep(list []KeptObject) error {
 	stay := make(map[metadata.Ino]bool, len(list))
 	index := []byte(keptMagic)
@@ -88,7 +88,7 @@ func (s *Store) Keep(list []KeptObject) error {
 	return nil
 }
 
-// kept is the objects of earlier stores that this one may still adopt. Their room counts as free.
+// kept holds the objects of earlier stores that this one may still adopt. Their space counts as free.
 type kept struct {
 	mu      sync.Mutex
 	bytes   int64                    // guarded by mu: of disk space
@@ -102,7 +102,7 @@ type keptObject struct {
 	alloc int64
 }
 
-// openKept finds what earlier stores have kept. What cannot be read is not adopted.
+// openKept finds the objects that earlier stores have kept. Unreadable ones are skipped.
 func (s *Store) openKept() {
 	s.kept.objects = map[[16]byte]*keptObject{}
 	sets, _ := filepath.Glob(filepath.Join(s.places[0].dir, KeptPrefix+"*")) // the pattern is good
@@ -121,11 +121,11 @@ func (s *Store) openKept() {
 	}
 }
 
-// find adds the objects of a set that lie in p.
+// find adds the objects of a set that are in p.
 func (k *kept) find(s *Store, p *place, set string, entries map[metadata.Ino]KeptObject) {
 	for i := range Parts {
 		dir := filepath.Join(p.dir, set, fmt.Sprintf("%02x", i))
-		_ = s.cfg.FS.ReadDir(dir, func(name string, st Stat) { // what cannot be read is not adopted
+		_ = s.cfg.FS.ReadDir(dir, func(name string, st Stat) { // unreadable objects are not adopted
 			n, err := strconv.ParseUint(name, 16, 64)
 			e, ok := entries[metadata.Ino(n)]
 			if err == nil && ok && st.Size == e.Size && e.Size > 0 && k.objects[e.Key] == nil {
@@ -179,8 +179,8 @@ func (s *Store) keptBytes() int64 {
 	return s.kept.bytes
 }
 
-// AdoptKept makes the kept object of a key, whose bytes it compares with their checksum, the object
-// of ino. It reports false if there is none with these bytes.
+// AdoptKept makes the kept object with this key the object of ino, after comparing its bytes with their checksum. It
+// returns false if no kept object has these bytes.
 func (s *Store) AdoptKept(ctx context.Context, key [16]byte, ino metadata.Ino) (sum [16]byte, ok bool) {
 	s.kept.mu.Lock()
 	o := s.kept.objects[key]
@@ -195,7 +195,7 @@ func (s *Store) AdoptKept(ctx context.Context, key [16]byte, ino metadata.Ino) (
 	}
 	if err != nil {
 		s.cfg.Log.WithError(err).Warn("a file that an earlier job left is damaged: it is staged from the source")
-		_ = s.cfg.FS.Remove(o.path) // it goes with the store
+		_ = s.cfg.FS.Remove(o.path) // otherwise it is removed with the store
 	}
 	s.kept.mu.Lock()
 	s.kept.bytes -= o.alloc

@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// ReadPipe implements datapath.Piper: the pipe refers to the page cache of the object. Truncation
-// before the pipe is read makes the read fail.
+// ReadPipe implements datapath.Piper: the pipe refers to the page cache of the object. If the object is truncated
+// before the pipe is read, reading the pipe fails.
 func (s *Store) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
 	if to.Spoilt || off < 0 {
 		return s.ReadAt(ctx, ino, p, off)

@@ -24,23 +24,22 @@ type place struct {
 	objects atomic.Int64
 }
 
-// disk is the free space of one disk. It asks the disk now and then, and counts in between.
+// disk tracks the free space of one disk. It queries the disk now and then, and counts in between.
 type disk struct {
 	fs   FS
 	dir  string // a directory on it
 	keep int64  // bytes reserved for other uses
 
-	left    atomic.Int64 // bytes that may be taken before the next look
+	left    atomic.Int64 // bytes that may be taken before the next query
 	pending atomic.Int64 // taken for writes in progress
 
-	mu sync.Mutex // one look at a time
+	mu sync.Mutex // held during a query
 }
 
-// stride is the most that is taken between two looks at a disk: other programs write to it, too.
+// stride is the most that is taken between two queries of a disk, since other programs write to it too.
 const stride = 64 << 20
 
-// take takes n bytes, or returns ENOSPC. They are returned when the write is done and counted on
-// the disk.
+// take takes n bytes, or returns ENOSPC. They are returned when the write has finished and the disk counts them.
 func (d *disk) take(n int64) error {
 	if n == 0 {
 		return nil
@@ -66,7 +65,7 @@ func (d *disk) take(n int64) error {
 
 func (d *disk) gave(n int64) { d.pending.Add(-n) }
 
-// free returns what can be written now, beside the writes in progress.
+// free returns how many bytes can be written now, apart from the writes in progress.
 func (d *disk) free() (int64, error) {
 	now, err := d.fs.Disk(d.dir)
 	if err != nil {
@@ -75,8 +74,8 @@ func (d *disk) free() (int64, error) {
 	return max(now.Free-d.keep-d.pending.Load(), 0), nil
 }
 
-// openPlaces creates the store directories. reserve, or half of the disk if that is less, stays
-// free on the disk of the first.
+// openPlaces creates the store directories. On the disk of the first, reserve bytes stay free, or half of the disk if
+// that is less.
 func openPlaces(f FS, dirs []string, reserve int64) ([]*place, error) {
 	disks := map[uint64]*disk{}
 	var places []*place
@@ -101,7 +100,7 @@ func openPlaces(f FS, dirs []string, reserve int64) ([]*place, error) {
 	return places, nil
 }
 
-// part returns the directory of the objects whose last byte is i.
+// part returns the directory of the objects whose last inode byte is i.
 func (p *place) part(i int) string { return filepath.Join(p.dir, objectsDir, fmt.Sprintf("%02x", i)) }
 
 // path returns the path of ino's object.
@@ -115,8 +114,7 @@ func (p *place) named(top string, ino metadata.Ino) string {
 	return p.dir + "/" + top + "/" + name[len(name)-2:] + "/" + name
 }
 
-// inOrder calls fn with the places where ino's object may be, until it returns another error than
-// ErrNotExist.
+// inOrder calls fn with the places where ino's object may be, until fn returns an error other than ErrNotExist.
 func (s *Store) inOrder(ino metadata.Ino, fn func(*place) error) error {
 	n := uint64(len(s.places))
 	first := uint64(ino) * 0x9e3779b97f4a7c15 >> 32 % n
@@ -129,7 +127,7 @@ func (s *Store) inOrder(ino metadata.Ino, fn func(*place) error) error {
 	return err
 }
 
-// find opens ino's object where it is.
+// find opens ino's object in the place that has it.
 func (s *Store) find(ino metadata.Ino) (file File, at *place, err error) {
 	err = s.inOrder(ino, func(p *place) (err error) {
 		at = p
@@ -148,7 +146,7 @@ func (s *Store) choose(ino metadata.Ino) (*place, error) {
 			if free, err := p.disk.free(); err != nil {
 				return err
 			} else if free < minRoom {
-				return fs.ErrNotExist // look at the next
+				return fs.ErrNotExist // try the next
 			}
 		}
 		if best == nil || p.before(best) {
@@ -175,7 +173,7 @@ func (p *place) before(q *place) bool {
 	return p.objects.Load() < q.objects.Load()
 }
 
-// openOrMake opens or creates ino's object; made tells which.
+// openOrMake opens or creates ino's object; made means created.
 func (s *Store) openOrMake(ino metadata.Ino) (file File, at *place, made bool, err error) {
 	if len(s.places) > 1 {
 		if file, at, err = s.find(ino); !errors.Is(err, fs.ErrNotExist) {

@@ -65,8 +65,8 @@ func (s *Store) scan() error {
 // Parts is the number of parts in which objects are listed.
 const Parts = 256
 
-// List returns the inodes of the objects of one part that match. Part is the last byte of the inode
-// number. Objects created meanwhile may be missing.
+// List returns the inodes in one part for which match returns true. part is the last byte of the inode number. Objects
+// created meanwhile may be missing.
 func (s *Store) List(part uint8, match func(metadata.Ino) bool) ([]metadata.Ino, error) {
 	var inos []metadata.Ino
 	var errs []error
@@ -81,7 +81,7 @@ func (s *Store) List(part uint8, match func(metadata.Ino) bool) ([]metadata.Ino,
 	return inos, errors.Join(errs...)
 }
 
-// RemoveAll removes the objects that match, and returns their number. It goes on after an error.
+// RemoveAll removes the objects for which match returns true, and returns their number. It continues after an error.
 // Objects created meanwhile may stay.
 func (s *Store) RemoveAll(match func(metadata.Ino) bool) (int, error) {
 	var removed atomic.Int64
@@ -104,7 +104,7 @@ func (s *Store) RemoveAll(match func(metadata.Ino) bool) (int, error) {
 	return int(removed.Load()), err
 }
 
-// Space returns the quota as far as the disks have it, its use, and what can still be written.
+// Space returns the quota, limited by the size of the disks, the space in use, and the space that can still be written.
 // Spare objects (Spare) and kept ones (AdoptKept) count as free.
 func (s *Store) Space(context.Context) (datapath.Space, error) {
 	sp, err := s.space()
@@ -121,7 +121,7 @@ func (s *Store) Space(context.Context) (datapath.Space, error) {
 	return sp, err
 }
 
-// FreeNow returns the bytes that can be written without giving anything back.
+// FreeNow returns the bytes that can be written without removing spare or kept objects.
 func (s *Store) FreeNow() (int64, error) {
 	sp, err := s.space()
 	return sp.Free, err
@@ -143,7 +143,7 @@ func (s *Store) space() (datapath.Space, error) {
 	return sp, nil
 }
 
-// diskFree sums the free space of the disks, each one once.
+// diskFree sums the free space of the disks, counting each disk once.
 func (s *Store) diskFree() (int64, error) {
 	var errs []error
 	free, seen := int64(0), map[*disk]bool{}

@@ -23,8 +23,7 @@ func checkRange(off, n int64) error {
 	return nil
 }
 
-// Allocate is datapath.Shaper. If the whole range exceeds the quota, only its holes are
-// counted.
+// Allocate implements datapath.Shaper. If the whole range exceeds the quota, only its holes are counted.
 func (s *Store) Allocate(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	err := checkRange(off, n)
 	if err == nil {
@@ -36,7 +35,7 @@ func (s *Store) Allocate(ctx context.Context, ino metadata.Ino, off, n int64) er
 	return nil
 }
 
-// Punch is datapath.Shaper.
+// Punch implements datapath.Shaper.
 func (s *Store) Punch(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	err := checkRange(off, n)
 	if err == nil {
@@ -50,7 +49,7 @@ func (s *Store) Punch(ctx context.Context, ino metadata.Ino, off, n int64) error
 	return wrap("punch", ino, err)
 }
 
-// Data is datapath.Shaper.
+// Data implements datapath.Shaper.
 func (s *Store) Data(ctx context.Context, ino metadata.Ino, off int64) (datapath.Extent, error) {
 	if off < 0 {
 		return datapath.Extent{}, wrap("data", ino, syscall.EINVAL)
@@ -66,7 +65,7 @@ func (s *Store) Data(ctx context.Context, ino metadata.Ino, off int64) (datapath
 	return e, nil
 }
 
-// Allocated is datapath.Shaper.
+// Allocated implements datapath.Shaper.
 func (s *Store) Allocated(ctx context.Context, ino metadata.Ino) (int64, error) {
 	var n int64
 	err := s.use(ctx, ino, false, func(o *object) error {

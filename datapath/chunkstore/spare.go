@@ -11,16 +11,15 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Spare is objects that give their room back when a write needs it. They count as free space.
+// Spare manages objects that can be removed when a write needs their space. They count as free.
 type Spare interface {
-	// Bytes is how much can be given back.
+	// Bytes returns how much can be freed.
 	Bytes() int64
-	// GiveBack frees n bytes or more, if it can, and reports whether it freed anything, or
-	// another call did.
+	// GiveBack frees n bytes or more, if it can, and reports whether it or a concurrent call freed anything.
 	GiveBack(n int64) bool
 }
 
-// SetSpare sets the objects that can be given back.
+// SetSpare sets the manager of the spare objects.
 func (s *Store) SetSpare(x Spare) { s.spare.Store(&x) }
 
 func (s *Store) spareBytes() int64 {
@@ -30,10 +29,10 @@ func (s *Store) spareBytes() int64 {
 	return 0
 }
 
-// maxGiveBacks bounds how often one write asks for room, which other writes may take.
+// maxGiveBacks bounds how often one write asks for space, since other writes may take it.
 const maxGiveBacks = 8
 
-// spend is trySpend, and removes kept objects or asks Spare for room if there is none.
+// spend is trySpend, but removes kept objects, then spare ones, if there is no room.
 func (s *Store) spend(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error {
 	err := s.trySpend(ctx, ino, off, most, fn)
 	for i := 0; i < maxGiveBacks && errors.Is(err, syscall.ENOSPC) && ctx.Err() == nil; i++ {
@@ -45,7 +44,7 @@ func (s *Store) spend(ctx context.Context, ino metadata.Ino, off, most int64, fn
 	return err
 }
 
-// WriteSpare is WriteAt for a spare object: it takes only free room.
+// WriteSpare is WriteAt for a spare object: it takes only free space, and removes nothing.
 func (s *Store) WriteSpare(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
 	if err := s.writeAt(ctx, ino, p, off, s.trySpend); err != nil {
 		return fmt.Errorf("object %v: write at %d: %w", ino, off, err)
@@ -53,7 +52,7 @@ func (s *Store) WriteSpare(ctx context.Context, ino metadata.Ino, p []byte, off 
 	return nil
 }
 
-// Rename makes the object of from that of to, in one step. EEXIST if to has one.
+// Rename atomically makes the object of from the object of to. EEXIST if to has one.
 func (s *Store) Rename(ctx context.Context, from, to metadata.Ino) error {
 	if f, _, err := s.find(to); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// block is the unit of checksums: what the kernel reads at least, and an allocation unit.
+// block is the unit of checksums: the smallest read of the kernel, and an allocation unit.
 const block = pageSize
 
-// hash is the checksum of bytes: XXH3 where it runs on vectors, at twice the speed of the CRC-32C
-// instruction. Either misses one error in 2^32.
+// hash is the checksum function: XXH3 where it is vectorized, at twice the speed of the CRC-32C instruction. Either
+// misses one error in 2^32.
 var hash = chooseHash(cpu.X86.HasAVX2)
 
 func chooseHash(vectors bool) func(p []byte) uint32 {
@@ -33,8 +33,8 @@ func chooseHash(vectors bool) func(p []byte) uint32 {
 	return func(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
 }
 
-// sumOf is the checksum of a block. Bytes behind the end of an object count as zeros, so that an
-// object can grow without a new sum. 0 is no checksum.
+// sumOf returns the checksum of a block. Bytes after the end of an object count as zeros, so that an object can grow
+// without a new checksum. 0 means no checksum.
 func sumOf(b []byte) uint32 { return nonzero(hash(b)) }
 
 func nonzero(c uint32) uint32 {
@@ -44,36 +44,36 @@ func nonzero(c uint32) uint32 {
 	return c
 }
 
-// sums is the checksums of objects, in memory: at most limit bytes, of the objects used last. A
-// block without one is not compared.
+// sums holds checksums of the most recently used objects in memory, at most limit bytes. A block without a checksum is
+// not compared.
 type sums struct {
 	limit int64
 	bad   atomic.Int64 // blocks that were found corrupt
 
 	mu      sync.Mutex
 	size    int64                                     // under mu: of all objects, in bytes
-	objects *simplelru.LRU[metadata.Ino, *objectSums] // under mu: those with checksums, in the order of second chance
+	objects *simplelru.LRU[metadata.Ino, *objectSums] // under mu: those with checksums, in second-chance (clock) order
 }
 
-// objectSums is the checksums of one object. An open object refers to its own; it stays the same
-// while it has checksums.
+// objectSums holds the checksums of one object. An open object refers to its own, which stays the same while it has
+// checksums.
 type objectSums struct {
 	ino  metadata.Ino
-	size int64        // under sums.mu: as it counts in sums.size
-	cost atomic.Int64 // as it is to count; changed under mu
-	used atomic.Bool  // since evict looked at it last
+	size int64        // under sums.mu: its part of sums.size
+	cost atomic.Int64 // its memory now, for settle; changed under mu
+	used atomic.Bool  // since evict last considered it
 
-	// mu is held while bytes and their checksums are changed, in that order: as long as a drive hangs. So nothing
-	// waits for it under sums.mu.
+	// mu is held while bytes and then their checksums change, which lasts as long as a drive hangs. So no goroutine
+	// waits for mu while it holds sums.mu.
 	mu    sync.RWMutex
-	bytes int64              // under mu: that parts takes
-	parts map[int64][]uint32 // under mu: of partBlocks blocks each; shorter ones have no checksum behind
+	bytes int64              // under mu: memory of parts
+	parts map[int64][]uint32 // under mu: partBlocks blocks each; blocks missing at the end have no checksum
 	bad   map[int64]struct{} // under mu: blocks that were found corrupt
 }
 
 const (
 	partBlocks = 1024
-	sumsCost   = 512 // bytes that the sums of an object take beside the sums, about
+	sumsCost   = 512 // approximate overhead of an objectSums, in bytes
 )
 
 func newSums(limit int64) *sums {
@@ -81,8 +81,8 @@ func newSums(limit int64) *sums {
 	return &sums{limit: limit, objects: objects}
 }
 
-// of returns the checksums of ino, for an object that is opened; nil if it has none. There is one
-// open object of an inode at a time.
+// of returns the checksums of ino, for an object that is being opened; nil if it has none. An inode has at most one
+// open object.
 func (t *sums) of(ino metadata.Ino) *objectSums {
 	if t == nil || ino.Sealed() {
 		return nil
@@ -95,8 +95,7 @@ func (t *sums) of(ino metadata.Ino) *objectSums {
 	return &objectSums{ino: ino, parts: map[int64][]uint32{}}
 }
 
-// settle counts the memory of o after it changed, and forgets the sums of other objects if there
-// are too many.
+// settle counts the memory of o after it changed, and evicts the checksums of other objects if there are too many.
 func (t *sums) settle(o *objectSums) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,8 +113,8 @@ func (t *sums) settle(o *objectSums) {
 	}
 }
 
-// evict forgets the sums of the next object, unless it was used since the last look or is in use:
-// then its turn comes again after all others. It is called with mu held.
+// evict drops the checksums of the next object, unless it was used since the last time or is in use: then it goes to
+// the end of the queue. It is called with mu held.
 func (t *sums) evict() {
 	ino, o, _ := t.objects.RemoveOldest()
 	if o.used.Swap(false) || !o.mu.TryLock() {
@@ -130,7 +129,7 @@ func (t *sums) evict() {
 	o.size = 0
 }
 
-// count notes what the checksums of o take, for settle; o.mu is held.
+// count records the memory of o, for settle; o.mu is held.
 func (o *objectSums) count() {
 	if len(o.parts) == 0 {
 		o.cost.Store(0)
@@ -139,14 +138,14 @@ func (o *objectSums) count() {
 	o.cost.Store(sumsCost + o.bytes)
 }
 
-// use notes a use, for evict.
+// use records a use, for evict.
 func (o *objectSums) use() {
 	if !o.used.Load() {
 		o.used.Store(true)
 	}
 }
 
-// at is the checksum of a block; o.mu is held.
+// at returns the checksum of a block; o.mu is held.
 func (o *objectSums) at(i int64) uint32 {
 	if p := o.parts[i/partBlocks]; i%partBlocks < int64(len(p)) {
 		return p[i%partBlocks]
@@ -161,7 +160,7 @@ func (o *objectSums) set(i int64, sum uint32) {
 	}
 }
 
-// put sets the checksums of the blocks from i on, but for those that are 0; o.mu is held.
+// put sets the checksums of the blocks from i on, skipping those that are 0; o.mu is held.
 func (o *objectSums) put(i int64, sums []uint32) {
 	for len(sums) > 0 {
 		at := i % partBlocks
@@ -208,7 +207,7 @@ func (o *objectSums) clear(i, end int64) {
 	}
 }
 
-// blocks are buffers.
+// blocks pools buffers.
 var blocks = sync.Pool{New: func() any { return new([block]byte) }}
 
 // readBlock reads block i of f into b.
@@ -221,7 +220,7 @@ func readBlock(f File, b *[block]byte, i int64) error {
 	return err
 }
 
-// readObject reads from o, and compares what it has read with the checksums.
+// readObject reads from o and verifies the data against the checksums.
 func (s *Store) readObject(o *object, p []byte, off int64) (int, error) {
 	n, err := o.file.ReadAt(p, off)
 	if n == 0 || o.sums == nil || err != nil && !errors.Is(err, io.EOF) {
@@ -251,11 +250,11 @@ func (s *Store) readObject(o *object, p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// check compares p[:n], read at off, with the checksums, and returns the first block that
-// differs, or -1. Of blocks that p has only in part it reads the rest; t.mu is held.
+// check compares p[:n], read at off, with the checksums, and returns the first block that differs, or -1. It reads the
+// rest of a block that is only partly in p; t.mu is held.
 func (t *objectSums) check(f File, p []byte, n int, off int64) (bad int64, err error) {
 	end := off + int64(n)
-	var part []uint32 // of the block i
+	var part []uint32 // contains block i
 	for i := off / block; i*block < end; i++ {
 		at := i % partBlocks
 		if at == 0 || i == off/block {
@@ -280,7 +279,7 @@ func (t *objectSums) check(f File, p []byte, n int, off int64) (bad int64, err e
 	return -1, nil
 }
 
-// sumOfTail is the checksum of a block with the bytes p at the end of an object.
+// sumOfTail returns the checksum of the last block of an object, of which p is the bytes.
 func sumOfTail(p []byte) uint32 {
 	b := blocks.Get().(*[block]byte)
 	defer blocks.Put(b)
@@ -288,8 +287,8 @@ func sumOfTail(p []byte) uint32 {
 	return sumOf(b[:])
 }
 
-// sumAround reads block i for its checksum and fills p with its bytes from at on, so that they
-// are those that the checksum is of.
+// sumAround reads block i for its checksum, and fills p with its bytes from at on, so that p holds exactly the bytes
+// that were summed.
 func sumAround(f File, p []byte, i, at int64) (uint32, error) {
 	b := blocks.Get().(*[block]byte)
 	defer blocks.Put(b)
@@ -314,7 +313,7 @@ func (s *Store) corrupt(t *objectSums, i int64) {
 		Error("a drive of this node returned other bytes than were written: reads of them fail")
 }
 
-// Corrupt is the number of blocks that were found corrupt.
+// Corrupt returns the number of blocks that were found corrupt.
 func (s *Store) Corrupt() int64 {
 	if s.sums == nil {
 		return 0
@@ -332,7 +331,7 @@ func (s *Store) change(o *object, p []byte, off, n int64, fn func() error) error
 	fresh := sumsOf(room[:0], p, off)
 	first, last := off/block, (off+n-1)/block
 	return s.update(o.sums, func(t *objectSums) error {
-		var edges [2]uint32 // of the first and the last block, if they change in part
+		var edges [2]uint32 // of the first and the last block, if they change only partly
 		for k, i := range [2]int64{first, last} {
 			from, to := max(off, i*block), min(off+n, (i+1)*block)
 			if to-from == block || k == 1 && i == first {
@@ -344,7 +343,7 @@ func (s *Store) change(o *object, p []byte, off, n int64, fn func() error) error
 			}
 		}
 		if err := fn(); err != nil {
-			t.clear(first, last+1) // which bytes were changed is not known
+			t.clear(first, last+1) // it is unknown which bytes changed
 			return err
 		}
 		if p == nil {
@@ -360,8 +359,7 @@ func (s *Store) change(o *object, p []byte, off, n int64, fn func() error) error
 	})
 }
 
-// update runs fn with the checksums of an object, which no other call changes or compares
-// meanwhile.
+// update runs fn with the checksums of an object, while no other call changes or compares them.
 func (s *Store) update(t *objectSums, fn func(*objectSums) error) error {
 	t.use()
 	t.mu.Lock()
@@ -376,8 +374,7 @@ func (s *Store) update(t *objectSums, fn func(*objectSums) error) error {
 	return err
 }
 
-// sumsOf appends the checksums of the blocks that p, written at off, begins to end in; of those
-// that it has in part 0.
+// sumsOf appends the checksums of the blocks that p, written at off, covers; 0 for a block covered only partly.
 func sumsOf(sums []uint32, p []byte, off int64) []uint32 {
 	for from := off/block*block - off; from < int64(len(p)); from += block {
 		if from < 0 || from+block > int64(len(p)) {
@@ -389,8 +386,8 @@ func sumsOf(sums []uint32, p []byte, off int64) []uint32 {
 	return sums
 }
 
-// changed returns the checksum of block i after its n bytes at at are replaced by those of p from
-// from on, or by zeros. That of a corrupt block stays wrong. t.mu is held.
+// changed returns the checksum of block i after its n bytes at at are replaced by p[from:], or by zeros if p is nil. A
+// corrupt block keeps a wrong checksum. t.mu is held.
 func (s *Store) changed(t *objectSums, f File, i int64, p []byte, from, at, n int64) (uint32, error) {
 	b := blocks.Get().(*[block]byte)
 	defer blocks.Put(b)
@@ -412,7 +409,7 @@ func (s *Store) changed(t *objectSums, f File, i int64, p []byte, from, at, n in
 	return sum, nil
 }
 
-// cut runs fn, which cuts o to size bytes. No other call uses o.
+// cut runs fn, which truncates o to size bytes. No other call uses o.
 func (s *Store) cut(o *object, size int64, fn func() error) error {
 	if o.sums == nil {
 		return fn()
@@ -442,6 +439,6 @@ func (s *Store) forgetSums(o *object) {
 			t.clear(0, math.MaxInt64)
 			clear(t.bad)
 			return nil
-		}) // it does not fail
+		}) // cannot fail
 	}
 }

@@ -13,34 +13,34 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// object is an object in use, or used lately. Its descriptor is opened on demand.
+// object is an object in use, or recently used. Its descriptor is opened on demand.
 type object struct {
 	ino metadata.Ino
 
 	refs     int       // guarded by table.mu
 	detached bool      // no longer in the table; guarded by table.mu
-	victims  []*object // to be closed before this is opened; guarded by table.mu
+	victims  []*object // evicted, closed before this one is opened; guarded by table.mu
 
 	openMu sync.Mutex
 	file   File        // guarded by openMu until it is set, then constant
-	place  *place      // as file
-	sums   *objectSums // as file; nil if its data has no checksums
+	place  *place      // guarded like file
+	sums   *objectSums // guarded like file; nil if its data has no checksums
 
-	mu   sync.RWMutex // held for reading by reads and writes, for writing to cut or remove
+	mu   sync.RWMutex // held for reading by reads and writes, for writing by truncate and remove
 	gone bool         // removed; guarded by mu
 
 	countMu sync.Mutex
-	alloc   int64 // bytes of usage.used that are this object's; guarded by countMu
+	alloc   int64 // this object's part of usage.used; guarded by countMu
 }
 
 // table keeps at most max descriptors, the most recently used.
 type table struct {
 	open  func(o *object, create bool) error
-	slots chan struct{} // one for each call in progress; as many as descriptors, so that one can always be evicted
+	slots chan struct{} // one for each call in progress; as many as descriptors, so that one is always evictable
 
 	mu      sync.Mutex
 	objects map[metadata.Ino]*object              // guarded by mu
-	idle    *simplelru.LRU[metadata.Ino, *object] // those of objects without refs; guarded by mu
+	idle    *simplelru.LRU[metadata.Ino, *object] // objects without refs; guarded by mu
 	lost    int                                   // objects in use that are no longer in the map; guarded by mu
 	closed  bool                                  // guarded by mu
 }
@@ -50,8 +50,8 @@ func newTable(limit int, open func(*object, bool) error) *table {
 	return &table{open: open, slots: make(chan struct{}, limit), objects: map[metadata.Ino]*object{}, idle: idle}
 }
 
-// acquire returns the object with its descriptor; release returns it. With create a missing object
-// is created, else it is ENOENT.
+// acquire returns the object with its descriptor; release returns it. If create is set, a missing object is created,
+// else it is ENOENT.
 func (t *table) acquire(ctx context.Context, ino metadata.Ino, create bool) (*object, error) {
 	if err := t.enter(ctx); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (t *table) acquire(ctx context.Context, ino metadata.Ino, create bool) (*ob
 	return t.entered(ino, create)
 }
 
-// tryAcquire is acquire of an object that exists; false while half of the slots are taken.
+// tryAcquire is acquire of an existing object, without waiting: ok is false while half of the slots are taken.
 func (t *table) tryAcquire(ino metadata.Ino) (o *object, ok bool, err error) {
 	if len(t.slots) >= (cap(t.slots)+1)/2 {
 		return nil, false, nil
@@ -73,7 +73,7 @@ func (t *table) tryAcquire(ino metadata.Ino) (o *object, ok bool, err error) {
 	}
 }
 
-// entered is acquire with a slot.
+// entered is acquire after a slot was obtained.
 func (t *table) entered(ino metadata.Ino, create bool) (*object, error) {
 	o, err := t.ref(ino)
 	if err != nil {
@@ -115,7 +115,7 @@ func (t *table) enter(ctx context.Context) error {
 	return syscall.EINTR
 }
 
-// ref counts a use of ino's object, and picks one to evict if there are too many.
+// ref counts a use of ino's object, and picks an object to evict if there are too many.
 func (t *table) ref(ino metadata.Ino) (*object, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,8 +139,8 @@ func (t *table) ref(ino metadata.Ino) (*object, error) {
 	return o, nil
 }
 
-// victims takes the evicted objects that make room for o. Whoever opens o closes them first, also
-// those that another call has picked.
+// victims takes the evicted objects that make room for o. The call that opens o closes them first, including those that
+// other calls picked.
 func (t *table) victims(o *object) []*object {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,7 +155,7 @@ func (t *table) release(o *object) {
 	o.refs--
 	var closing File
 	if o.refs == 0 {
-		if o.file == nil { // it never opened, and is not being opened: there are no other refs
+		if o.file == nil { // it was never opened, and without other refs no call is opening it
 			t.drop(o)
 		}
 		switch {
@@ -171,13 +171,13 @@ func (t *table) release(o *object) {
 	if closing != nil {
 		_ = closing.Close() // of a removed object
 		t.mu.Lock()
-		t.lost-- // its descriptor is free now
+		t.lost-- // its descriptor is closed now
 		t.mu.Unlock()
 	}
 	<-t.slots
 }
 
-// detach makes the next acquire of o's inode start afresh.
+// detach removes o from the table: the next acquire of its inode creates a new object.
 func (t *table) detach(o *object) {
 	t.mu.Lock()
 	t.drop(o)

@@ -17,20 +17,19 @@ func pages(n int64) int64 {
 	return (n + pageSize - 1) &^ (pageSize - 1)
 }
 
-// spread returns the most that a write of n bytes at off can allocate.
+// spread returns the most space that a write of n bytes at off can allocate.
 func spread(off, n int64) int64 {
 	return pages(off+n) - off&^(pageSize-1)
 }
 
-// usage counts the bytes of the store against its quota. A write reserves the most it can need
-// before it touches the disk, and settles the real amount afterwards: the quota holds at every
-// moment, and a failed write leaves nothing reserved. Reservations are generous: near the quota, of
-// two concurrent writes one may be refused that would have fitted.
+// usage counts the bytes of the store against its quota. A write reserves the most it can need before it writes, and
+// settles the real amount afterwards: the quota holds at every moment, and a failed write leaves nothing reserved.
+// Reservations are generous: near the quota, one of two concurrent writes may be refused although both would fit.
 //
 // It relies on a file system that reports allocations at once, as ext4, XFS and tmpfs do; ZFS
 // reports them seconds later.
 type usage struct {
-	quota    int64 // 0 is none
+	quota    int64 // 0: none
 	used     atomic.Int64
 	reserved atomic.Int64
 	held     atomic.Int64 // used + reserved, limited by the quota
@@ -51,7 +50,7 @@ func (u *usage) reserve(n int64) error {
 	}
 }
 
-// settle replaces a reservation of n bytes by what was taken.
+// settle replaces a reservation of n bytes by the bytes that were taken.
 func (u *usage) settle(n, taken int64) {
 	u.used.Add(taken)
 	u.reserved.Add(-n)

@@ -14,8 +14,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// WholeDir is the directory of each store directory with links to whole objects. A program that
-// opens files there by itself, as a kernel view does, never finds one that is still being written.
+// WholeDir is the subdirectory of each store directory with links to whole objects. A program that opens files there
+// itself, as a kernel view does, never finds one that is still being written.
 const WholeDir = "whole"
 
 // wholePath returns the path of the link to ino's object.
@@ -23,17 +23,17 @@ func (p *place) wholePath(ino metadata.Ino) string {
 	return p.named(WholeDir, ino)
 }
 
-// LinkWhole makes the link to ino's object. f is the object, open, which the caller knows to be
-// whole: another one, which came in its place meanwhile, gets no link. Nil is the object that is there.
+// LinkWhole creates the link to ino's object. f is the open object, which the caller knows to be whole: an object that
+// has replaced it gets no link. If f is nil, the present object is linked.
 func (s *Store) LinkWhole(ctx context.Context, ino metadata.Ino, f *os.File) error {
-	err := s.use(ctx, ino, false, func(o *object) error { // so it is not removed meanwhile
+	err := s.use(ctx, ino, false, func(o *object) error { // prevents its removal meanwhile
 		s.linked.Store(true)
 		from, to := o.place.path(ino), o.place.wholePath(ino)
 		if f != nil {
 			from = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 		}
 		err := unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.AT_SYMLINK_FOLLOW)
-		if errors.Is(err, fs.ErrNotExist) { // the first of its directory, or f was removed
+		if errors.Is(err, fs.ErrNotExist) { // the first link in its directory, or f was removed
 			if err = s.cfg.FS.Mkdir(filepath.Dir(to)); err == nil {
 				err = unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.AT_SYMLINK_FOLLOW)
 			}
@@ -70,8 +70,8 @@ func (s *Store) unlink(p *place, ino metadata.Ino) error {
 	return nil
 }
 
-// openWhole finds whether an earlier run of the daemon has made links, which stay good: none is
-// made before its object is whole, and none outlives it.
+// openWhole finds whether an earlier run of the daemon has made links. They stay valid: none is made before its object
+// is whole, and none outlives its object.
 func (s *Store) openWhole() error {
 	for _, p := range s.places {
 		dir := filepath.Join(p.dir, WholeDir)

@@ -32,7 +32,7 @@ func (f *osFile) syncRange(off, n int64, flags int) error {
 	for {
 		switch err := unix.SyncFileRange(f.fd, off, n, flags); err {
 		case unix.EINTR:
-		case unix.ENOSYS, unix.ESPIPE, unix.EINVAL, unix.EOPNOTSUPP: // the file system has nothing of the kind
+		case unix.ENOSYS, unix.ESPIPE, unix.EINVAL, unix.EOPNOTSUPP: // the filesystem does not support it
 			return nil
 		default:
 			return err

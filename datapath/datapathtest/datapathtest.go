@@ -1,5 +1,5 @@
-// Package datapathtest is the test suite for every datapath.Store, local or remote: it tests the
-// promises of the interface comments.
+// Package datapathtest is the test suite for every datapath.Store, local or remote: it tests what the interface
+// comments guarantee.
 package datapathtest
 
 import (
@@ -208,7 +208,7 @@ func space(t *T) {
 	}
 }
 
-// inos writes objects whose numbers differ in one bit or so.
+// inos writes objects whose inode numbers differ in about one bit.
 func inos(t *T) {
 	all := []metadata.Ino{
 		metadata.LiveIno(0, 1024), metadata.LiveIno(0, 1025), metadata.LiveIno(1, 1024), metadata.LiveIno(metadata.MaxNodes-1, metadata.MaxCounter),
@@ -238,7 +238,7 @@ func cancelled(t *T) {
 	t.fails("WriteAt", t.s.WriteAt(ctx, file, []byte("x"), 0), syscall.ETIMEDOUT)
 }
 
-// parallel has writers of disjoint ranges, readers, and removals of others.
+// parallel runs writers of disjoint ranges, readers, and removals of other objects.
 func parallel(t *T) {
 	const writers, each = 8, 64 << 10
 	want := pattern(writers*each, 7)

@@ -1,9 +1,8 @@
-// Package rails chooses the networks that the daemons of a job use: where a daemon listens, and at which
-// addresses it reaches another. Each network that is chosen is a rail. Its one idea is that the nodes
-// need not tell each other: the address of a node on a rail is one to which its name resolves or, where
-// the name resolves to another network, the rail's prefix with the host part of that address, as in
-// clusters that number their networks in parallel. A wrong guess is harmless: the handshake of a
-// connection refuses another node. The package opens no sockets.
+// Package rails chooses the networks that the daemons of a job use: where a daemon listens, and at which addresses it
+// reaches another. Each chosen network is a rail. Its one idea is that nodes need not exchange addresses: the address
+// of a node on a rail is one to which its name resolves or, where the name resolves to another network, the rail's
+// prefix with the host part of that address, as in clusters that number their networks in parallel. A wrong guess is
+// harmless: the handshake of a connection refuses another node. The package opens no sockets.
 package rails
 
 import (
@@ -20,11 +19,10 @@ const Separator = "+"
 
 const (
 	maxRails = 8
-	maxName  = 15 // of an interface, as Linux has it
+	maxName  = 15 // of an interface; the limit of Linux
 )
 
-// Parse reads the value of the option network=: names of interfaces or CIDRs; an empty text is all
-// networks.
+// Parse parses the value of the option network=: names of interfaces or CIDRs; an empty value means all networks.
 func Parse(v string) ([]string, error) {
 	if v == "" {
 		return nil, nil
@@ -33,7 +31,7 @@ func Parse(v string) ([]string, error) {
 	return all, Check(all)
 }
 
-// Check refuses what can be no network.
+// Check refuses names that cannot be a network.
 func Check(networks []string) error {
 	if len(networks) > maxRails {
 		return fmt.Errorf("%d networks, at most %d", len(networks), maxRails)
@@ -62,7 +60,7 @@ type Interface struct {
 	Addrs []netip.Prefix
 }
 
-// Interfaces is those of this machine that are up.
+// Interfaces returns the interfaces of this machine that are up.
 func Interfaces() ([]Interface, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -105,7 +103,7 @@ func Choose(networks []string, interfaces []Interface) ([]Rail, error) {
 	return all, errors.Join(errs...)
 }
 
-// find prefers IPv4, and never takes a link-local address: it says nothing without its interface.
+// find prefers IPv4, and never returns a link-local address: it is meaningless without its interface.
 func find(network string, interfaces []Interface) (best Rail, ok bool) {
 	prefix, err := netip.ParsePrefix(network)
 	for _, x := range interfaces {
@@ -141,7 +139,7 @@ func (r Rail) Of(known []netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// mapped is the rail's prefix with the host part of a.
+// mapped returns the rail's prefix with the host part of a.
 func (r Rail) mapped(a netip.Addr) netip.Addr {
 	net, host := r.Prefix.Addr().AsSlice(), a.AsSlice()
 	bits := r.Prefix.Bits()

@@ -1,8 +1,8 @@
-// Package rate limits bytes per second. A caller that takes n bytes waits until the rate has had
-// time for these and for all taken before: over any period no more passes than the rate and a burst
-// of a tenth of a second allow, and no less while a caller waits.
+// Package rate limits bytes per second (a token bucket). A caller that takes n bytes waits until the rate has allowed
+// these and all bytes taken before: over any period no more passes than the rate and a burst of a tenth of a second
+// allow, and no less while a caller waits.
 //
-// It must not know what the bytes are or whose.
+// It must not know what the bytes are or to whom they belong.
 package rate
 
 import (
@@ -14,22 +14,21 @@ import (
 	"time"
 )
 
-// burst is how much unused rate may be taken at once later.
+// burst is how much unused rate may be saved for later.
 const burst = 100 * time.Millisecond
 
-// Bucket is a limit; nil is none. It is safe for concurrent use and serves callers in order.
+// Bucket is a limit; a nil Bucket does not limit. It is safe for concurrent use and serves callers in order.
 type Bucket struct {
 	perSecond int64
 	now       func() time.Time
 
 	mu     sync.Mutex
-	paid   time.Time     // guarded by mu; when all that was taken has been paid for
+	paid   time.Time     // guarded by mu; when the rate will have allowed all bytes taken
 	passed int64         // guarded by mu; bytes
 	held   time.Duration // guarded by mu; total wait of all takers
 }
 
-// New returns a bucket of perSecond bytes; nil if that is 0. now is the clock; nil is the
-// machine's.
+// New returns a bucket of perSecond bytes per second; nil if that is 0. now is the clock; nil: the machine's.
 func New(perSecond int64, now func() time.Time) *Bucket {
 	if perSecond <= 0 {
 		return nil
@@ -40,7 +39,7 @@ func New(perSecond int64, now func() time.Time) *Bucket {
 	return &Bucket{perSecond: perSecond, now: now, paid: now()}
 }
 
-// Take returns when n bytes may pass, or with EAGAIN when ctx ends before; then they must not pass.
+// Take returns nil when n bytes may pass, or EAGAIN when ctx ends first; then they must not pass.
 func (b *Bucket) Take(ctx context.Context, n int64) error {
 	if b == nil || n <= 0 {
 		return nil
@@ -60,7 +59,7 @@ func (b *Bucket) Take(ctx context.Context, n int64) error {
 	}
 }
 
-// reserve takes n bytes, and returns how long they have to wait.
+// reserve takes n bytes, and returns how long the caller must wait.
 func (b *Bucket) reserve(n int64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,7 +74,7 @@ func (b *Bucket) reserve(n int64) time.Duration {
 	return wait
 }
 
-// giveBack returns bytes that were taken and will not pass.
+// giveBack returns bytes that were taken but will not pass.
 func (b *Bucket) giveBack(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,7 +82,7 @@ func (b *Bucket) giveBack(n int64) {
 	b.passed -= n
 }
 
-// cost returns the time for n bytes, rounded up.
+// cost returns the time that n bytes take, rounded up.
 func (b *Bucket) cost(n int64) time.Duration {
 	hi, lo := bits.Mul64(uint64(n), uint64(time.Second))
 	if hi >= uint64(b.perSecond) {
@@ -99,10 +98,10 @@ func (b *Bucket) cost(n int64) time.Duration {
 	return time.Duration(d)
 }
 
-// Stats is the counters of a bucket.
+// Stats holds the counters of a bucket.
 type Stats struct {
 	Limit  int64   `json:"limit"`  // bytes per second
-	Bytes  int64   `json:"bytes"`  // passed, or about to
+	Bytes  int64   `json:"bytes"`  // passed, or taken and waiting
 	Waited float64 `json:"waited"` // seconds, of all callers
 }
 

@@ -12,11 +12,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// bodies holds encoded messages: a request until its frame is written, a reply until
-// it is written or parsed. Bulk data has buffers of its own (memory.go).
+// bodies pools the buffers of encoded messages: a request's until its frame is written, a reply's until it is written
+// or parsed. Bulk data has buffers of its own (memory.go).
 var bodies bytebufferpool.Pool
 
-// encode returns the encoding of m, which may be nil; the caller puts it back.
+// encode returns the encoding of m, which may be nil; the caller returns the buffer to bodies.
 func encode(m wire.Message) (*bytebufferpool.ByteBuffer, error) {
 	b := bodies.Get()
 	if m == nil {
@@ -30,7 +30,7 @@ func encode(m wire.Message) (*bytebufferpool.ByteBuffer, error) {
 	return b, nil
 }
 
-// readBody reads the body of a frame; the caller puts it back.
+// readBody reads the body of a frame; the caller returns the buffer to bodies.
 func readBody(r *frameReader, h *wire.Header) (*bytebufferpool.ByteBuffer, error) {
 	b := bodies.Get()
 	b.B = slices.Grow(b.B[:0], int(h.Body))[:h.Body]
@@ -41,7 +41,7 @@ func readBody(r *frameReader, h *wire.Header) (*bytebufferpool.ByteBuffer, error
 	return b, nil
 }
 
-// Local answers c by h in this process, through the encodings, as a request of peer.
+// Local executes c with handler h in this process, as a request from peer. Request and reply are encoded and parsed.
 func Local(ctx context.Context, h Handler, peer metadata.NodeID, epoch metadata.Epoch, c *Call) error {
 	body, err := encode(c.Body)
 	if err != nil {

@@ -20,38 +20,37 @@ import (
 type clientConn struct {
 	pool     *connPool
 	conn     net.Conn
-	nonce    wire.Nonce  // of its Hello
+	nonce    wire.Nonce  // sent in its Hello
 	poll     func() bool // reports whether the peer has closed it; nil if that cannot be seen
 	r        frameReader
 	w        *frameWriter
 	inFlight chan struct{} // a token for each outstanding call, abandoned ones included
 	gone     chan struct{} // closed when the connection has ended
 
-	newest    metadata.Epoch // held by the reading
-	answered  bool           // held by the reading
-	skipPipe  int            // held by the reading: answers that do not go into pipes
-	own       ownReply       // held by the reading
-	handover  handedOver     // held by the reading
+	newest    metadata.Epoch // guarded by the read token
+	answered  bool           // guarded by the read token
+	skipPipe  int            // guarded by the read token: how many more replies skip the pipe
+	own       ownReply       // guarded by the read token
+	handover  handedOver     // guarded by the read token
 	readToken chan struct{}  // passes the read token to serve; buffered, so that passing never blocks
 
 	mu             sync.Mutex
 	pending        map[uint32]*waiter // guarded by mu: by tag; nil if the caller gave up
-	tag            uint32             // guarded by mu: the last one
+	tag            uint32             // guarded by mu: the last one used
 	dead           error              // guarded by mu: why no call can start
-	lastReply      time.Time          // guarded by mu: when a reply last came, or became due
+	lastReply      time.Time          // guarded by mu: when the last reply arrived, or the first outstanding call began
 	tokenFree      bool               // guarded by mu: the read token is unused
 	pendingReplies int                // guarded by mu: replies that serve reads before it releases the token
 }
 
-// The read buffer of a connection is small where bodies are large, because what goes through it is
-// copied once more.
+// Bulk connections have a small read buffer, because bytes that pass through it are copied once more.
 const (
 	metaReadBuffer = 16 << 10
 	bulkReadBuffer = wire.HeaderSize
 )
 
-// grace is how long a frame in progress may take to complete when its caller gives up. Without it
-// every signal to a reading process would cost all calls their connection.
+// grace is the time in which a frame in progress may complete after its caller gave up. Without it every signal to a
+// reading process would break the connection for all calls.
 const grace = 500 * time.Millisecond
 
 func newClientConn(l *connPool, conn net.Conn, nonce wire.Nonce) *clientConn {
@@ -77,7 +76,7 @@ func newClientConn(l *connPool, conn net.Conn, nonce wire.Nonce) *clientConn {
 	return c
 }
 
-// do makes the call of w. errUnsent means that nothing of it was sent.
+// do executes w's call. errUnsent means that no byte of it was sent.
 func (c *clientConn) do(ctx context.Context, w *waiter) error {
 	select {
 	case c.inFlight <- struct{}{}:
@@ -108,7 +107,7 @@ func (c *clientConn) do(ctx context.Context, w *waiter) error {
 	}
 }
 
-// waitFor puts a token in room, which is full.
+// waitFor waits until room, which is full, accepts a token.
 func (c *clientConn) waitFor(ctx context.Context, w *waiter, room chan<- struct{}) error {
 	select {
 	case room <- struct{}{}:
@@ -123,8 +122,8 @@ func (c *clientConn) waitFor(ctx context.Context, w *waiter, room chan<- struct{
 	}
 }
 
-// register gives w a tag. From now on the holder of the read token completes it, possibly w itself.
-// Called with the write token, so that every known tag is about to be sent.
+// register assigns w a tag. From then on the holder of the read token, possibly w itself, completes w. The caller holds
+// the write token, so that every registered tag is about to be sent.
 func (c *clientConn) register(w *waiter) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +173,7 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 	if err == nil {
 		return tag, nil
 	}
-	// Part of the frame may have been sent: nothing can follow it.
+	// Part of the frame may have been sent, so no other frame can follow.
 	c.cut(fmt.Errorf("write: %w", err))
 	if w.hasReadToken {
 		c.passToken(w)
@@ -203,8 +202,8 @@ func (c *clientConn) write(ctx context.Context, w *waiter, tag uint32) error {
 	return c.w.finish(rest)
 }
 
-// abandon ends the wait of a caller that gives up. It returns when nothing uses its Call any more.
-// A reply that has arrived wins.
+// abandon gives a call up. It returns when nothing uses the Call any more. If the reply has already arrived, that is
+// the result.
 func (c *clientConn) abandon(w *waiter, tag uint32, errno syscall.Errno) error {
 	c.mu.Lock()
 	_, ok := c.pending[tag]
@@ -233,8 +232,8 @@ func (c *clientConn) abandon(w *waiter, tag uint32, errno syscall.Errno) error {
 	return w.err
 }
 
-// disconnectIfSilent closes the connection if no reply has come for most of a whole call's time:
-// the peer or the network is gone, and the next call should find out by a handshake.
+// disconnectIfSilent closes the connection if no reply has arrived for three quarters of the call timeout: the peer or
+// the network is probably down, which the handshake of the next call will detect.
 func (c *clientConn) disconnectIfSilent() {
 	limit := c.pool.p.cfg.Timeout
 	c.mu.Lock()
@@ -256,7 +255,7 @@ func (c *clientConn) cut(err error) {
 	c.wakeReader()
 }
 
-// serve reads replies, while no caller does, until the connection ends; then it ends all calls.
+// serve reads replies while no caller does, until the connection ends; then it fails all outstanding calls.
 func (c *clientConn) serve() {
 	err := c.readReplies()
 	c.cut(err)

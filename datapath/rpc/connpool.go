@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// connPool is the connections to one node for one purpose.
+// connPool holds the connections to one node for one purpose.
 type connPool struct {
 	p           *Peers
 	id          metadata.NodeID
@@ -28,9 +28,9 @@ type connPool struct {
 	mu      sync.Mutex
 	conns   []*clientConn // guarded by mu
 	dialing *dial         // guarded by mu: at most one at a time
-	backoff retry.Backoff // guarded by mu: between attempts that fail
+	backoff retry.Backoff // guarded by mu: between failed attempts
 	retryAt time.Time     // guarded by mu: until then calls fail fast
-	lastErr error         // guarded by mu: why
+	lastErr error         // guarded by mu: why the last attempt failed
 	lost    []wire.Nonce  // guarded by mu: connections to drain before the next call
 }
 
@@ -38,13 +38,12 @@ func newConnPool(p *Peers, id metadata.NodeID, purpose wire.Purpose, most int) *
 	return &connPool{p: p, id: id, purpose: purpose, max: most, backoff: retry.New(p.cfg.Backoff, p.cfg.MaxBackoff, 0.25)}
 }
 
-// dial is an attempt to connect, shared by all calls that wait for a connection. It is
-// ended by whoever removes it from its pool under mu: the attempt itself or a
-// disconnect.
+// dial is an attempt to connect, shared by all calls that wait for a connection. The attempt itself or a disconnect
+// ends it, by removing it from its pool under mu.
 type dial struct {
 	ctx    context.Context // ends with a disconnect
 	cancel context.CancelFunc
-	done   chan struct{} // closed when over
+	done   chan struct{} // closed when the attempt has ended
 	err    error         // set before done
 }
 
@@ -69,8 +68,8 @@ func (l *connPool) conn(ctx context.Context, w *waiter) (*clientConn, error) {
 	}
 }
 
-// pick returns a connection, or an attempt to wait for, or why there is neither, as
-// for a call that began before the last disconnect.
+// pick returns a connection, a dial to wait for, or an error, such as that of a call that began before the last
+// disconnect.
 func (l *connPool) pick(cuts uint64) (*clientConn, *dial, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,7 +135,7 @@ func (l *connPool) dial(d *dial) {
 	}
 }
 
-// dialed ends d, unless a disconnect has.
+// dialed ends d, unless a disconnect already has.
 func (l *connPool) dialed(d *dial, conn net.Conn, nonce wire.Nonce, err error) *clientConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +166,7 @@ func (l *connPool) failed(err error) {
 	l.retryAt = time.Now().Add(l.backoff.Next())
 }
 
-// answered ends the back-off: the node has done more than shake hands.
+// answered ends the back-off after the first reply; a handshake alone does not.
 func (l *connPool) answered() {
 	l.mu.Lock()
 	l.retryAt = time.Time{}
@@ -175,8 +174,8 @@ func (l *connPool) answered() {
 	l.mu.Unlock()
 }
 
-// drop removes a connection that has ended. One without any reply counts as a failed
-// attempt. Calls that were outstanding may still run on the peer.
+// drop removes an ended connection. A connection without any reply counts as a failed attempt. The peer may still be
+// running the calls that were outstanding.
 func (l *connPool) drop(c *clientConn, err error, answered, underWay bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,8 +191,7 @@ func (l *connPool) drop(c *clientConn, err error, answered, underWay bool) {
 	}
 }
 
-// disconnect closes all connections, also the one that is being made, and ends the
-// calls that wait for it.
+// disconnect closes all connections, including one that is being dialled, and fails the calls that wait for it.
 func (l *connPool) disconnect(why error) {
 	l.mu.Lock()
 	l.disconnects.Add(1)
@@ -255,7 +253,7 @@ func (p *Peers) try(ctx context.Context, addr string, id metadata.NodeID, purpos
 	}
 	keepAlive(conn)
 	deadline, _ := ctx.Deadline()
-	_ = conn.SetDeadline(deadline) // a dead connection says so when it is read
+	_ = conn.SetDeadline(deadline) // the next read of a dead connection fails
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	protected, err := p.id.dialHandshake(conn, id, purpose, nonce)
 	if !stop() && err == nil {

@@ -3,10 +3,9 @@
 // once. It reads nothing from a peer before the peer has proved that it has the job's
 // key, and afterwards trusts none of its lengths, tags or timing.
 //
-// The protocol is package wire's; this package knows the frame and the handshake. It
-// must not know which node has what. It repeats no call except for a Retrier. Package
-// secure protects what follows the handshake, if the job wants that: then replies are
-// sent from memory, without sendfile, and read without splice.
+// Package wire defines the protocol; this package implements the frame and the handshake. It must not know which node
+// holds which data. It repeats no call, except in a Retrier. If the job asks for protection, package secure protects
+// everything after the handshake: then replies are sent from memory, without sendfile, and read without splice.
 //
 // # Connections
 //
@@ -16,27 +15,24 @@
 // it, and closed by the client when idle. For bulk data there are up to four
 // (BenchmarkConns in integration/netcluster); a call takes the least loaded one.
 //
-// While a node is in back-off, calls to it fail at once. Disconnect ends all calls to a
-// node that the map has given up, also those that wait for a connection.
+// While a node is in back-off, calls to it fail at once. Disconnect fails all calls to a node that the map has given
+// up, including those that wait for a connection.
 //
-// With one call outstanding the caller reads the socket itself; with more, a reader
-// goroutine demultiplexes. Whoever holds the read token reads, completes calls and
-// passes the token on. An unused connection is read by no goroutine for 10 ms, then by
-// the reader, which notices when it is closed; a call after more than 1 ms polls it
-// first. A call in between can be lost, like any that meets the end of a connection.
+// With one call outstanding the caller reads the socket itself; with more, a reader goroutine demultiplexes. The holder
+// of the read token reads, completes calls and passes the token on. No goroutine reads an unused connection for 10 ms;
+// after that the reader does, which notices when the peer closes it. A call on a connection unused for more than 1 ms
+// polls it first. A call before that can be lost, like any call during which the connection ends.
 //
-// After a connection broke with calls outstanding, the next one first makes the peer
-// finish them (OpDrain): a call that starts after another was lost runs after it.
-// Connections between homes do without, so as never to wait.
+// After a connection broke with calls outstanding, the next connection first makes the peer finish them (OpDrain): a
+// call that starts after another was lost runs after it. Connections between homes skip the drain, so that they never
+// wait.
 //
 // # Reply cache
 //
-// An op that must not run twice (wire.Op.ReplyCached) goes on when its connection
-// breaks, and the server caches its reply: the last 64 of a connection, for the last
-// 256 closed connections that are not for bulk data. A Retrier asks for it
-// (OpCachedReply) after the drain; a call that is not in the cache there has not
-// started, and is repeated. A restarted server does not know the connection: then the
-// call fails with ECONNRESET and says that its effect is unknown.
+// An op that must not run twice (wire.Op.ReplyCached) continues when its connection breaks, and the server caches its
+// reply: the last 64 of a connection, for the last 256 closed connections that are not for bulk data. After the drain,
+// a Retrier asks for the cached reply (OpCachedReply); a call without one has not started, and is repeated. A restarted
+// server does not know the connection: then the call fails with ECONNRESET and reports that its effect is unknown.
 //
 // # Memory
 //
@@ -53,7 +49,7 @@
 //	EINTR         the caller's context was cancelled; it may still take effect
 //	ECONNRESET    the connection broke after the request was (partly) sent
 //	EHOSTDOWN     no connection could be made; nothing was sent
-//	EHOSTUNREACH  the same, and the network said so or no address is known
+//	EHOSTUNREACH  the same: the network reported it, or no address is known
 //	ESHUTDOWN     Peers was closed
 //	EMSGSIZE      the request is larger than a frame
 //	EBADRQC       the peer has no handler for the op

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// drain makes the peer finish the requests of lost connections, over the new one of d, which
-// carries nothing else yet. Without it no connection is used.
+// drain makes the peer finish the requests of lost connections. It uses the new connection of d, which carries no other
+// request before the drain has succeeded.
 func (l *connPool) drain(d *dial, conn net.Conn) error {
 	l.mu.Lock()
 	lost := slices.Clone(l.lost[:min(len(l.lost), wire.MaxDrained)])
@@ -35,7 +35,7 @@ func (l *connPool) drain(d *dial, conn net.Conn) error {
 func (l *connPool) askToDrain(ctx context.Context, conn net.Conn, lost []wire.Nonce) error {
 	cfg := &l.p.cfg
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	_ = conn.SetDeadline(time.Now().Add(cfg.Timeout)) // a dead connection says so when it is read
+	_ = conn.SetDeadline(time.Now().Add(cfg.Timeout)) // the next read of a dead connection fails
 	w := newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut)
 	h := wire.Header{Op: wire.OpDrain, Epoch: cfg.Epoch(), Wait: uint32(cfg.Timeout.Milliseconds())}
 	if err := w.send(h, wire.Append(nil, &wire.DrainReq{Conns: lost})); err != nil {
@@ -65,9 +65,9 @@ func (s *Server) register(n wire.Nonce, c *serverConn) bool {
 	return true
 }
 
-// unregister records that nothing of c runs any more.
+// unregister records that no request of c runs any more.
 func (s *Server) unregister(n wire.Nonce, c *serverConn) {
-	if c.room == nil { // on those for bulk data is nothing that is remembered
+	if c.room == nil { // replies on bulk connections are not cached
 		s.closedReplies.add(n, &c.replies)
 	}
 	s.mu.Lock()
@@ -76,8 +76,8 @@ func (s *Server) unregister(n wire.Nonce, c *serverConn) {
 	close(c.ended)
 }
 
-// drain replies when nothing of the lost connections runs any more. It runs on the reading
-// goroutine: the peer sends nothing else meanwhile.
+// drain replies when no request of the lost connections runs any more. It runs on the reading goroutine: the peer sends
+// nothing else meanwhile.
 func (c *serverConn) drain(h wire.Header) error {
 	var q wire.DrainReq
 	if err := c.readSmall(h, wire.MaxDrainReq, &q); err != nil {
@@ -94,8 +94,8 @@ func (c *serverConn) drain(h wire.Header) error {
 	return c.answer(h, status, nil)
 }
 
-// endConn closes connection n of by's peer, which may not be served yet, and reports whether
-// nothing of it runs any more.
+// endConn closes connection n of by's peer, which may not be served yet, and reports whether all of its requests have
+// ended.
 func (s *Server) endConn(ctx context.Context, n wire.Nonce, by *serverConn) bool {
 	s.mu.Lock()
 	old := s.serving[n]
@@ -104,7 +104,7 @@ func (s *Server) endConn(ctx context.Context, n wire.Nonce, by *serverConn) bool
 	}
 	s.mu.Unlock()
 	if old == nil || old == by || old.peer != by.peer {
-		return true // there is none, or it is another peer's
+		return true // there is none, or it belongs to another peer
 	}
 	old.cut()
 	select {

@@ -31,7 +31,7 @@ var (
 	errUnsent     = errors.New("connection broken before the request was sent")
 )
 
-// errCutOff ends a call of which nothing was sent before its node was given up.
+// errCutOff fails a call whose node was given up before any byte of the call was sent.
 var errCutOff = &connectError{syscall.EHOSTDOWN, errGivenUp}
 
 // callError is the error of a call. It wraps the errno, and is formatted only on
@@ -40,7 +40,7 @@ type callError struct {
 	op    wire.Op
 	peer  metadata.NodeID
 	errno syscall.Errno
-	cause error // of errno, if it was not the peer's handler
+	cause error // of errno; nil if the peer's handler returned it
 }
 
 func (e *callError) Error() string {
@@ -52,7 +52,7 @@ func (e *callError) Error() string {
 
 func (e *callError) Unwrap() error { return e.errno }
 
-// Is makes metadata.ErrMoved EAGAIN, for those who retry by themselves.
+// Is makes metadata.ErrMoved match EAGAIN, for callers that retry themselves.
 func (e *callError) Is(err error) bool { return err == syscall.EAGAIN && e.errno == metadata.ErrMoved }
 
 // connectError says that no connection could be made.

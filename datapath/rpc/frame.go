@@ -44,11 +44,11 @@ func (r *frameReader) arm(d time.Duration) {
 		return
 	}
 	r.deadline = now.Add(d)
-	_ = r.conn.SetReadDeadline(r.deadline) // a dead connection says so when it is read
+	_ = r.conn.SetReadDeadline(r.deadline) // the next read of a dead connection fails
 }
 
-// next reads a header and sets the deadline for the rest of the frame. After errIdle, nothing of a
-// frame had come, it may be called again.
+// next reads a header and sets the deadline for the rest of the frame. It may be called again after errIdle, which
+// means that no byte of a frame has arrived.
 func (r *frameReader) next(h *wire.Header) error {
 	if r.br.Buffered() == 0 {
 		r.arm(r.idle)
@@ -75,8 +75,8 @@ func (r *frameReader) next(h *wire.Header) error {
 	return nil
 }
 
-// nextWithin reads a header that comes within d. After errIdle next may be called. It sets no
-// deadline for the rest of the frame.
+// nextWithin reads a header that arrives within d. After errIdle, next may be called. It sets no deadline for the rest
+// of the frame.
 func (r *frameReader) nextWithin(h *wire.Header, d time.Duration) error {
 	if r.br.Buffered() < wire.HeaderSize {
 		r.arm(d)
@@ -99,12 +99,12 @@ func (r *frameReader) nextWithin(h *wire.Header, d time.Duration) error {
 	return nil
 }
 
-// resume reports whether to go on after err within a frame.
+// resume reports whether to continue after err within a frame.
 func (r *frameReader) resume(err error) bool {
 	return r.stalled != nil && errors.Is(err, os.ErrDeadlineExceeded) && r.stalled()
 }
 
-// expect sets the frame's deadline if n bytes are not here yet.
+// expect sets the frame's deadline if fewer than n bytes are buffered.
 func (r *frameReader) expect(n int) {
 	if r.br.Buffered() < n {
 		r.arm(r.frame)
@@ -147,22 +147,22 @@ func broken(err error) error {
 	return err
 }
 
-// joinedBody is the largest body that is copied behind its header, so that both take one write.
+// joinedBody is the largest body that is appended to its header, so that both take one write.
 const joinedBody = 16 << 10
 
-// frameWriter writes frames, one at a time. A writer takes the token, a channel so that waiting for
-// it can be given up.
+// frameWriter writes frames, one at a time. A writer holds the token, which is a channel so that waiting for it can be
+// cancelled.
 type frameWriter struct {
 	conn    net.Conn
 	raw     syscall.RawConn // of a TCP connection without protection, for sendfile; else nil
 	timeout time.Duration
 	bytes   *atomic.Int64
 
-	token    chan struct{} // buffered by one: whoever has put a token in may write
+	token    chan struct{} // buffered by one: the goroutine that put the token in may write
 	deadline time.Time     // held by token: the deadline that is set
 	buf      []byte        // held by token
 	vec      [][]byte      // held by token
-	// Of try; held by token.
+	// State of try; held by token.
 	sendNow func(fd uintptr) bool // sendmsg
 	trying  []byte
 	taken   int
@@ -170,7 +170,7 @@ type frameWriter struct {
 
 	mu        sync.Mutex
 	frame     uint64 // guarded by mu: which frame is being written
-	shortened bool   // guarded by mu: its deadline is not until
+	shortened bool   // guarded by mu: shorten has set another deadline for it
 }
 
 func newFrameWriter(conn net.Conn, timeout time.Duration, bytes *atomic.Int64) *frameWriter {
@@ -202,11 +202,11 @@ func (w *frameWriter) arm(d time.Duration) {
 		return
 	}
 	w.deadline = now.Add(d)
-	_ = w.conn.SetWriteDeadline(w.deadline) // a dead connection says so when it is written
+	_ = w.conn.SetWriteDeadline(w.deadline) // the next write to a dead connection fails
 }
 
-// shorten returns a function that leaves the current frame only d more; it does nothing when that
-// frame is done. Held by token.
+// shorten returns a function that leaves the current frame at most d more time; it does nothing once that frame is
+// written. Held by token.
 func (w *frameWriter) shorten(d time.Duration) func() {
 	w.mu.Lock()
 	frame := w.frame
@@ -270,8 +270,8 @@ func (w *frameWriter) finish(rest net.Buffers) (err error) {
 	return err
 }
 
-// try writes as much of p as a TCP socket takes without blocking. The function for the RawConn is
-// made once: one that captures costs five allocations.
+// try writes as much of p as a TCP socket takes without blocking. The RawConn callback is made once: a capturing
+// closure would cost five allocations.
 func (w *frameWriter) try(p []byte) (n int, err error) {
 	if w.raw == nil {
 		return 0, nil

@@ -15,8 +15,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// identity is one side of a handshake: the key, the name of the job, its own id, the protection of the
-// job's connections. The key is behind a function so that no format shows it.
+// identity is one side of a handshake: the key, the job name, its own node id, and the protection of connections. A
+// function hides the key, so that no format prints it.
 type identity struct {
 	key     func() Key
 	job     string
@@ -28,7 +28,7 @@ func newIdentity(key Key, job string, self metadata.NodeID, protect secure.Mode)
 	return identity{key: func() Key { return key }, job: job, self: self, protect: protect}
 }
 
-// mac is the proof defined by package wire.
+// mac returns the MAC that package wire defines.
 func (id *identity) mac(label string, hello []byte, server *wire.Nonce) (m wire.MAC) {
 	key := id.key()
 	h := hmac.New(sha256.New, key[:])
@@ -132,8 +132,7 @@ func (id *identity) acceptHandshake(conn net.Conn, seen *nonceRing) (net.Conn, w
 	return conn, hello, err
 }
 
-// challenge reads the Hello of a client into b, lets it prove that it has the key, and returns the
-// nonce for that.
+// challenge reads a client's Hello into b, sends the Challenge, checks the Proof, and returns the server's nonce.
 func (id *identity) challenge(conn net.Conn, b []byte, seen *nonceRing) (hello wire.Hello, _ *wire.Nonce, err error) {
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return hello, nil, hangup(err)
@@ -165,7 +164,7 @@ func (id *identity) challenge(conn net.Conn, b []byte, seen *nonceRing) (hello w
 	return hello, &ch.Nonce, nil
 }
 
-// checkProof reads the client's proof. A client that hangs up on our proof has another key.
+// checkProof reads the client's proof. A client that hangs up after our Challenge has another key.
 func (id *identity) checkProof(conn net.Conn, hello []byte, server *wire.Nonce) error {
 	var b [wire.ProofSize]byte
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
@@ -191,8 +190,8 @@ func hangup(err error) error {
 	return err
 }
 
-// nonceRing holds the client nonces of the latest handshakes. A replay fails anyway, because the
-// server's nonce is new each time; with the ring it is recognised and gets no reply.
+// nonceRing holds the client nonces of the latest handshakes. A replay fails anyway, because the server's nonce is
+// always fresh; the ring recognises it early, and it gets no reply.
 type nonceRing struct {
 	mu   sync.Mutex
 	set  map[wire.Nonce]struct{} // guarded by mu

@@ -10,16 +10,16 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// The size classes of buffers: requests without data; the last but one holds a full piece of data
-// with its message.
+// The size classes of buffers: the first holds a request without data, the last but one a full read or write with its
+// message.
 var bufferSizes = [...]int{smallBuffer, 64 << 10, 256 << 10, wire.MaxData + smallBuffer, wire.MaxFrame}
 
 const smallBuffer = 4 << 10
 
 var bufferPools [len(bufferSizes)]sync.Pool // of *buffer
 
-// connMemory limits the server memory of one bulk connection, so that a peer that is slow to take
-// its replies cannot hold all of it.
+// connMemory limits the server memory of one bulk connection, so that a peer that reads its replies slowly cannot use
+// all of it.
 const connMemory = 32 << 20 / bulkConns
 
 // PeerMemory bounds the other memory of the connections with one node, both ends: the buffers of
@@ -28,10 +28,10 @@ const PeerMemory = (2 + bulkConns) * (80<<10 + smallBuffer)
 
 // buffer is pooled memory of one size class.
 type buffer struct {
-	b    []byte // whole
+	b    []byte // of the full size of its class
 	size int    // index in bufferSizes
 	of   *memory
-	room *semaphore.Weighted // of its connection; nil is none
+	room *semaphore.Weighted // its connection's limit; nil: none
 }
 
 // memory hands out buffers: for bulk data up to a limit, first come, first served. Small requests
@@ -47,8 +47,8 @@ func newMemory(most int64) *memory {
 	return &memory{most: most, room: semaphore.NewWeighted(most)}
 }
 
-// get returns a buffer of at least n bytes, at most wire.MaxFrame. With conn, the limit of a
-// connection, it waits for memory, or for ctx.
+// get returns a buffer of at least n bytes; n is at most wire.MaxFrame. With conn, a connection's limit, it waits for
+// memory until ctx ends.
 func (m *memory) get(ctx context.Context, n int, conn *semaphore.Weighted) (*buffer, error) {
 	size := 0
 	for n > bufferSizes[size] {
@@ -87,7 +87,7 @@ func (m *memory) reserve(ctx context.Context, n int64, conn *semaphore.Weighted)
 	return nil
 }
 
-// acquire looks at ctx only if it has to wait: that of an inline request has ended.
+// acquire checks ctx only if it must wait: the context of an inline request has already ended.
 func acquire(ctx context.Context, s *semaphore.Weighted, n int64) error {
 	if s.TryAcquire(n) {
 		return nil
@@ -110,9 +110,9 @@ func (b *buffer) put() {
 
 // MemoryStats counts the buffers of a server.
 type MemoryStats struct {
-	Most  int64 `json:"most"`   // bytes of bulk data at a time
+	Most  int64 `json:"most"`   // limit for bulk data, in bytes
 	InUse int64 `json:"in_use"` // bytes, those of metadata included
-	Peak  int64 `json:"peak"`   // the most that InUse ever was
+	Peak  int64 `json:"peak"`   // the highest InUse so far
 	Out   int64 `json:"out"`    // buffers in use
 }
 

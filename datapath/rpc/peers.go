@@ -25,9 +25,9 @@ import (
 // rest are the defaults.
 type PeersConfig struct {
 	Key  Key
-	Job  string          // as the servers have it
+	Job  string          // must equal that of the servers
 	Self metadata.NodeID // or NoNode
-	// Protect is how connections are protected, as the servers have it.
+	// Protect is the protection of connections; it must equal that of the servers.
 	Protect secure.Mode
 
 	Dial Dialer // TCP
@@ -267,7 +267,7 @@ func (n *peer) do(ctx context.Context, c *Call) error {
 			err = conn.do(ctx, w)
 		}
 		if err == errUnsent {
-			continue // a connection that had just ended; the deadline bounds this
+			continue // the connection had just ended; the deadline bounds the retries
 		}
 		if w.reply == nil {
 			return err
@@ -290,7 +290,7 @@ func (n *peer) pool(op wire.Op) *connPool {
 	return n.meta
 }
 
-// ended reports whether ctx has ended; its own timer may be a moment late.
+// ended reports whether ctx has ended, by its deadline too, because its timer may fire late.
 func ended(ctx context.Context) bool {
 	d, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(d)
@@ -336,7 +336,7 @@ type waiter struct {
 	body        []byte // the encoded request
 	timer       *time.Timer
 	expiry      time.Time
-	disconnects uint64 // of its pool, when it began
+	disconnects uint64 // the pool's count when the call began
 
 	done chan struct{} // one token, so that completing a call never blocks
 	err  error         // set before done
@@ -345,8 +345,7 @@ type waiter struct {
 	// receiving is set while the reply is being read into call. Guarded by the
 	// connection's mu.
 	receiving bool
-	// hasReadToken is set while its caller has the connection's read token; only the
-	// caller uses it.
+	// hasReadToken is set while the caller holds the connection's read token; only the caller uses the field.
 	hasReadToken bool
 }
 
@@ -367,11 +366,11 @@ func newWaiter(ctx context.Context, timeout time.Duration, c *Call) *waiter {
 	return w
 }
 
-// ctxPoll is how long a call waits before it looks at its context. Most are answered
-// sooner; they spare the lazily made Done channels of request contexts.
+// ctxPoll is how long a call waits before it checks its context. Most calls are answered sooner, which avoids the
+// lazily made Done channel of their context.
 const ctxPoll = 10 * time.Millisecond
 
-// pollOnce waits ctxPoll for the reply, and reports whether it has come.
+// pollOnce waits up to ctxPoll for the reply, and reports whether it has arrived.
 func (w *waiter) pollOnce() bool {
 	if w.left() <= ctxPoll {
 		return false
@@ -398,7 +397,7 @@ func (w *waiter) release() {
 
 func (w *waiter) left() time.Duration { return time.Until(w.expiry) }
 
-// wait is the value for the request's header.
+// wait returns the Wait field of the request's header.
 func (w *waiter) wait() uint32 {
 	return uint32(min(max(w.left().Milliseconds()+1, 1), math.MaxUint32))
 }

@@ -12,13 +12,13 @@ import (
 const (
 	// pipeFrom is the number of bytes from which a pipe is worth its system calls.
 	pipeFrom = 128 << 10
-	// restPipes is how many replies skip the pipe after one that did not fit: where the network
-	// delivers small segments, none does.
+	// restPipes is how many replies skip the pipe after one that did not fit: on a network that delivers small segments
+	// none fits.
 	restPipes = 64
 )
 
-// toPipe moves n bytes of data into the pipe of a call. If it cannot hold as many segments as the
-// network delivered, they are copied.
+// toPipe moves n bytes of data into the pipe of a call. If the pipe cannot hold as many segments as the network
+// delivered, it copies the data instead.
 func (c *clientConn) toPipe(call *Call, n int) error {
 	to := call.Pipe
 	to.Spoilt = true // until all has arrived
@@ -40,8 +40,7 @@ func (c *clientConn) toPipe(call *Call, n int) error {
 	return nil
 }
 
-// splice moves n bytes, the first of them from the read buffer. full says that the pipe took only
-// done of them.
+// splice moves n bytes, the first of them from the read buffer. full means that the pipe was full after done bytes.
 func (c *clientConn) splice(to *datapath.Pipe, n int) (done int, full bool, err error) {
 	b, _ := c.r.br.Peek(min(c.r.br.Buffered(), n))
 	if len(b) > 0 {

@@ -8,19 +8,18 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// With one call outstanding the caller reads the socket itself, which saves the switch to another
-// goroutine; with more, serve demultiplexes. serve releases the read token when nothing is
-// outstanding; the next call takes it and releases it with its reply. If the reply is not its own
-// or does not come soon, the caller passes the token to serve, which keeps it until calls have been
-// alone for a while. serve takes the token back from an unused connection, to notice when it is
-// closed.
+// With one call outstanding the caller reads the socket itself, which saves a goroutine switch; with more, serve
+// demultiplexes. serve releases the read token when no call is outstanding; the next call takes it and releases it with
+// its reply. If another reply arrives first, or its own not soon, the caller passes the token to serve, which keeps it
+// until several calls in a row were alone. serve takes the token of an unused connection back, to notice when the peer
+// closes it.
 
 const (
-	// reclaimAfter is how long an unused connection is read by no goroutine.
+	// reclaimAfter is the time after which serve reads an unused connection again.
 	reclaimAfter = 10 * time.Millisecond
-	// pollAfter is how long an unused connection is taken to be open without a check.
+	// pollAfter is how long an unused connection is assumed to be open without a check.
 	pollAfter = time.Millisecond
-	// readerReplies is how many lone replies serve reads after several were outstanding.
+	// readerReplies is how many replies to lone calls serve reads after several calls were outstanding.
 	readerReplies = 8
 )
 
@@ -32,7 +31,7 @@ type ownReply struct {
 	over  bool      // the caller has given up
 }
 
-// handedOver goes with the read token from a caller to serve.
+// handedOver is what a caller passes to serve with the read token.
 type handedOver struct {
 	ahead bool        // a header was read
 	h     wire.Header // of another call's reply
@@ -50,7 +49,7 @@ func (c *clientConn) assignReader(w *waiter) {
 	}
 }
 
-// peerClosed reports whether the peer has closed an unused connection: a call on it would be lost.
+// peerClosed reports whether the peer has closed an unused connection, on which a call would be lost.
 func (c *clientConn) peerClosed() bool {
 	c.mu.Lock()
 	look := c.tokenFree && time.Since(c.lastReply) > pollAfter
@@ -75,8 +74,7 @@ func (c *clientConn) passToken(w *waiter) {
 	c.readToken <- struct{}{}
 }
 
-// readOwn reads the reply to w, which holds the read token. Unless that has ended w, the caller has
-// to wait.
+// readOwn reads the reply to w, which holds the read token. If ended is false, the caller must wait for w.
 func (c *clientConn) readOwn(ctx context.Context, w *waiter, tag uint32) (ended bool, err error) {
 	var h wire.Header
 	err = c.r.nextWithin(&h, ctxPoll)
@@ -123,8 +121,8 @@ func (c *clientConn) releaseToken(w *waiter) {
 	}
 }
 
-// stalled is called when a reply makes no progress. A caller goes on with its own until the frame
-// times out, or for grace after it has given up. Called with the read token.
+// stalled is called when a reply makes no progress. A caller continues to read its own reply until the frame times out,
+// or for grace after it gave up. Called with the read token.
 func (c *clientConn) stalled() bool {
 	o := &c.own
 	if o.w == nil {
@@ -147,7 +145,7 @@ func (c *clientConn) stalled() bool {
 	return c.conn.SetReadDeadline(c.r.deadline) == nil
 }
 
-// awaitToken returns when serve has the read token again.
+// awaitToken waits until serve has the read token again, and completes the reply that was handed over.
 func (c *clientConn) awaitToken() error {
 	for c.takeToken() {
 		left := c.handover
@@ -168,11 +166,11 @@ func (c *clientConn) awaitToken() error {
 	return nil
 }
 
-// canPoll reports whether the connection can be polled for its end. Of others serve always has the
-// read token.
+// canPoll reports whether a poll can tell that the peer has closed the connection. If not, serve always holds the read
+// token.
 func (c *clientConn) canPoll() bool { return c.poll != nil }
 
-// idleToken releases the read token of serve if the latest calls were alone.
+// idleToken releases serve's read token if no call is outstanding and the latest calls were alone.
 func (c *clientConn) idleToken() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +185,7 @@ func (c *clientConn) idleToken() bool {
 	return true
 }
 
-// takeToken returns when serve has the read token again; false if it was unused.
+// takeToken waits until serve has the read token again; it returns false if serve reclaimed it unused.
 func (c *clientConn) takeToken() bool {
 	t := time.NewTimer(reclaimAfter)
 	defer t.Stop()

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// replyCacheSize is how many replies of a connection its peer can have missed: as many as it
-	// has calls outstanding.
+	// replyCacheSize is how many replies a connection caches: its peer can have missed as many as it has calls
+	// outstanding.
 	replyCacheSize = 64
-	// replyCacheConns is how many closed connections have their replies cached.
+	// replyCacheConns is how many closed connections keep their cached replies.
 	replyCacheConns = 256
 )
 
-// replyCache is the latest replies on a connection to ops that must not run twice. While the
-// connection is served it belongs to the holder of the write token.
+// replyCache holds the latest replies on a connection to ops that must not run twice. While the connection is served
+// the write token guards it.
 type replyCache struct {
 	peer metadata.NodeID
 	ring [replyCacheSize]cachedReply
@@ -33,7 +33,7 @@ type cachedReply struct {
 	body   []byte
 }
 
-// add caches a reply; body may be changed afterwards.
+// add caches a reply; it copies body.
 func (r *replyCache) add(tag uint32, status syscall.Errno, body []byte) {
 	slot := &r.ring[r.next%replyCacheSize]
 	*slot = cachedReply{true, tag, status, append(slot.body[:0], body...)}
@@ -50,7 +50,7 @@ func (r *replyCache) find(tag uint32) wire.CachedReplyResp {
 	return wire.CachedReplyResp{Fate: wire.NotStarted}
 }
 
-// closedReplies is the reply caches of the latest closed connections.
+// closedReplies holds the reply caches of the connections that were closed last.
 type closedReplies struct {
 	mu    sync.Mutex
 	conns map[wire.Nonce]*replyCache  // guarded by mu
@@ -90,7 +90,7 @@ func (c *serverConn) cachedReply(h wire.Header) error {
 	return c.answer(h, 0, &r)
 }
 
-// lostCall is the cause of a call that was lost with its connection: its name on the peer.
+// lostCall is the cause of a call that was lost with its connection. It identifies the call to the peer.
 type lostCall struct {
 	peer  metadata.NodeID
 	conn  wire.Nonce
@@ -120,7 +120,7 @@ func isReplyLookup(err error) bool {
 	return errors.As(err, &e) && e.op == wire.OpCachedReply
 }
 
-// errForgotten says that the effect of a call is unknown.
+// errForgotten reports that the effect of a call is unknown.
 var errForgotten = errors.New("the node restarted before it replied: check whether the operation took effect")
 
 // fetchReply asks the peer for the fate of a lost call.

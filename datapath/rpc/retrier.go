@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	// retryFor is how long a Retrier goes on after the first failure.
+	// retryFor is how long a Retrier keeps retrying after the first failure.
 	retryFor     = 30 * time.Second
 	firstPause   = 5 * time.Millisecond
 	longestPause = 250 * time.Millisecond
 )
 
-// Retrier is a Caller for data that only one node has. If a call finds no connection it waits for
-// one. If its connection broke it is repeated, if it is wire.Op.Repeatable; else, if the server
-// caches its reply (wire.Op.ReplyCached), that is fetched first. If another node has the home that was
-// asked (metadata.ErrMoved), it is repeated. This goes on for half a minute, unless the context ends or
-// the node is given up.
+// Retrier is a Caller for data that only one node has. Without a connection it waits for one. It repeats a call whose
+// connection broke if the op is wire.Op.Repeatable; if instead the server caches the reply (wire.Op.ReplyCached), it
+// asks for that first. It repeats a call whose home has moved to another node (metadata.ErrMoved). It stops after half
+// a minute, when the context ends, or when the node is given up.
 type Retrier struct {
 	caller Caller
 	dead   func() error
@@ -32,13 +31,12 @@ type Retrier struct {
 
 var _ Caller = (*Retrier)(nil)
 
-// NewRetrier returns a Retrier of the calls of c. dead returns why the node is given up, nil while
-// it is not.
+// NewRetrier returns a Retrier for the calls of c. gone returns why the node was given up, nil while it is not.
 func NewRetrier(c Caller, gone func() error) *Retrier {
 	return &Retrier{caller: c, dead: gone, limit: retryFor}
 }
 
-// Do makes a call. Its error is ECONNRESET if the call may have taken effect in any attempt.
+// Do executes a call. Its error is ECONNRESET if any attempt may have taken effect.
 func (p *Retrier) Do(ctx context.Context, c *Call) error {
 	err := p.caller.Do(ctx, c)
 	if err == nil || !retryable(c, err) {
@@ -65,7 +63,7 @@ func (p *Retrier) retryLoop(ctx context.Context, c *Call, err error) error {
 		}
 		err = p.retry(until, c, &lost)
 	}
-	if errors.Is(err, metadata.ErrMoved) { // the caller must not go on
+	if errors.Is(err, metadata.ErrMoved) { // the caller must not retry
 		err = fmt.Errorf("%v: %w", err, syscall.EIO)
 	}
 	switch {
@@ -79,8 +77,7 @@ func (p *Retrier) retryLoop(ctx context.Context, c *Call, err error) error {
 	return err
 }
 
-// retry repeats the call once. For a lost call that is not repeatable it takes the cached reply, if
-// the peer has one.
+// retry repeats the call once. For a lost call that is not repeatable it returns the cached reply, if the peer has one.
 func (p *Retrier) retry(ctx context.Context, c *Call, lost *error) error {
 	if what := lostIn(*lost); what != nil && c.Op.ReplyCached() {
 		r, err := p.fetchReply(ctx, what)
@@ -95,8 +92,8 @@ func (p *Retrier) retry(ctx context.Context, c *Call, lost *error) error {
 	return p.caller.Do(ctx, c)
 }
 
-// retryable reports whether a call that failed with err may be repeated: nothing of it was sent, it
-// is repeatable, or the peer may have its reply. The error of a handler is final.
+// retryable reports whether a call that failed with err may be repeated: none of it was sent, it is repeatable, or the
+// peer may have cached its reply. The error of a handler is final.
 func retryable(c *Call, err error) bool {
 	if errors.Is(err, metadata.ErrMoved) {
 		return true

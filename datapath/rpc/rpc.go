@@ -44,14 +44,14 @@ type Request struct {
 	Epoch metadata.Epoch // of the peer's map
 	Body  []byte
 	Data  []byte
-	// StandIn: the peer is a home that another node stands in for, not the node itself.
+	// StandIn is set if the peer is a home that another node stands in for, not the node itself.
 	StandIn bool
 }
 
 // Response is filled in by a handler. With an error only Body is sent.
 type Response struct {
 	Body wire.Message // encoded when the handler has returned
-	// Data is at most wire.MaxData bytes. Instead of it the data can come from File.
+	// Data is at most wire.MaxData bytes. File or Parts can replace it.
 	Data []byte
 	// File, if set, is the source of the data: Len bytes from Off, fewer where the
 	// file ends. Its own offset is not used. It must stay open until Done. If it
@@ -59,7 +59,7 @@ type Response struct {
 	File datapath.Descriptor
 	Off  int64
 	Len  int64
-	// Parts, if set, is the data instead, one behind the other. A range of a file must exist.
+	// Parts, if set, is the data instead, in this order. The range of a file must exist.
 	Parts []Part
 	// Done, if set, is called once when the reply was sent or dropped.
 	Done func()
@@ -75,7 +75,7 @@ type Part struct {
 	Len  int64
 }
 
-// size is the number of bytes.
+// size returns the number of bytes.
 func (p *Part) size() int64 {
 	if p.File != nil {
 		return p.Len
@@ -83,10 +83,9 @@ func (p *Part) size() int64 {
 	return int64(len(p.Data))
 }
 
-// Alloc returns n bytes for the response, at most wire.MaxFrame, which the server
-// takes back when the response was sent or dropped. It may be called once, and waits
-// while the server is out of memory; ctx is the handler's. A Response that is no
-// server's has its memory from the heap.
+// Alloc returns n bytes for the response, at most wire.MaxFrame; the server reclaims them when the response was sent or
+// dropped. It may be called once, and waits while the server is out of memory; ctx is the handler's. Outside a server
+// the memory comes from the heap.
 func (r *Response) Alloc(ctx context.Context, n int) ([]byte, error) {
 	if r.task == nil {
 		return make([]byte, n), nil
@@ -94,9 +93,8 @@ func (r *Response) Alloc(ctx context.Context, n int) ([]byte, error) {
 	return r.task.alloc(ctx, n)
 }
 
-// Handler answers a request. The error's errno is the reply's status; an error
-// without one, or a panic, is logged and becomes EIO. ctx ends with the connection
-// and when the caller gives up; for an inline op it has ended already
+// Handler serves a request. The error's errno is the reply's status; an error without one, or a panic, is logged and
+// becomes EIO. ctx ends with the connection and when the caller gives up; for an inline op it has already ended
 // (ServerConfig.Inline).
 type Handler func(ctx context.Context, req *Request, resp *Response) error
 
@@ -104,9 +102,9 @@ type Handler func(ctx context.Context, req *Request, resp *Response) error
 type Call struct {
 	Op   wire.Op
 	Body wire.Message // of the request
-	Data [][]byte     // sent one behind the other; at most wire.MaxData bytes
+	Data [][]byte     // sent in this order; at most wire.MaxData bytes
 	Into []byte       // receives the reply's data; more than fits breaks the connection
-	// Pipe, if set, may receive all of the data instead, if there is much.
+	// Pipe, if set, may receive all of the data instead of Into, if it is large.
 	Pipe *datapath.Pipe
 
 	Reply   wire.Message // result: the reply's body is parsed into it, if it is set
@@ -114,7 +112,7 @@ type Call struct {
 	N       int          // result: bytes in Into
 }
 
-// accept takes the body of a reply.
+// accept parses the body of a reply, or keeps that of an error.
 func (c *Call) accept(status syscall.Errno, body []byte) error {
 	switch {
 	case status == 0 && c.Reply != nil:

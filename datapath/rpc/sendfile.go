@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// Clamp clips n to the size of f behind off.
+// Clamp limits n to the bytes of f from off on.
 func Clamp(f datapath.Descriptor, off, n int64) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -99,7 +99,7 @@ func (w *frameWriter) sendParts(h wire.Header, body []byte, parts ...Part) error
 	return nil
 }
 
-// sendBytes writes b; more says that more bytes follow at once.
+// sendBytes writes b; more means that further bytes follow at once.
 func (w *frameWriter) sendBytes(b []byte, more bool) error {
 	flags := unix.MSG_NOSIGNAL
 	if more {

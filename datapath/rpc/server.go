@@ -25,16 +25,15 @@ type ServerConfig struct {
 	Key  Key
 	Job  string // job id, restart count and component: peers with another one are refused
 	Self metadata.NodeID
-	// Protect is how connections are protected; peers with another setting are refused.
+	// Protect is the protection of connections; peers with another setting are refused.
 	Protect secure.Mode
 
 	Handlers map[wire.Op]Handler
-	// Inline reports which ops the reading goroutine answers: small ones that seldom block. Their
-	// ctx is cancelled beforehand: a handler that would block returns context.Canceled, and is
-	// called again on a worker.
+	// Inline reports which ops the reading goroutine answers: small ones that seldom block. Their ctx has already
+	// ended: a handler that would block returns context.Canceled, and is called again on a worker.
 	Inline func(wire.Op) bool
-	// InlineWhenIdle reports which ops it answers, too, while nothing else is outstanding on the
-	// connection: ones that may take as long as a disk access.
+	// InlineWhenIdle reports which further ops it answers while no other request is outstanding on the connection: ops
+	// that may take as long as a disk access.
 	InlineWhenIdle func(wire.Op) bool
 	// Stream receives the authenticated connections for streams. Until it returns, Close closes the
 	// connection; afterwards its new owner must.
@@ -48,12 +47,11 @@ type ServerConfig struct {
 
 	Log *logrus.Entry
 
-	MaxConns    int // connections at a time; 8192
+	MaxConns    int // concurrent connections; 8192
 	MaxInFlight int // requests under way on one connection; 64
-	// Memory limits the bytes of requests and replies with bulk data; 256 MiB. It has to hold the
-	// largest frame.
+	// Memory limits the bytes of requests and replies with bulk data; 256 MiB. It is at least wire.MaxFrame.
 	Memory     int64
-	MaxWorkers int // handlers running at a time that are not inline, for each purpose; 256
+	MaxWorkers int // concurrent handlers that are not inline, for each purpose; 256
 
 	HandshakeTimeout time.Duration // 5 s
 	IdleTimeout      time.Duration // between two frames; 10 min
@@ -230,8 +228,8 @@ func (s *Server) leave(l net.Listener) {
 	s.wg.Done()
 }
 
-// canWait reports whether accept may work again later (no descriptors, no memory), after a short
-// pause.
+// canWait reports whether accept failed for want of descriptors or memory; then it pauses briefly, and accept can be
+// retried.
 func (s *Server) canWait(err error) bool {
 	var ne interface{ Temporary() bool }
 	if errors.Is(err, net.ErrClosed) || !errors.As(err, &ne) || !ne.Temporary() {
@@ -293,9 +291,9 @@ func (s *Server) serveConn(accepted net.Conn) {
 	s.logCut(conn, hello.From, "connection", err)
 }
 
-// handshake returns the connection with its protection.
+// handshake does the handshake and returns the protected connection.
 func (s *Server) handshake(conn net.Conn) (net.Conn, wire.Hello, error) {
-	_ = conn.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)) // a dead connection says so when it is read
+	_ = conn.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)) // the next read of a dead connection fails
 	conn, hello, err := s.id.acceptHandshake(conn, s.seen)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errSlow
@@ -342,10 +340,10 @@ func (s *Server) Stats() ServerStats {
 	return st
 }
 
-// keepAlive makes the kernel detect a peer whose machine is gone.
+// keepAlive makes the kernel detect a peer whose machine has failed.
 func keepAlive(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		cfg := net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
-		_ = tcp.SetKeepAliveConfig(cfg) // only a help
+		_ = tcp.SetKeepAliveConfig(cfg) // best effort
 	}
 }

@@ -27,13 +27,13 @@ type serverConn struct {
 	r       frameReader
 	w       *frameWriter
 	slots   chan struct{}       // a token for each request under way
-	room    *semaphore.Weighted // for bulk data; nil on other connections
+	room    *semaphore.Weighted // memory limit of a bulk connection; nil on others
 	newest  metadata.Epoch
 	replies replyCache
 	ctx     context.Context // ends with the connection
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // requests under way
-	ended   chan struct{}  // closed when none is, nor will be
+	ended   chan struct{}  // closed when no request runs any more, nor will
 }
 
 // serverReadBuffer holds about a hundred small requests.
@@ -177,7 +177,7 @@ func (c *serverConn) readSmall(h wire.Header, limit uint32, m wire.Message) erro
 	return wire.Parse(body.B, m)
 }
 
-// answer sends a reply of this package itself.
+// answer sends a reply that this package makes itself.
 func (c *serverConn) answer(h wire.Header, status syscall.Errno, m wire.Message) error {
 	body, err := encode(m)
 	if err != nil {
@@ -194,12 +194,12 @@ func (c *serverConn) answer(h wire.Header, status syscall.Errno, m wire.Message)
 type task struct {
 	c    *serverConn
 	h    wire.Header
-	buf  *buffer                    // of req
-	out  *buffer                    // of resp; nil if it asked for none
+	buf  *buffer                    // holds req
+	out  *buffer                    // holds resp.Data if Alloc was called, else nil
 	body *bytebufferpool.ByteBuffer // resp.Body; nil until the handler has returned
 	req  Request
 	resp Response
-	// inline is set while the reading goroutine runs it. If it would block it is given to a worker.
+	// inline is set while the reading goroutine runs the task. A task that would block moves to a worker.
 	inline bool
 }
 
@@ -226,7 +226,7 @@ func (t *task) release() {
 	tasks.Put(t)
 }
 
-// drop releases what was made for a reply.
+// drop releases the resources of a reply.
 func (t *task) drop() {
 	if t.resp.Done != nil {
 		t.resp.Done()
@@ -252,7 +252,7 @@ func (t *task) alloc(ctx context.Context, n int) ([]byte, error) {
 	return t.out.b[:n], nil
 }
 
-// end releases a counted request.
+// end releases a request and removes it from the counts.
 func (t *task) end() {
 	c := t.c
 	t.release()
@@ -279,7 +279,7 @@ func (t *task) run() {
 		return
 	}
 	if err := t.reply(err); err != nil {
-		_ = t.c.conn.Close() // part of a frame may be out: nothing can follow it
+		_ = t.c.conn.Close() // part of a frame may have been sent, so no other can follow
 		t.c.s.cfg.Log.WithFields(logrus.Fields{"peer": t.c.peer, "op": t.h.Op.String()}).WithError(err).
 			Debug("reply not sent, connection closed")
 	}
@@ -298,7 +298,7 @@ func (t *task) requeue() {
 func (t *task) context() (context.Context, context.CancelFunc) {
 	ctx := t.c.ctx
 	if t.h.Op.ReplyCached() {
-		ctx = t.c.s.ctx // it goes on; the peer asks the reply cache after reconnecting
+		ctx = t.c.s.ctx // it continues; the peer asks the reply cache after reconnecting
 	}
 	switch {
 	case t.inline:
@@ -392,7 +392,7 @@ func (t *task) settle(ctx context.Context) error {
 	return nil
 }
 
-// settleParts is settle for a response of parts.
+// settleParts is settle for a response made of parts.
 func (t *task) settleParts(ctx context.Context) error {
 	resp, n := &t.resp, int64(0)
 	for i := range resp.Parts {

@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// ServerStats is the counters of a server.
+// ServerStats holds the counters of a server.
 type ServerStats struct {
 	Conns    int64             `json:"conns"`    // open now, those in the handshake included
 	Accepted int64             `json:"accepted"` // handshakes that succeeded
@@ -29,23 +29,23 @@ type ServerStats struct {
 // Rejected counts the connections that a server closed, by cause.
 type Rejected map[string]int64
 
-// causes is the causes for which a server closes a connection, with their errors.
+// causes lists the reasons for which a server closes a connection, with their errors.
 var causes = [...]struct {
 	name string
 	err  error
 }{
-	{"key", errKey},                // the peer has not the job's key, or another job's name
+	{"key", errKey},                // the peer lacks the job's key, or has another job's name
 	{"replay", errReplay},          // a handshake that was seen before
 	{"oversize", wire.ErrTooLarge}, // a frame larger than allowed
-	{"slow", errSlow},              // handshake or frame not complete in time, or replies not taken
+	{"slow", errSlow},              // handshake or frame not complete in time, or replies not read
 	{"version", wire.ErrVersion},   // another version of the protocol
 	{"node", errOtherNode},         // the peer wanted another node
 	{"malformed", errNotAsked},     // not our protocol, or a damaged frame
 	{"malformed", wire.ErrMalformed},
 	{"full", errFull},                // too many connections
-	{"hangup", errHangup},            // the peer left before it said hello
+	{"hangup", errHangup},            // the peer closed before its Hello
 	{"protection", errProtection},    // the peer has another encrypt or auth
-	{"tampered", secure.ErrTampered}, // what came is not what the peer sent
+	{"tampered", secure.ErrTampered}, // received bytes differ from those that the peer sent
 }
 
 type serverStats struct {
@@ -55,8 +55,7 @@ type serverStats struct {
 	rejected                          [len(causes)]atomic.Int64
 }
 
-// reject counts a connection that was closed for err; false if err is no violation: either side
-// just left.
+// reject counts a connection that was closed for err; it returns false if err is no violation but a normal close.
 func (s *serverStats) reject(err error) bool {
 	for i, c := range causes {
 		if errors.Is(err, c.err) {
@@ -86,7 +85,7 @@ func (s *serverStats) snapshot() ServerStats {
 	}
 }
 
-// PeersStats is the counters of the client side.
+// PeersStats holds the counters of the client side.
 type PeersStats struct {
 	Conns       int64             `json:"conns"` // open now
 	Dials       int64             `json:"dials"` // attempts, each over all of a node's addresses
@@ -128,7 +127,7 @@ func (s *peersStats) snapshot() PeersStats {
 	}
 }
 
-// byOp is the counters that are not zero.
+// byOp returns the counters that are not zero.
 func byOp(counters *[wire.MaxOp]atomic.Int64) map[wire.Op]int64 {
 	out := make(map[wire.Op]int64)
 	for op := range wire.MaxOp {
@@ -139,7 +138,7 @@ func byOp(counters *[wire.MaxOp]atomic.Int64) map[wire.Op]int64 {
 	return out
 }
 
-// refusals limits the lines of the log about refused connections: one per host and minute.
+// refusals limits log lines about refused connections to one per host and minute.
 type refusals struct {
 	mu    sync.Mutex
 	hosts map[string]*refusal // guarded by mu
@@ -147,7 +146,7 @@ type refusals struct {
 
 type refusal struct {
 	logged time.Time
-	more   int64 // since then
+	more   int64 // refusals since then
 }
 
 const (
@@ -176,7 +175,7 @@ func (r *refusals) count(host string, at time.Time) (more int64, first bool) {
 	return more, true
 }
 
-// hostOf is an address without its port, which differs by connection.
+// hostOf returns an address without its port, which differs by connection.
 func hostOf(a net.Addr) string {
 	host, _, err := net.SplitHostPort(a.String())
 	if err != nil {

@@ -6,7 +6,7 @@ import "sync"
 // server closes: a warm goroutine is cheaper than a new one with its stack to grow.
 type workers struct {
 	s    *Server
-	work chan *task // unbuffered: every task in it has a goroutine
+	work chan *task // unbuffered: a sent task has a goroutine
 	max  int
 
 	mu sync.Mutex
@@ -17,8 +17,7 @@ func newWorkers(s *Server, most int) *workers {
 	return &workers{s: s, work: make(chan *task), max: most}
 }
 
-// run gives t to a goroutine; it waits while all are busy. False if the connection or the server
-// ended first.
+// run hands t to a worker, waiting while all are busy. It returns false if the connection or the server ended first.
 func (p *workers) run(t *task) bool {
 	select {
 	case p.work <- t:

@@ -103,10 +103,10 @@ type writer struct {
 	mac mac         // guarded by mu
 	vec net.Buffers // guarded by mu
 	own []byte      // guarded by mu: heads and MACs
-	err error       // guarded by mu: part of a record may be out, nothing can follow it
+	err error       // guarded by mu: part of a record may have been sent, so nothing can follow
 }
 
-// write sends all of bufs with one call of the system, if it takes them.
+// write sends all of bufs, if possible with one system call.
 func (w *writer) write(bufs ...[]byte) (n int64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +130,7 @@ func (w *writer) write(bufs ...[]byte) (n int64, err error) {
 			vec = append(vec, w.own[at:at+headSize], p, w.own[at+headSize:])
 		}
 	}
-	w.vec = vec // WriteTo consumes its own
+	w.vec = vec // WriteTo consumes its argument
 	_, err = vec.WriteTo(w.conn)
 	clear(w.vec) // keep no memory of callers
 	if err != nil {
@@ -140,7 +140,7 @@ func (w *writer) write(bufs ...[]byte) (n int64, err error) {
 	return n, nil
 }
 
-// reader receives records. After a deadline it goes on where it was.
+// reader receives records. After a deadline it continues where it stopped.
 type reader struct {
 	conn net.Conn
 
@@ -148,10 +148,10 @@ type reader struct {
 	mac    mac        // guarded by mu
 	need   int        // guarded by mu: payload of the record that is being read; 0 between records
 	got    int        // guarded by mu: how much of it is in buf
-	buf    []byte     // guarded by mu: a payload that the caller's memory did not hold
-	ready  []byte     // guarded by mu: of buf: verified, not returned yet
-	small  [1024]byte // guarded by mu: heads, MACs and what came with them
-	lo, hi int        // guarded by mu: what of small is not used yet
+	buf    []byte     // guarded by mu: a payload that did not fit in the caller's memory
+	ready  []byte     // guarded by mu: the part of buf that is verified but not returned yet
+	small  [1024]byte // guarded by mu: heads, MACs and bytes read with them
+	lo, hi int        // guarded by mu: the unused part of small
 	err    error      // guarded by mu: why nothing can follow
 }
 
@@ -177,8 +177,7 @@ func (r *reader) read(p []byte) (int, error) {
 	return n, nil
 }
 
-// record reads and verifies the next record: into p, if that holds it, and returns its size; else into
-// ready.
+// record reads and verifies the next record: into p if it fits there, and returns its size; else into ready.
 func (r *reader) record(p []byte) (direct int, err error) {
 	if r.need == 0 {
 		if err := r.head(); err != nil {
@@ -198,7 +197,7 @@ func (r *reader) record(p []byte) (direct int, err error) {
 		err = r.fill(tagSize)
 	}
 	if err != nil {
-		if !ours { // p is the caller's again
+		if !ours { // p goes back to the caller
 			r.buf = append(r.buf[:0], to[:r.got]...)
 		}
 		return 0, cut(err)
@@ -265,7 +264,7 @@ func (r *reader) fill(n int) error {
 	return nil
 }
 
-// cut is the error of a connection that ends within a record.
+// cut returns the error of a connection that ends within a record.
 func cut(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

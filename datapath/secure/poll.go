@@ -12,8 +12,8 @@ type socket struct{ net.Conn }
 
 func (s socket) below() net.Conn { return s.Conn }
 
-// Poll returns a function that reports whether the peer has closed conn, without waiting and without
-// taking anything off it; nil if conn is no TCP connection, protected or not.
+// Poll returns a function that reports, without waiting and without reading data, whether the peer has closed conn; nil
+// if conn is no TCP connection, protected or not.
 func Poll(conn net.Conn) func() bool {
 	if p, ok := conn.(interface{ below() net.Conn }); ok {
 		conn = p.below()

@@ -14,7 +14,7 @@ type Mode uint8
 
 // The modes. They are sent in the handshake: append-only.
 const (
-	Plain  Mode = 0 // checksums against accidents only
+	Plain  Mode = 0 // only checksums, against accidental corruption
 	Frames Mode = 1 // authenticated
 	TLS    Mode = 2 // authenticated and encrypted
 )
@@ -29,7 +29,7 @@ func (m Mode) String() string {
 	return fmt.Sprintf("protection %d", uint8(m))
 }
 
-// Parse reads the values of the options encrypt= and auth=; an empty one is not set. With both, TLS
+// Parse parses the values of the options encrypt= and auth=; an empty value means not set. With both, TLS
 // authenticates.
 func Parse(encrypt, auth string) (Mode, error) {
 	switch {
@@ -48,7 +48,7 @@ func Parse(encrypt, auth string) (Mode, error) {
 // MarshalText writes the option.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText is the inverse of MarshalText.
 func (m *Mode) UnmarshalText(b []byte) error {
 	for i, n := range names {
 		if n == string(b) {
@@ -59,23 +59,23 @@ func (m *Mode) UnmarshalText(b []byte) error {
 	return fmt.Errorf("protection %q, want one of %q", b, names)
 }
 
-// ErrTampered is the cause where what arrives is not what the peer sent.
+// ErrTampered is the cause if received bytes differ from those that the peer sent.
 var ErrTampered = fmt.Errorf("connection tampered with: %w", syscall.EBADMSG)
 
-// Session is what both ends of a connection know after the handshake.
+// Session is the state that both ends of a connection share after the handshake.
 type Session struct {
 	Key        []byte // the job key
 	Transcript []byte // of the handshake, with the nonces of both ends
 	Client     bool   // this end dialled
 }
 
-// key derives n bytes for one use.
+// key derives a key of n bytes for one use.
 func (s *Session) key(use string, n int) ([]byte, error) {
 	return hkdf.Key(sha256.New, s.Key, s.Transcript, "bivouac "+use, n)
 }
 
-// Protect returns conn as m protects it. For TLS it does a handshake: the caller sets the deadline. If
-// it fails, the caller closes conn.
+// Protect returns conn with the protection of m. For TLS it does a handshake: the caller sets the deadline. If it
+// fails, the caller closes conn.
 func Protect(conn net.Conn, m Mode, s Session) (net.Conn, error) {
 	switch m {
 	case Plain:
@@ -88,7 +88,7 @@ func Protect(conn net.Conn, m Mode, s Session) (net.Conn, error) {
 	return nil, errors.New(m.String() + " is not known here")
 }
 
-// Buffers is implemented by protected connections: all of b goes out in as few system calls as they can.
+// Buffers is implemented by protected connections: it sends all of b in as few system calls as possible.
 type Buffers interface {
 	WriteBuffers(b net.Buffers) (int64, error)
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// tlsConn is a connection in TLS.
+// tlsConn is a connection protected by TLS.
 type tlsConn struct {
 	socket
 	tls *tls.Conn
@@ -43,13 +43,13 @@ func newTLS(conn net.Conn, s *Session) (*tlsConn, error) {
 	return c, nil
 }
 
-// config is the one configuration of TLS: own proves this end, and peer is the only certificate that is
-// accepted. No name and no authority is verified beside it.
+// config is the only TLS configuration: own proves this end, and peer is the only certificate accepted. No name and no
+// authority is verified.
 func config(own, peer tls.Certificate) *tls.Config {
 	want := peer.PrivateKey.(ed25519.PrivateKey).Public().(ed25519.PublicKey)
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own},
-		InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert, // VerifyConnection does it
+		InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert, // VerifyConnection verifies instead
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if len(cs.PeerCertificates) == 1 && want.Equal(cs.PeerCertificates[0].PublicKey) {
 				return nil
@@ -60,7 +60,7 @@ func config(own, peer tls.Certificate) *tls.Config {
 	}
 }
 
-// certificate derives the certificate of one end. Only its key counts.
+// certificate derives the certificate of one end. Only its key matters.
 func certificate(s *Session, end string) (tls.Certificate, error) {
 	seed, err := s.key("tls "+end, ed25519.SeedSize)
 	if err != nil {
@@ -94,14 +94,14 @@ func (c *tlsConn) WriteBuffers(b net.Buffers) (n int64, err error) {
 		k, err := c.tls.Write(p)
 		n += int64(k)
 		if err != nil {
-			_ = c.out.flush() // the error of tls says more
+			_ = c.out.flush() // the error of TLS is more specific
 			return n, err
 		}
 	}
 	return n, c.out.flush()
 }
 
-// tampered says of an error of TLS that this end has found that the peer did not send this.
+// tampered adds ErrTampered to an error that the TLS of this end has detected in received data.
 func tampered(err error) error {
 	var head tls.RecordHeaderError
 	var op *net.OpError
@@ -111,11 +111,10 @@ func tampered(err error) error {
 	return err
 }
 
-// batchSize is how many bytes of records go to the socket in one piece. TLS writes them one by one,
-// 16 KiB each.
+// batchSize is how many bytes of records go to the socket in one write. TLS writes them one by one, 16 KiB each.
 const batchSize = 128 << 10
 
-// batches holds the memory of batches, so that idle connections have none.
+// batches pools the memory of batches, so that idle connections need none.
 var batches = sync.Pool{New: func() any {
 	b := make([]byte, 0, batchSize+32<<10)
 	return &b
@@ -137,7 +136,7 @@ func (b *batch) collect() {
 	b.mu.Unlock()
 }
 
-// flush ends it.
+// flush ends a collection and sends it.
 func (b *batch) flush() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,7 +144,7 @@ func (b *batch) flush() error {
 	return b.send()
 }
 
-// Write implements net.Conn for TLS: p is whole records.
+// Write implements net.Conn for TLS: p consists of whole records.
 func (b *batch) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,7 +161,7 @@ func (b *batch) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// send writes what is collected. Called with mu.
+// send writes the collected records. Called with mu.
 func (b *batch) send() error {
 	if b.buf == nil {
 		return nil

@@ -33,8 +33,8 @@ func Encode(b []byte, m Message) ([]byte, error) {
 	return b, err
 }
 
-// Parse decodes all of b into m and keeps nothing of it. It fails with
-// ErrMalformed, after which the fields of m mean nothing.
+// Parse decodes all of b into m and keeps no reference to b. It fails with ErrMalformed, after which the fields of m
+// are undefined.
 func Parse(b []byte, m Message) error {
 	c := codecs.Get().(*codec)
 	c.b = b
@@ -60,8 +60,8 @@ const (
 type codec struct {
 	b        []byte
 	encoding bool
-	bad      bool  // b is too short, or a value is out of range
-	err      error // the first error with a cause of its own
+	bad      bool  // b is too short, or a value was out of range
+	err      error // the first error with its own cause
 	listed   int   // elements of the list that is being decoded
 	attrs    []metadata.Attr
 }
@@ -73,7 +73,7 @@ func (c *codec) release() {
 	codecs.Put(c)
 }
 
-// verdict reports whether a whole message was decoded: nothing missing, nothing left.
+// verdict checks that a whole message was decoded: nothing missing, nothing left.
 func (c *codec) verdict(m Message) error {
 	switch {
 	case c.err != nil:
@@ -89,7 +89,7 @@ func (c *codec) verdict(m Message) error {
 // fail marks the message as malformed unless ok.
 func (c *codec) fail(ok bool) { c.bad = c.bad || !ok }
 
-// take takes the next n bytes; nil if there are fewer.
+// take removes the next n bytes from b; nil if there are fewer.
 func (c *codec) take(n int) []byte {
 	if c.bad || n > len(c.b) {
 		c.bad = true
@@ -144,7 +144,7 @@ func (c *codec) bool(v *bool) {
 	}
 }
 
-// fixed is an array of bytes.
+// fixed codes an array of bytes.
 func (c *codec) fixed(v []byte) {
 	if c.encoding {
 		c.b = append(c.b, v...)
@@ -153,7 +153,7 @@ func (c *codec) fixed(v []byte) {
 	copy(v, c.take(len(v)))
 }
 
-// literal is bytes that are the same in every message.
+// literal codes bytes that are the same in every message.
 func (c *codec) literal(s string) {
 	if c.encoding {
 		c.b = append(c.b, s...)
@@ -175,7 +175,7 @@ func (c *codec) string(v *string) {
 	}
 }
 
-// bytes decodes no bytes as nil.
+// bytes codes a length and that many bytes; no bytes decode as nil.
 func (c *codec) bytes(v *[]byte) {
 	n := uint32(len(*v))
 	u32(c, &n)
@@ -189,7 +189,7 @@ func (c *codec) bytes(v *[]byte) {
 	}
 }
 
-// optional is a bool and, if it is true, the value.
+// optional codes a bool and, if it is true, the value.
 func optional[T any](c *codec, v **T, value func(*codec, *T)) {
 	has := *v != nil
 	c.bool(&has)
@@ -206,8 +206,8 @@ func optional[T any](c *codec, v **T, value func(*codec, *T)) {
 // unlimited is the limit of a list that may fill its frame.
 const unlimited = 1<<32 - 1
 
-// list is a count and at most limit elements of at least size bytes. It trusts no
-// count that promises more than b holds.
+// list codes a count and at most limit elements of at least size bytes. It rejects a count that promises more than b
+// holds.
 func list[T any](c *codec, v *[]T, limit uint32, size int, element func(*codec, *T)) {
 	n := uint32(len(*v))
 	u32(c, &n)
@@ -297,7 +297,7 @@ func (c *codec) change(a *metadata.Change) {
 	u64(c, &a.Freeze)
 }
 
-// JSON is the message of a control op: V, a pointer when it is decoded.
+// JSON is the message of a control op: V, which is a pointer when decoding.
 type JSON struct{ V any }
 
 func (m *JSON) fields(c *codec) {

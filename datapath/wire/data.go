@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// SpaceResp answers how full a node is.
+// SpaceResp reports how full a node is.
 type SpaceResp struct{ Space datapath.Space }
 
 func (m *SpaceResp) fields(c *codec) {
@@ -35,7 +35,7 @@ func (m *ReadReq) fields(c *codec) {
 	u32(c, &m.Len)
 }
 
-// WriteReq says where the frame's data goes.
+// WriteReq is the destination of the data in the frame.
 type WriteReq struct {
 	Ino metadata.Ino
 	Off int64
@@ -57,13 +57,13 @@ func (m *SummedWriteReq) fields(c *codec) {
 	u32(c, &m.Sum)
 }
 
-// CopyRangeReq says where the frame's data goes of a copy that is made (copies.Range).
+// CopyRangeReq is the destination of the frame's data in a copy that is being made (copies.Range).
 type CopyRangeReq struct {
 	Ino           metadata.Ino
 	By            metadata.Epoch
 	Run           metadata.Run
 	Try, Seq      uint64
-	Off, Expected int64 // Expected is the space that all of the copy may take
+	Off, Expected int64 // Expected is the space that the whole copy may take
 }
 
 func (m *CopyRangeReq) fields(c *codec) {
@@ -81,7 +81,7 @@ type SumResp struct{ Sum uint32 }
 
 func (m *SumResp) fields(c *codec) { u32(c, &m.Sum) }
 
-// Sum is the CRC-32C of data.
+// Sum returns the CRC-32C of data.
 func Sum(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
 
 // CheckSum returns EBADMSG unless the sum of data is want.
@@ -116,7 +116,7 @@ func (m *RangeReq) fields(c *codec) {
 	u64(c, &m.Len)
 }
 
-// DataReq asks for the next stretch with data, from Off on.
+// DataReq asks for the next range with data, from Off on.
 type DataReq struct {
 	Ino metadata.Ino
 	Off int64
@@ -127,7 +127,7 @@ func (m *DataReq) fields(c *codec) {
 	u64(c, &m.Off)
 }
 
-// ExtentResp answers with a stretch of an object.
+// ExtentResp answers with a range of an object.
 type ExtentResp struct{ Extent datapath.Extent }
 
 func (m *ExtentResp) fields(c *codec) {
@@ -147,7 +147,7 @@ const pieceSize = 8 + 8 + 4 + 16
 // buffer for one write.
 const MaxPieces = 112
 
-// PieceHeader says where some of the frame's data goes.
+// PieceHeader is the destination of a part of the frame's data.
 type PieceHeader struct {
 	Ino metadata.Ino
 	Off int64
@@ -155,8 +155,7 @@ type PieceHeader struct {
 	Sum [16]byte // xxh3-128 of these bytes
 }
 
-// PutPiecesReq writes pieces of dataset files, which stand in the frame's data one
-// behind the other.
+// PutPiecesReq writes pieces of dataset files, whose bytes are concatenated in the frame's data.
 type PutPiecesReq struct{ Heads []PieceHeader } // at most MaxPieces
 
 func (m *PutPiecesReq) fields(c *codec) {
@@ -186,10 +185,10 @@ func (m *PutPiecesReq) Split(data []byte, fn func(i int, h *PieceHeader, b []byt
 	return nil
 }
 
-// PieceSum is the checksum of a piece.
+// PieceSum returns the checksum of a piece.
 func PieceSum(b []byte) [16]byte { return xxh3.Hash128(b).Bytes() }
 
-// Check returns EBADMSG unless b is what was sent.
+// Check returns EBADMSG unless b has the sum in h.
 func (h *PieceHeader) Check(b []byte) error {
 	if got := PieceSum(b); got != h.Sum {
 		return fmt.Errorf("%d bytes with the checksum %x came, %x was sent: %w", len(b), got, h.Sum, syscall.EBADMSG)
@@ -204,7 +203,7 @@ func (m *PutPiecesResp) fields(c *codec) {
 	list(c, &m.Status, MaxPieces, 2, u16[syscall.Errno])
 }
 
-// InoOf returns the inode that a request begins with, as those of file data do; 0 for a shorter one.
+// InoOf returns the inode at the start of a request, as in requests for file data; 0 if the body is too short.
 func InoOf(body []byte) metadata.Ino {
 	if len(body) < 8 {
 		return 0

@@ -139,13 +139,12 @@
 //	copy-range    87   CopyRangeReq + data   -
 //	others above 63    JSON, and data where the op says so
 //
-// A reply to any op of the namespace whose status is EREMOTE has the body
-// RedirectResp: another node has the entry. The directory is sharded since that
-// epoch; with epoch 0 its home knows.
+// A reply to any op of the namespace whose status is EREMOTE has the body RedirectResp: another node has the entry. The
+// directory is sharded since that epoch; if the epoch is 0, ask its home.
 //
 // # Encodings
 //
-// Fields stand one behind the other without padding.
+// Fields follow one another without padding.
 //
 //	string       4 length, then the bytes
 //	bytes        the same
@@ -243,6 +242,5 @@
 //	WakeReq      8 waiter…
 //	RedirectResp  8 dir, 8 epoch
 //
-// A message has one encoding only: what Parse accepts, Append gives back byte
-// for byte.
+// A message has only one encoding: Append reproduces byte for byte what Parse accepted.
 package wire

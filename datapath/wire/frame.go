@@ -20,13 +20,13 @@ const (
 	MaxMany    = MaxFrame - 64<<10 // payload of a read of many files
 )
 
-// MaxEntries is how many entries always fit in one EntriesResp or LeasedListingResp.
+// MaxEntries is a number of entries that always fits in one EntriesResp or LeasedListingResp.
 const MaxEntries = MaxFrame/(metadata.MaxName+entrySize+attrSize+1+termsSize) - 1
 
-// ErrTooLarge wraps the error of a Header.Parse that met a length out of bounds.
+// ErrTooLarge is the error of Header.Parse for a length out of bounds.
 var ErrTooLarge = fmt.Errorf("frame is too large: %w", syscall.EMSGSIZE)
 
-// ErrMalformed wraps the error of every other Parse that failed.
+// ErrMalformed is the error of every other failed Parse.
 var ErrMalformed = fmt.Errorf("malformed message: %w", syscall.EBADMSG)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -39,7 +39,7 @@ type Header struct {
 	Status syscall.Errno // of a reply
 	Tag    uint32
 	Epoch  metadata.Epoch
-	Wait   uint32 // milliseconds, of a request; 0 is for ever
+	Wait   uint32 // of a request, in milliseconds; 0: for ever
 	Sum    uint32 // of the body
 }
 

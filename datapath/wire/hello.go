@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Purpose is what a connection is for.
+// Purpose is the purpose of a connection.
 type Purpose uint8
 
 // The purposes.
@@ -19,8 +19,8 @@ const (
 	PurposeMirror Purpose = 5
 )
 
-// Sizes of the handshake's messages, in bytes. ChallengeHead is the part of a
-// Challenge that comes alone from a peer of another version.
+// Sizes of the handshake's messages, in bytes. ChallengeHead is the part of a Challenge that a peer of another version
+// sends alone.
 const (
 	NonceSize     = 32
 	MACSize       = 32
@@ -31,7 +31,7 @@ const (
 	VerdictSize   = 4 + MACSize
 )
 
-// The labels that tell the MACs of the handshake apart.
+// The labels that distinguish the MACs of the handshake.
 const (
 	LabelServer = "bivouac-server-1"
 	LabelClient = "bivouac-client-1"
@@ -45,7 +45,7 @@ const (
 	magicVerdict   = "BVok"
 )
 
-// ErrVersion is the cause where the peer speaks another version.
+// ErrVersion is the cause if the peer speaks another version.
 var ErrVersion = fmt.Errorf("peer speaks another version of the protocol: %w", syscall.EPROTONOSUPPORT)
 
 // Nonce is a number used once.
@@ -74,7 +74,7 @@ func (m *Hello) fields(c *codec) {
 	c.fixed(m.Nonce[:])
 }
 
-// version is that of the sender. Another one than ours is ErrVersion.
+// version codes the version of the sender. A version other than ours is ErrVersion.
 func (c *codec) version() {
 	v := uint16(Version)
 	u16(c, &v)
@@ -107,8 +107,8 @@ func (m *challengeHead) fields(c *codec) {
 	c.literal("\x00")
 }
 
-// CheckChallengeHead checks the first ChallengeHead bytes of a Challenge, and returns its protection:
-// ErrVersion or ErrMalformed.
+// CheckChallengeHead checks the first ChallengeHead bytes of a Challenge, and returns the protection in it. The error
+// is ErrVersion or ErrMalformed.
 func CheckChallengeHead(b []byte) (protection uint8, err error) {
 	var h challengeHead
 	err = Parse(b, &h)
@@ -123,7 +123,7 @@ func (m *Proof) fields(c *codec) {
 	c.fixed(m.MAC[:])
 }
 
-// Verdict is the server's word that requests may follow.
+// Verdict is the server's confirmation that requests may follow.
 type Verdict struct{ MAC MAC }
 
 func (m *Verdict) fields(c *codec) {

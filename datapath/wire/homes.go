@@ -37,7 +37,7 @@ type TxReq struct{ Tx metadata.TxID }
 
 func (m *TxReq) fields(c *codec) { u64(c, &m.Tx) }
 
-// OutcomeResp answers how a transaction ended.
+// OutcomeResp answers with the outcome of a transaction.
 type OutcomeResp struct{ Outcome metadata.Outcome }
 
 func (m *OutcomeResp) fields(c *codec) {
@@ -45,7 +45,7 @@ func (m *OutcomeResp) fields(c *codec) {
 	c.fail(m.Outcome <= metadata.Aborted)
 }
 
-// RenameLockReq takes or releases the lock under which directories move.
+// RenameLockReq takes or releases the lock under which directories are moved.
 type RenameLockReq struct {
 	Tx     metadata.TxID
 	Unlock bool
@@ -80,7 +80,7 @@ func (m *ShardCreateReq) fields(c *codec) {
 	list(c, &m.Nodes, unlimited, 2, u16[metadata.NodeID])
 }
 
-// ShardFillReq enters at most MaxEntries entries into a shard that is not active yet.
+// ShardFillReq adds at most MaxEntries entries to a shard that is not active yet.
 type ShardFillReq struct {
 	metadata.Shard
 	Entries []metadata.Entry
@@ -119,8 +119,8 @@ func (m *ShardReportResp) fields(c *codec) {
 	c.attr(&m.Attr)
 }
 
-// ShardReadReq lists the names in one node's shard of a directory that was split
-// in Epoch; 0 means that it is not sharded.
+// ShardReadReq lists the names in one node's shard of a directory that was split in Epoch; 0: the directory is not
+// sharded.
 type ShardReadReq struct {
 	ReadDirReq
 	Epoch metadata.Epoch

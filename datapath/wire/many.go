@@ -8,7 +8,7 @@ import (
 // MaxFiles is the most files in one OpReadMany.
 const MaxFiles = 256
 
-// ReadManyReq reads ranges of files without copies, at most MaxMany bytes together.
+// ReadManyReq reads ranges of files that have no copies, at most MaxMany bytes together.
 type ReadManyReq struct {
 	Summed bool      // the reply has checksums
 	Files  []ReadReq // at most MaxFiles
@@ -19,7 +19,7 @@ func (m *ReadManyReq) fields(c *codec) {
 	list(c, &m.Files, MaxFiles, 8+8+4, func(c *codec, r *ReadReq) { r.fields(c) })
 }
 
-// Check returns the bytes that the reply can have, and EINVAL for a request that no node answers.
+// Check returns the most bytes that the reply can have, or EINVAL for a request that no node serves.
 func (m *ReadManyReq) Check() (int64, error) {
 	var all int64
 	for _, r := range m.Files {
@@ -52,8 +52,8 @@ func (m *ReadManyResp) fields(c *codec) {
 	})
 }
 
-// Split calls fn with the answer for each file of q and its bytes. EPROTO is an answer to another
-// request, or one whose lengths are not those of the data.
+// Split calls fn with the answer for each file of q and its bytes. EPROTO: the answer belongs to another request, or
+// its lengths do not match the data.
 func (m *ReadManyResp) Split(q *ReadManyReq, data []byte, fn func(i int, f *ManyFile, b []byte)) error {
 	if len(m.Files) != len(q.Files) {
 		return fmt.Errorf("%d of %d files answered: %w", len(m.Files), len(q.Files), syscall.EPROTO)

@@ -24,7 +24,7 @@ func (m *MirrorReq) fields(c *codec) {
 	list(c, &m.Batches, unlimited, 4, (*codec).bytes)
 }
 
-// MirrorResp answers a MirrorReq. Last is the last stream that the partner knows; Full says that its disk is.
+// MirrorResp answers a MirrorReq. Last is the last stream known to the partner; Full: the disk of the partner is full.
 type MirrorResp struct {
 	Verdict uint8
 	Last    uint64
@@ -39,10 +39,10 @@ func (m *MirrorResp) fields(c *codec) {
 
 // StandInReq is a request from or to a home that another node stands in for. It is answered as Op is.
 type StandInReq struct {
-	From, To metadata.NodeID // a node, or the home that it stands in for
+	From, To metadata.NodeID // a node, or the home for which it stands in
 	Op       Op
-	Request  Message // when it is encoded; nil is empty
-	Body     []byte  // when it was parsed
+	Request  Message // when encoding; nil: empty
+	Body     []byte  // when decoding
 }
 
 func (m *StandInReq) fields(c *codec) {

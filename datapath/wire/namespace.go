@@ -55,7 +55,7 @@ func (m *ReadDirReq) fields(c *codec) {
 	u32(c, &m.Limit)
 }
 
-// InoReq names an inode: getattr, readlink, reap, sync, remove-object.
+// InoReq names an inode: getattr, readlink, listxattr, sync, remove-object, allocated.
 type InoReq struct{ Ino metadata.Ino }
 
 func (m *InoReq) fields(c *codec) { u64(c, &m.Ino) }
@@ -84,7 +84,7 @@ func (m *LinkReq) fields(c *codec) {
 	c.string(&m.Name)
 }
 
-// AttrResp answers with attributes. Before is there, too.
+// AttrResp answers with attributes, Before included.
 type AttrResp struct{ Attr metadata.Attr }
 
 func (m *AttrResp) fields(c *codec) {
@@ -154,7 +154,7 @@ func (m *RedirectResp) fields(c *codec) {
 // MaxRevoked is the most keys in one RevokeReq.
 const MaxRevoked = 1024
 
-// LeasedEntryResp answers with an entry and for how long it may be kept.
+// LeasedEntryResp answers with an entry and the term of its lease.
 type LeasedEntryResp struct {
 	Entry metadata.Entry
 	Lease metadata.Lease
@@ -165,7 +165,7 @@ func (m *LeasedEntryResp) fields(c *codec) {
 	c.lease(&m.Lease)
 }
 
-// LeasedAttrResp answers with attributes and for how long they may be kept.
+// LeasedAttrResp answers with attributes and the term of their lease.
 type LeasedAttrResp struct {
 	Attr  metadata.Attr
 	Lease metadata.Lease
@@ -176,8 +176,7 @@ func (m *LeasedAttrResp) fields(c *codec) {
 	c.lease(&m.Lease)
 }
 
-// LeasedListingResp answers with the entries of a directory, at most MaxEntries, and for how long
-// each may be kept.
+// LeasedListingResp answers with the entries of a directory, at most MaxEntries, each with the term of its lease.
 type LeasedListingResp struct{ metadata.LeasedListing }
 
 func (m *LeasedListingResp) fields(c *codec) {
@@ -213,13 +212,12 @@ type RenewLeaseReq struct{ Session uint64 }
 
 func (m *RenewLeaseReq) fields(c *codec) { u64(c, &m.Session) }
 
-// RenewLeaseResp says how long the session lasts; zero if it has ended.
+// RenewLeaseResp returns the remaining term of the session; zero if it has ended.
 type RenewLeaseResp struct{ Term time.Duration }
 
 func (m *RenewLeaseResp) fields(c *codec) { c.millis(&m.Term) }
 
-// millis cuts to whole milliseconds, so that a lease gets shorter on its way,
-// never longer.
+// millis rounds down to whole milliseconds, so that a lease never gets longer in transit.
 func (c *codec) millis(d *time.Duration) {
 	n := uint32(min(max(*d/time.Millisecond, 0), math.MaxUint32))
 	u32(c, &n)

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Op is what a frame asks for.
+// Op is the operation that a frame requests.
 type Op uint16
 
 // The ops of a node's namespace (metadata.Store).
@@ -22,7 +22,7 @@ const (
 	OpRmdir    Op = 12
 	OpLink     Op = 13
 
-	// OpMirror brings changes of a home to its partner.
+	// OpMirror sends changes of a home to its partner.
 	OpMirror Op = 14
 	// OpStandIn, OpStandInPeer and OpStandInOnce are requests from or to a home that another node stands in for: those
 	// of PurposePeer, those that are ReplyCached, and the others.
@@ -41,23 +41,21 @@ const (
 	OpAncestor   Op = 24
 )
 
-// The ops of open files: of a home (metadata.Opens), and of a client that a home
-// asks (metadata.Recaller).
+// The ops of open files: requests to a home (metadata.Opens), and requests of a home to a client (metadata.Recaller).
 const (
 	OpOpen       Op = 25
 	OpCreateOpen Op = 26
 	OpClosed     Op = 27
-	// OpRecall asks a client what it has open.
+	// OpRecall asks a client which files it has open.
 	OpRecall Op = 28
 	// OpRemoveObjects removes many objects for the home of their files.
 	OpRemoveObjects Op = 29
 	OpAppend        Op = 30
-	// OpOpenAhead opens files that are likely to be read soon (metadata.AheadOpener).
+	// OpOpenAhead opens files that will probably be read soon (metadata.AheadOpener).
 	OpOpenAhead Op = 18
 )
 
-// The ops of locks: of a home (metadata.Locks), and of a client that waits
-// (metadata.Woken).
+// The ops of locks: requests to a home (metadata.Locks), and to a client that waits (metadata.Woken).
 const (
 	OpLock     Op = 38
 	OpTestLock Op = 39
@@ -99,8 +97,7 @@ const (
 	OpShardRead   Op = 53
 )
 
-// The ops of leases on names and inodes (metadata.Leaser). OpRevoke goes from a home
-// to those who hold one.
+// The ops of leases on names and inodes (metadata.Leaser). A home sends OpRevoke to the lease holders.
 const (
 	OpReadDirLease Op = 31
 	OpLookupLease  Op = 56
@@ -108,14 +105,13 @@ const (
 	OpRevoke       Op = 58
 )
 
-// OpDrain is answered by package rpc itself. It is the first request on a
-// connection that replaces broken ones, and is answered when no request of those
-// runs any more, nor will.
+// OpDrain is answered by package rpc itself. It is the first request on a connection that replaces broken ones, and is
+// answered once no request of those connections runs any more, nor will.
 const OpDrain Op = 59
 
 // The ops of file data with a checksum.
 const (
-	// OpReadIfPresent fails with EAGAIN if the node has not got the data yet.
+	// OpReadIfPresent fails with EAGAIN if the node does not have the data yet.
 	OpReadIfPresent Op = 54
 	// OpReadMany reads many small files, except those that need a fetch.
 	OpReadMany    Op = 55
@@ -123,8 +119,8 @@ const (
 	OpWriteSummed Op = 61
 )
 
-// OpCachedReply is answered by package rpc itself, too. It asks for the reply to a
-// request that was lost with its connection, after that was drained.
+// OpCachedReply is answered by package rpc itself, too. After a lost connection was drained, it asks for the reply to a
+// request that was lost with it.
 const OpCachedReply Op = 62
 
 // OpPutPieces writes many small pieces of dataset files.
@@ -135,7 +131,7 @@ const FirstControl Op = 64
 
 // The control ops.
 const (
-	// OpReport is a node's heartbeat to the control group; the reply has the View.
+	// OpReport is a node's heartbeat to the control group; the reply contains the View.
 	OpReport Op = 64
 	// OpPropose forwards a registry command to the leader.
 	OpPropose Op = 65
@@ -171,19 +167,19 @@ const (
 	OpStandbyReplicate Op = 82
 	// OpScan makes a node scan some directories for the coordinator.
 	OpScan Op = 83
-	// OpPlanState asks a node how it follows the access plan of a dataset.
+	// OpPlanState asks a node for its progress through the access plan of a dataset.
 	OpPlanState Op = 84
-	// OpTraining asks a node how training has read the epochs of a dataset there.
+	// OpTraining asks a node how training there has read the epochs of a dataset.
 	OpTraining Op = 85
 )
 
 // OpRenewLease renews the session of a node's leases at a home (metadata.Leaser).
 const OpRenewLease Op = 86
 
-// OpCopyRange writes a range of a copy that is made in the place of a lost one.
+// OpCopyRange writes a range of a new copy that replaces a lost one.
 const OpCopyRange Op = 87
 
-// MaxOp is greater than every op, so that a table can be indexed by Op.
+// MaxOp is greater than every op; it is the length of a table indexed by Op.
 const MaxOp Op = 88
 
 var opNames = [MaxOp]string{
@@ -215,7 +211,7 @@ var opNames = [MaxOp]string{
 // Known reports whether o is an op of this version.
 func (o Op) Known() bool { return o < MaxOp && opNames[o] != "" }
 
-// String is the op's name as in the package comment.
+// String returns the op's name as in the package comment.
 func (o Op) String() string {
 	if o.Known() {
 		return opNames[o]
@@ -223,7 +219,7 @@ func (o Op) String() string {
 	return "op " + strconv.Itoa(int(o))
 }
 
-// MarshalText makes the op's name the key of JSON maps.
+// MarshalText encodes the op by name, as in keys of JSON maps.
 func (o Op) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
 // UnmarshalText is the inverse of MarshalText.
@@ -237,7 +233,7 @@ func (o *Op) UnmarshalText(b []byte) error {
 	return fmt.Errorf("%q is no operation", b)
 }
 
-// Reads reports whether a request only reads: an attempt whose reply was lost has no effect.
+// Reads reports whether a request only reads, so that an attempt whose reply was lost has no effect.
 func (o Op) Reads() bool {
 	switch o {
 	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease, OpReadDirLease, OpRenewLease,
@@ -247,9 +243,8 @@ func (o Op) Reads() bool {
 	return false
 }
 
-// Repeatable reports whether a request whose reply was lost may be made again once
-// the first one runs no more: it only reads, or is idempotent. Sync is not
-// repeatable, because the disk reports an error only once.
+// Repeatable reports whether a request whose reply was lost may be repeated once the first one has ended: it only
+// reads, or is idempotent. Sync is not repeatable, because the disk reports an error only once.
 func (o Op) Repeatable() bool {
 	switch o {
 	case OpLock, OpSetattr, OpOpen, OpOpenAhead, OpAppend, OpWrite, OpWriteSummed, OpPutPieces, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
@@ -258,9 +253,8 @@ func (o Op) Repeatable() bool {
 	return o.Reads()
 }
 
-// Purpose returns which connections carry the op. Large bodies then cannot delay
-// small calls, and calls that may wait cannot delay those that they wait for, nor
-// heartbeats.
+// Purpose returns the purpose of the connections that carry the op. Large bodies then cannot delay small calls, and
+// calls that may wait delay neither the calls for which they wait nor heartbeats.
 func (o Op) Purpose() Purpose {
 	switch o {
 	case OpRead, OpWrite, OpReadIfPresent, OpReadMany, OpReadSummed, OpWriteSummed, OpPutPieces, OpCopyRange, OpTask, OpTaskPoll, OpTaskCancel, OpStageBoundary, OpStageAbort, OpManifest,
@@ -286,8 +280,8 @@ func (o Op) StandIn() Op {
 	return OpStandIn
 }
 
-// ForHome reports whether the op asks a home, which another node may stand in for, and not the node itself, its data or
-// its client.
+// ForHome reports whether the op is for a home, which another node may stand in for, and not for the node itself, its
+// data or its client.
 func (o Op) ForHome() bool {
 	switch o {
 	case OpMirror, OpStandIn, OpStandInPeer, OpStandInOnce, OpRecall, OpRemoveObjects, OpWake, OpRevoke, OpRead, OpWrite, OpSync, OpTruncate, OpRemoveObject, OpSpace,
@@ -297,7 +291,7 @@ func (o Op) ForHome() bool {
 	return o < FirstControl || o == OpInventory || o == OpMissing || o == OpReferenced || o == OpRenewLease
 }
 
-// maxData is the most data in a frame of the op.
+// maxData returns the most data in a frame of the op.
 func (o Op) maxData() uint32 {
 	if o == OpReadMany {
 		return MaxMany

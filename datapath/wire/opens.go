@@ -2,11 +2,10 @@ package wire
 
 import "github.com/bivouacfs/bivouac/metadata"
 
-// MaxOpened is the most files that one ClosedReq, RecallReq, RecallResp or
-// InosReq is made to hold.
+// MaxOpened is the most files that a sender puts in one ClosedReq, RecallReq, RecallResp or InosReq.
 const MaxOpened = 4096
 
-// OpenReq says that a client opens a file.
+// OpenReq tells the home that a client opens a file.
 type OpenReq struct {
 	Run metadata.Run
 	Ino metadata.Ino
@@ -29,7 +28,7 @@ func (m *OpenResp) fields(c *codec) {
 	u64(c, &m.Holding.Run)
 }
 
-// OpenAheadReq asks for files that its client will probably read soon.
+// OpenAheadReq opens files that the client will probably read soon.
 type OpenAheadReq struct {
 	Run   metadata.Run
 	Files []metadata.OpenAhead // at most MaxFiles
@@ -43,7 +42,7 @@ func (m *OpenAheadReq) fields(c *codec) {
 	})
 }
 
-// OpenAheadResp is the files that an OpenAheadReq has opened.
+// OpenAheadResp returns the files that an OpenAheadReq has opened.
 type OpenAheadResp struct {
 	Run   metadata.Run
 	Attrs []metadata.Attr
@@ -54,7 +53,7 @@ func (m *OpenAheadResp) fields(c *codec) {
 	list(c, &m.Attrs, MaxFiles, attrSize, (*codec).attr)
 }
 
-// CreateOpenReq asks for a new file that its client has open.
+// CreateOpenReq creates a file and opens it for the client.
 type CreateOpenReq struct {
 	Run metadata.Run
 	metadata.Opening
@@ -67,7 +66,7 @@ func (m *CreateOpenReq) fields(c *codec) {
 	m.CreateReq.fields(c)
 }
 
-// ClosedReq says what a client has closed.
+// ClosedReq reports the files that a client has closed.
 type ClosedReq struct {
 	Run   metadata.Run
 	Files []metadata.Opened
@@ -78,7 +77,7 @@ func (m *ClosedReq) fields(c *codec) {
 	list(c, &m.Files, unlimited, openedSize, (*codec).opened)
 }
 
-// RecallReq asks a client what it has open of the sender's files.
+// RecallReq asks a client which of the sender's files it has open.
 type RecallReq struct {
 	Run   metadata.Run
 	After metadata.Ino
@@ -107,7 +106,7 @@ type InosReq struct{ Inos []metadata.Ino }
 
 func (m *InosReq) fields(c *codec) { list(c, &m.Inos, unlimited, 8, u64[metadata.Ino]) }
 
-// AppendReq asks for a place at the end of a file.
+// AppendReq asks for a range at the end of a file.
 type AppendReq struct {
 	Run metadata.Run
 	Req metadata.Append
@@ -135,7 +134,7 @@ func (m *PlaceResp) fields(c *codec) {
 	c.bool(&m.Place.Alone)
 }
 
-// LockReq asks for a byte-range lock, or for its end.
+// LockReq takes or releases a byte-range lock.
 type LockReq struct {
 	Run metadata.Run
 	Req metadata.LockReq
@@ -157,7 +156,7 @@ func (m *LockResp) fields(c *codec) {
 	u64(c, &m.Answer.Version)
 }
 
-// HeldLockResp answers which lock conflicts: test-lock.
+// HeldLockResp answers with the conflicting lock: test-lock.
 type HeldLockResp struct {
 	Node metadata.NodeID
 	Lock metadata.Lock
@@ -168,7 +167,7 @@ func (m *HeldLockResp) fields(c *codec) {
 	c.lock(&m.Lock)
 }
 
-// WakeReq has waiters ask for their locks again.
+// WakeReq makes waiters request their locks again.
 type WakeReq struct{ Waiters []uint64 }
 
 func (m *WakeReq) fields(c *codec) { list(c, &m.Waiters, unlimited, 8, u64[uint64]) }

@@ -16,7 +16,7 @@ func configCmd() *cobra.Command {
 	return c
 }
 
-// configOf makes a command that reads the configuration.
+// configOf returns a command that reads the configuration.
 func configOf(use, short string, show bool) *cobra.Command {
 	return &cobra.Command{
 		Use:     use + " [FILE]",

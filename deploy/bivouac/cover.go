@@ -19,13 +19,12 @@ import (
 )
 
 const (
-	// maxCovers bounds the datasets with a cover or a view, each of which takes
-	// mount.CoverMemory.
+	// maxCovers bounds the datasets with a cover or a view, each of which takes mount.CoverMemory.
 	maxCovers = 4
 	// coverMean is the largest mean file size, in bytes, of a dataset that gets a cover: one
 	// read request.
 	coverMean = 512 << 10
-	// coverEnd bounds the wait for covers that are still in use at the end.
+	// coverEnd bounds the wait at the end for covers that are still in use.
 	coverEnd = time.Second
 )
 
@@ -48,7 +47,7 @@ func (k byKeeper) view(_ context.Context, name string) (*mounts.Mounting, error)
 	return &mounts.Mounting{Dev: dev, Talk: talk, End: ended}, err
 }
 
-// ended is the end of a helper for which the keeper waits.
+// ended is the End of a mount whose helper the keeper waits for.
 func ended() error { return nil }
 
 // byUs mounts as root, without a keeper.
@@ -69,35 +68,35 @@ func (u byUs) view(ctx context.Context, name string) (*mounts.Mounting, error) {
 	return mounts.View{Cover: u.over(name), Stores: u.job.Dirs.Store}.Mount(ctx, self)
 }
 
-// covers mounts over datasets of small files, before programs see them: a kernel view, or a cover
-// where that cannot be. Both only make reading faster, so a failure is logged and nothing more.
+// covers mounts over datasets of small files, before programs see them: a kernel view, or a cover where a view is
+// impossible. Both only make reads faster, so a failure is only logged.
 type covers struct {
 	node   *node
 	by     coverer // nil: this process may not mount
 	ctx    context.Context
 	cancel context.CancelFunc
 	memory int64          // of this machine, in bytes
-	wg     sync.WaitGroup // helpers and waits for them
+	wg     sync.WaitGroup // helpers, and goroutines that wait for them
 
 	opens   *opens
 	uncover func(name string) // Mount.Uncover
-	reveal  func()            // is called when a dataset is no longer hidden
+	reveal  func()            // called when a dataset is no longer hidden
 	active  func(name string) (cluster.Dataset, bool)
 
-	mu    sync.Mutex                      // lookups of names wait for it: nothing of the mount may be called with it held
+	mu    sync.Mutex                      // lookups of names wait for it, so call no method of the mount with it held
 	seen  map[metadata.DatasetID]*covered // under mu
-	shown map[metadata.DatasetID]bool     // under mu; no longer hidden; also kept in files
+	shown map[metadata.DatasetID]bool     // under mu: no longer hidden; also recorded in files
 }
 
-// covered is the state of the mounts over a dataset. covers.mu guards it.
+// covered is the state of the mounts over a dataset, guarded by covers.mu.
 type covered struct {
 	ds     cluster.Dataset
 	sum    manifest.Summary
-	mounts bool // something is being mounted
-	view   bool // a view is there
-	again  bool // the view has to be made again
-	links  bool // links of whole objects are being made
-	relink bool // links have to be made again
+	mounts bool // a mount is in progress
+	view   bool // a view is mounted
+	again  bool // the view must be remade
+	links  bool // links to whole objects are being made
+	relink bool // links must be made again
 	served []*mount.Cover
 }
 
@@ -116,7 +115,7 @@ func newCovers(n *node, by coverer) *covers {
 	return c
 }
 
-// covererOf returns nil where this node may not mount.
+// covererOf returns the coverer of this node; nil if the node may not mount.
 func (n *node) covererOf(start daemon.Start) coverer {
 	switch keeper, ok := n.backer.(*daemon.Backing); {
 	case ok:
@@ -127,21 +126,21 @@ func (n *node) covererOf(start daemon.Start) coverer {
 	return byUs{n.job}
 }
 
-// coverable reports whether a dataset is read faster through a cover: one of small files that
-// fits in half of the memory, so that the kernel can cache it. Cached files are read twice as
-// fast as by passthrough, uncached ones, if they are whole on this node, half as fast.
+// coverable reports whether a cover makes reads of a dataset faster: it has small files and fits in half of the memory,
+// so that the kernel can cache it. Cached files are read twice as fast as by passthrough; uncached files that are whole
+// on this node, half as fast.
 func coverable(ds cluster.Dataset, memory int64) bool {
 	return viewable(ds) && ds.Bytes <= memory/2
 }
 
-// viewable reports whether a dataset is read faster through a kernel view: one of small files,
-// of any total size. Large files are mostly striped, and the main mount reads them better.
+// viewable reports whether a kernel view makes reads of a dataset faster: it has small files, of any total size. Large
+// files are mostly striped, and the main mount reads them better.
 func viewable(ds cluster.Dataset) bool {
 	return ds.Files > 0 && ds.Bytes/ds.Files <= coverMean
 }
 
-// hidden reports whether a dataset is kept from programs because its mount is still being made. One
-// that other nodes show already is not, nor one that programs of this node saw before the daemon was restarted.
+// hidden reports whether a dataset is hidden from programs because its mount is still being made. A dataset that other
+// nodes already show is not hidden, nor one that programs of this node saw before the daemon was restarted.
 func (c *covers) hidden(ds cluster.Dataset) bool {
 	if c.by == nil || ds.Phase != cluster.Publishing || !viewable(ds) {
 		return false
@@ -155,12 +154,12 @@ func (c *covers) hidden(ds cluster.Dataset) bool {
 	return !c.shown[ds.ID]
 }
 
-// shownFile is a file that is there when programs of this node may have seen a dataset.
+// shownFile returns a file that exists if programs of this node may have seen a dataset.
 func (c *covers) shownFile(id metadata.DatasetID) string {
 	return filepath.Join(c.node.job.Dirs.Run, fmt.Sprintf("shown-%d", id))
 }
 
-// mountedFile is a file that is there when this run of the daemon, or an earlier one, may have mounted over a dataset.
+// mountedFile returns a file that exists if this or an earlier run of the daemon may have mounted over a dataset.
 func (c *covers) mountedFile(id metadata.DatasetID) string {
 	return filepath.Join(c.node.job.Dirs.Run, fmt.Sprintf("mounted-%d", id))
 }
@@ -170,8 +169,9 @@ func (c *covers) mayBeMounted(id metadata.DatasetID) bool {
 	return err == nil
 }
 
-// prepare has the kernel forget the name of a dataset before the first mount over it. An earlier run of the daemon may have
-// left it as that of a dataset that has ended: when the kernel looks it up again, it detaches what is mounted over it.
+// prepare makes the kernel forget the name of a dataset before the first mount over it. The name may be left from an
+// earlier run of the daemon, for a dataset that has ended: when the kernel looks it up again, it detaches the mounts
+// over it.
 func (c *covers) prepare(ds cluster.Dataset) {
 	if c.mayBeMounted(ds.ID) {
 		return
@@ -193,7 +193,7 @@ func (c *covers) show(id metadata.DatasetID) {
 	c.reveal()
 }
 
-// see is called for every readable dataset, more than once, and for one that ended.
+// see is called for every readable dataset, possibly more than once, and for one that ended.
 func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 	if ds.Phase.Ended() {
 		c.forget(ds)
@@ -220,8 +220,8 @@ func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 	}
 }
 
-// forget detaches the mounts over a dataset that ended, and its name. A mount that is being made is
-// detached when it is there.
+// forget detaches the mounts over an ended dataset, and makes the kernel forget its name. A mount in progress is
+// detached once it is made.
 func (c *covers) forget(ds cluster.Dataset) {
 	next, taken := c.active(ds.Name)
 	taken = taken && c.mayBeMounted(next.ID)
@@ -232,7 +232,7 @@ func (c *covers) forget(ds cluster.Dataset) {
 		x.ds = ds
 		taken = false
 	}
-	// If this run of the daemon has not mounted over ds, what is mounted there may be over its successor.
+	// If this run of the daemon has not mounted over ds, a mount there may belong to its successor.
 	keep := c.succeeded(ds) || taken
 	c.mu.Unlock()
 	c.opens.end(ds.ID)
@@ -242,8 +242,8 @@ func (c *covers) forget(ds cluster.Dataset) {
 	c.show(ds.ID)
 }
 
-// succeeded reports whether another dataset with the same name has mounts, or gets some. They must not be detached with those
-// of ds, which has ended. mu is held.
+// succeeded reports whether another dataset with the same name has mounts, or gets some. These must not be detached
+// with those of ds, which has ended. mu is held.
 func (c *covers) succeeded(ds cluster.Dataset) bool {
 	for id, x := range c.seen {
 		if id != ds.ID && x.ds.Name == ds.Name {
@@ -274,7 +274,7 @@ func (c *covers) mount(x *covered) {
 	})
 }
 
-// make mounts a view, or a cover, and reports which; nil if neither can be.
+// make mounts a view or a cover, and reports which; m is nil if it could mount neither.
 func (c *covers) make(ds cluster.Dataset, sum manifest.Summary) (m *mount.Cover, view bool) {
 	if c.node.job.KernelView != job.KernelViewOff {
 		if m = c.view(ds, sum); m != nil {
@@ -287,7 +287,7 @@ func (c *covers) make(ds cluster.Dataset, sum manifest.Summary) (m *mount.Cover,
 	return m, false
 }
 
-// done records the result of a mount. Detach: the dataset has ended meanwhile.
+// done records the result of a mount. detach: the dataset has ended meanwhile; again: the view must be remade.
 func (c *covers) done(x *covered, m *mount.Cover, view bool) (detach, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -322,12 +322,12 @@ func (c *covers) cover(ds cluster.Dataset) *mount.Cover {
 // stop ends the mounting of covers and views.
 func (c *covers) stop() {
 	c.mu.Lock()
-	c.cancel() // under mu: nothing is started afterwards
+	c.cancel() // under mu: no mount starts afterwards
 	c.mu.Unlock()
 	c.wg.Wait()
 }
 
-// wait waits, after the unmount, until no process uses the covers, up to coverEnd.
+// wait waits after the unmount, up to coverEnd, until no process uses the covers.
 func (c *covers) wait() {
 	t := time.NewTimer(coverEnd)
 	defer t.Stop()

@@ -21,12 +21,12 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
-// which says whose daemon a command talks to.
+// which selects the daemon that a command talks to.
 type which struct {
 	dir    string       // a local job
 	job    string       // a Slurm job on this node
 	node   int          // of a local job
-	chosen func() bool  // whether node was given
+	chosen func() bool  // reports whether node was given
 	dead   []local.Node // of a local job
 }
 
@@ -86,17 +86,17 @@ func (w *which) local() (*daemon.Ctl, error) {
 	return answering(s.Nodes), nil
 }
 
-// ended says what the death of a daemon means and what to do.
+// ended describes what the death of a daemon means and what to do.
 func (w *which) ended(n local.Node) string {
 	return fmt.Sprintf("the daemon of %s has ended (see %s) and is restarted only under Slurm: calls below %s fail with \"Transport endpoint is not connected\"; "+
 		"copy what you need from the other nodes, then run bivouac down --dir %s and bivouac up", n.Host, n.Log, n.Mount, w.dir)
 }
 
-// answerTime bounds how long a node is waited for where others can be asked.
+// answerTime bounds the wait for the answer of a node when other nodes can be asked instead.
 const answerTime = 2 * time.Second
 
-// answering is the first node whose daemon answers. If none does, it is the first
-// one, and what is asked of it will say so.
+// answering returns the first node whose daemon answers. If none does, it returns the first node, whose error the
+// request will report.
 func answering(nodes []local.Node) *daemon.Ctl {
 	for _, n := range nodes {
 		ctl := daemon.NewCtl(n.Sock)
@@ -110,7 +110,7 @@ func answering(nodes []local.Node) *daemon.Ctl {
 	return daemon.NewCtl(nodes[0].Sock)
 }
 
-// run makes the RunE of a command that asks the daemon which w chooses.
+// run returns the RunE of a command that asks the daemon selected by w.
 func (w *which) run(f func(c *cobra.Command, ctl *daemon.Ctl, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		ctl, err := w.ctl()

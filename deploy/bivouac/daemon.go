@@ -33,7 +33,7 @@ func daemonCmd() *cobra.Command {
 			defer l.Close()
 			err := runDaemon(c.Context(), file, l)
 			if err != nil {
-				_ = l.Send(daemon.Note{Failed: err.Error()}) // the keeper may be gone; the log has it
+				_ = l.Send(daemon.Note{Failed: err.Error()}) // the keeper may have ended; the log has the error
 			}
 			return err
 		},
@@ -60,7 +60,7 @@ func runDaemon(ctx context.Context, file string, heartbeat *daemon.Heartbeat) er
 		return err
 	}
 	lost := func(host string) {
-		_ = heartbeat.Send(daemon.Note{Lost: host}) // a lost keeper closes the connection
+		_ = heartbeat.Send(daemon.Note{Lost: host}) // if the keeper died, the connection closes
 	}
 	n, err := openNode(job, start, lost, log.WithField("host", job.Hosts[job.Self]))
 	if err != nil {
@@ -83,9 +83,9 @@ func runDaemon(ctx context.Context, file string, heartbeat *daemon.Heartbeat) er
 
 var errKeeperGone = errors.New("the keeper is gone")
 
-// listenHeartbeat forwards orders. When the heartbeat connection closes it calls cut and closes
-// orders, unless the daemon is to outlive it. EOF and errors are the
-// same: a connection that is closed with unread data ends with a reset, not EOF.
+// listenHeartbeat forwards orders. When the heartbeat connection closes it calls cut and closes orders, unless the
+// daemon is to outlive the connection. It treats errors like EOF: a connection closed with unread data ends with a
+// reset, not EOF.
 func listenHeartbeat(l *daemon.Heartbeat, detached bool, orders chan<- daemon.Order, cut func()) {
 	for {
 		var o daemon.Order

@@ -31,7 +31,7 @@ The exit status is 1 if jobs would fail.`,
 			if _, gone := os.Stat(config); gone != nil && err == nil {
 				all[0].Found += " is missing: the defaults are used"
 			}
-			if err != nil { // the defaults are checked then
+			if err != nil { // then check the defaults
 				all[0] = doctor.Finding{Check: "configuration", State: doctor.Failed, Found: err.Error(), Remedy: "correct it; bivouac config check " + config + " checks it again"}
 			}
 			all = append(all, doctor.Run(c.Context(), doctor.Config{

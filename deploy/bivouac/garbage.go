@@ -7,13 +7,12 @@ import (
 	"runtime/metrics"
 )
 
-// leastHeap is how large, in bytes, the heap becomes before it is collected, however
-// little of it is in use. A daemon uses little but has many buffers on their way: by
-// Go's own measure a stage-in collects all the time, and each time stops all.
+// leastHeap is the heap size, in bytes, below which Go does not collect. A daemon keeps little live data but allocates
+// many short-lived buffers: with GOGC=100 a stage-in would collect all the time, and each collection stops all
+// goroutines.
 const leastHeap = 64 << 20
 
-// spareCollector sees to leastHeap, and reports whether it does: not if the user has
-// said something in GOGC.
+// spareCollector enforces leastHeap, unless the user has set GOGC, and reports whether it does.
 func spareCollector() bool {
 	if os.Getenv("GOGC") != "" {
 		return false
@@ -22,10 +21,10 @@ func spareCollector() bool {
 	return true
 }
 
-// collection is garbage: the next collection finds it, and it makes another.
-type collection struct{ _ [16]byte } // too large to be kept with others
+// collection is garbage: the next collection runs its finalizer, which makes another one.
+type collection struct{ _ [16]byte } // too large for the tiny allocator
 
-// ended sets when the next collection begins, from what this one has left.
+// ended sets when the next collection begins, from the live heap after this one.
 func (c *collection) ended() {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
@@ -33,11 +32,11 @@ func (c *collection) ended() {
 	runtime.SetFinalizer(c, (*collection).ended)
 }
 
-// goPercent is what Go begins with: the heap becomes twice what is in use.
+// goPercent is the default of GOGC: the heap grows to twice the live heap.
 const goPercent = 100
 
-// percentFor is by how much of what is in use, in percent, the heap may grow.
+// percentFor returns the GOGC percentage for a live heap.
 func percentFor(live int64) int {
-	live = max(live, leastHeap/16) // Go has a least heap of its own, of 4 MiB for each 100
+	live = max(live, leastHeap/16) // Go has its own minimum heap: 4 MiB for each 100 percent
 	return int(max(100*(leastHeap-live)/live, goPercent))
 }

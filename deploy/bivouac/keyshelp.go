@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// keysHelp is the part of a help text that documents options KEY=VALUE, at most 80 columns wide.
+// keysHelp returns the part of a help text that documents options KEY=VALUE, at most 80 columns wide.
 func keysHelp(keys []stagein.Key) string {
 	const indent, width = 28, 80
 	var b strings.Builder

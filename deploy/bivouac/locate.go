@@ -32,7 +32,7 @@ attribute user.bivouac.node, as "getfattr -n user.bivouac.node PATH" does.`,
 	}
 }
 
-// hostsOf is what the mount says of a path.
+// hostsOf asks the mount which hosts have a path.
 func hostsOf(path string) (string, error) {
 	for b := make([]byte, 4096); ; b = make([]byte, 2*len(b)) {
 		n, err := unix.Getxattr(path, "user.bivouac.node", b)

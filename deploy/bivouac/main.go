@@ -1,6 +1,5 @@
-// Command bivouac is the whole program: the daemon of a node, what Slurm's
-// plugin runs, and what people type. Each command is one file; it turns flags
-// into a configuration, starts something, and waits.
+// Command bivouac is the whole program: the daemon of a node, the commands that Slurm's plugin runs, and those for
+// users. Each command is one file: it turns flags into a configuration, starts something, and waits.
 package main
 
 import (
@@ -28,7 +27,7 @@ func main() {
 	os.Exit(exitStatus(err))
 }
 
-// one is the argument of a command that takes one.
+// one checks the argument of a command that takes exactly one.
 func one(what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) == 1 {
@@ -38,7 +37,7 @@ func one(what string) cobra.PositionalArgs {
 	}
 }
 
-// timeVar is DurationVar for times in seconds, too, as in --bivouac-opts and the site's configuration.
+// timeVar is DurationVar that also accepts a number of seconds, as in --bivouac-opts and the site's configuration.
 func timeVar(flags *pflag.FlagSet, to *time.Duration, name string, value time.Duration, usage string) {
 	*to = value
 	flags.Var((*timeValue)(to), name, usage)
@@ -55,8 +54,7 @@ func (v *timeValue) Set(s string) error {
 func (v *timeValue) String() string { return time.Duration(*v).String() }
 func (v *timeValue) Type() string   { return "duration" }
 
-// exitError is an error that wants a certain exit status; without a text it is
-// not printed.
+// exitError is an error with a given exit status; without a text it is not printed.
 type exitError struct {
 	status int
 	err    error
@@ -125,5 +123,5 @@ Without Slurm, on this machine:
 	return c
 }
 
-// optsHelp documents the keys of --bivouac-opts.
+// optsHelp returns the documentation of the keys of --bivouac-opts.
 func optsHelp() string { return "Keys of --bivouac-opts:\n\n" + keysHelp(pitch.OptionKeys) }

@@ -19,7 +19,7 @@ func manCmd() *cobra.Command {
 				return err
 			}
 			c.Root().DisableAutoGenTag = true
-			c.Root().Long += "\n\n" + optsHelp() // which --help has at its end
+			c.Root().Long += "\n\n" + optsHelp() // --help prints it at the end
 			if completion, _, err := c.Root().Find([]string{"completion"}); err == nil {
 				c.Root().RemoveCommand(completion) // packages have the completions
 			}

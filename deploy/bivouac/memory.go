@@ -14,9 +14,8 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 )
 
-// boundMemory gives Go's collector its limit: the user's GOMEMLIMIT, else most
-// of what the cgroup allows, else what the formula says. It returns the terms of
-// that.
+// boundMemory sets the memory limit of Go's collector: the user's GOMEMLIMIT, else most of the cgroup's limit, else the
+// sum of the known uses. It returns those uses.
 func boundMemory(job *job.File, log *logrus.Entry) daemon.Memory {
 	limit, limited := daemon.CgroupLimit(os.DirFS("/"))
 	serving := int64(0)
@@ -46,7 +45,7 @@ func boundMemory(job *job.File, log *logrus.Entry) daemon.Memory {
 	return m
 }
 
-// machineMemory is the memory of this machine, in bytes; 0 if unknown.
+// machineMemory returns the memory of this machine, in bytes; 0 if unknown.
 func machineMemory() int64 {
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err != nil {
@@ -55,7 +54,7 @@ func machineMemory() int64 {
 	return int64(i.Totalram) * int64(i.Unit)
 }
 
-// mib is n in MiB; what is without a limit is 0.
+// mib returns n in MiB; 0 if n means no limit.
 func mib(n int64) int64 {
 	if n == math.MaxInt64 {
 		return 0

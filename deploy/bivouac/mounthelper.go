@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// helperTime bounds the work of a helper; it is longer than the keeper gives it.
+	// helperTime bounds the work of a helper; it is longer than the bound of the keeper.
 	helperTime = 150 * time.Second
-	// helperEnd bounds the wait until a helper that has failed has gone.
+	// helperEnd bounds the wait for a failed helper to end.
 	helperEnd = 10 * time.Second
 )
 
-// begin starts a helper with by, serves its connection with the Cover that adopt makes, tells the helper
-// what it has to know, and waits until it has mounted. It returns the root of a view, too. After an error the Cover has ended.
+// begin starts a helper with by, serves its connection with the Cover that adopt makes, sends the helper its input with
+// tell, and waits until it has mounted. It also returns the root of a view. After an error the Cover has ended.
 func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string) (*mounts.Mounting, error),
 	adopt func(*os.File) (*mount.Cover, error), tell func(net.Conn) error) (m *mount.Cover, root *os.File, err error) {
 	h, err := by(c.ctx, ds.Name)
@@ -36,17 +36,17 @@ func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string) (*mo
 	if err != nil {
 		return nil, nil, errors.Join(err, h.Dev.Close())
 	}
-	defer near.Close()                                            // which ends a helper that still listens
+	defer near.Close()                                            // ends a helper that still listens
 	defer context.AfterFunc(c.ctx, func() { _ = near.Close() })() // it may be closed already
-	_ = near.SetDeadline(time.Now().Add(helperTime))              // a helper that cannot be killed hides the dataset no longer
+	_ = near.SetDeadline(time.Now().Add(helperTime))              // bounds how long an unkillable helper hides it
 	m, err = adopt(h.Dev)
 	_ = h.Dev.Close() // m has its own
 	if err != nil {
 		return nil, nil, err
 	}
-	go m.Serve() // ends with the mount, or with the helper that fails to make it
+	go m.Serve() // ends with the mount, or with a helper that fails to make it
 	if err = tell(near); err != nil {
-		_ = near.CloseWrite() // the helper is to fail
+		_ = near.CloseWrite() // makes the helper fail
 	}
 	root, e := mounts.AwaitMounted(near)
 	if e != nil {

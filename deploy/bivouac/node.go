@@ -40,12 +40,12 @@ type node struct {
 	daemon *daemon.Daemon
 	client *fsclient.Client
 	mount  *mount.Mount
-	memory daemon.Memory // the most that it takes
-	backer mount.Backer  // nil: the mount asks the kernel by itself
-	ended  chan struct{} // closed when the mount is gone
+	memory daemon.Memory // the most that the node takes
+	backer mount.Backer  // nil: the mount registers files with the kernel itself
+	ended  chan struct{} // closed when the mount has ended
 	covers *covers
 	ahead  *prefetchers
-	// watched says that a keeper wants to hear that the mount answers.
+	// watched is set if a keeper expects reports that the mount answers.
 	watched bool
 	kept    bool // another daemon can take the connection over
 }
@@ -121,7 +121,7 @@ func (n *node) openMount(start daemon.Start) error {
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
-	d.SetRevoke(n.client.Revoke) // the kernel can be told now
+	d.SetRevoke(n.client.Revoke) // the kernel can be notified from now on
 	d.SetActivity(n.activity)
 	d.SetDropPages(func(inos []metadata.Ino) {
 		n.mount.DropPages(inos)
@@ -162,12 +162,12 @@ func logRequest(log *logrus.Entry, r mount.Request) {
 	log.Debug(r.Op)
 }
 
-// virtual is the content of a file of .bivouac.
+// virtual returns the content of a file of .bivouac.
 func (n *node) virtual(name string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	switch name {
-	case "control": // where programs of the job reach this daemon
+	case "control": // the address at which programs of the job reach this daemon
 		return []byte(n.job.CtlSocket() + "\n"), nil
 	case "status":
 		return indented(n.daemon.Status(ctx))
@@ -179,7 +179,7 @@ func (n *node) virtual(name string) ([]byte, error) {
 	return nil, syscall.ENOENT
 }
 
-// activity is what the mount and its client have done.
+// activity returns the counters of the mount and its client.
 func (n *node) activity() daemon.Activity {
 	c, m := n.client.Stats(), n.mount.Stats()
 	a := daemon.Activity{
@@ -222,7 +222,7 @@ func reads(places map[metadata.DatasetID]stripe.DatasetReads, times map[metadata
 	return all
 }
 
-// sources returns the client's measurements of the places that it reads datasets from.
+// sources returns the client's measurements of the places from which it reads datasets.
 func (n *node) sources() []daemon.SourceStatus {
 	var all []daemon.SourceStatus
 	for _, s := range n.client.Sources() {
@@ -276,31 +276,31 @@ func (n *node) up(ctx context.Context, heartbeat *daemon.Heartbeat) error {
 	return heartbeat.Send(daemon.Note{Ready: true, Kept: n.kept})
 }
 
-// serve answers until the end: an order to leave, a closed heartbeat connection, a signal, or
-// the mount being taken away.
+// serve serves until the end: an order to leave, a closed heartbeat connection, a signal, or an unmount by another
+// process.
 func (n *node) serve(ctx context.Context, heartbeat *daemon.Heartbeat, orders <-chan daemon.Order) error {
 	alive := time.NewTicker(n.job.Heartbeat())
 	defer alive.Stop()
 	probed := make(chan bool, 1) // the answer of the one probe in flight
-	left := make(chan error, 1)  // the end of the one leave
+	left := make(chan error, 1)  // the result of the one leave
 	ended, busy, leaving := n.ended, false, false
 	for {
 		select {
 		case <-ctx.Done():
 			if leaving {
-				<-left // it ends with ctx, and must not find the stores closed
+				<-left // it ends with ctx, and must end before the stores are closed
 			}
 			return nil
 		case <-ended:
 			if !leaving {
 				return nil
 			}
-			ended = nil // what is copied out does not go through the mount
+			ended = nil // stage-out does not go through the mount
 		case o, ok := <-orders:
 			if !ok {
 				return errKeeperGone
 			}
-			if o.Leave && !leaving { // the keeper hears that we live meanwhile
+			if o.Leave && !leaving { // meanwhile the keeper gets signs of life
 				leaving = true
 				go func() { left <- n.leave(ctx, heartbeat, o) }()
 			}
@@ -314,15 +314,14 @@ func (n *node) serve(ctx context.Context, heartbeat *daemon.Heartbeat, orders <-
 		case ok := <-probed:
 			busy = false
 			if ok {
-				_ = heartbeat.Send(daemon.Note{Alive: true}) // a lost keeper closes the connection
+				_ = heartbeat.Send(daemon.Note{Alive: true}) // if the keeper died, the connection closes
 			}
 		}
 	}
 }
 
-// probe asks the mount itself, through the kernel, as an application would. It
-// asks for what only this node has to answer: a peer that hangs must not make
-// the keepers of all others believe that theirs does.
+// probe accesses the mount through the kernel, as an application would. It asks for something that only this node must
+// answer: a hanging peer must not make the keepers of all other nodes believe that their daemons hang.
 func (n *node) probe() bool {
 	_, err := os.Lstat(filepath.Join(n.job.Dirs.Mount, ".bivouac", "no such file"))
 	return errors.Is(err, fs.ErrNotExist)
@@ -340,7 +339,7 @@ func (n *node) leave(ctx context.Context, heartbeat *daemon.Heartbeat, o daemon.
 		note.Trouble = err.Error()
 	}
 	for _, ds := range n.daemon.View().Datasets {
-		if ds.Phase == cluster.Failed && note.Trouble == "" { // the log is worth keeping
+		if ds.Phase == cluster.Failed && note.Trouble == "" { // keep the log
 			note.Trouble = fmt.Sprintf("stage-in of %s failed: %s", ds.Source, ds.Error)
 		}
 	}
@@ -348,7 +347,7 @@ func (n *node) leave(ctx context.Context, heartbeat *daemon.Heartbeat, o daemon.
 	return heartbeat.Send(note)
 }
 
-// maxTrouble bounds the trouble in a note to the keeper, in bytes; the log has all.
+// maxTrouble bounds the trouble in a note to the keeper, in bytes; the log has all of it.
 const maxTrouble = 8 << 10
 
 // close unmounts first, so that no process waits for a stopping daemon.
@@ -366,7 +365,7 @@ func (n *node) close() {
 	}
 }
 
-// raiseFiles lifts the limit on open files as far as it goes.
+// raiseFiles raises the limit on open files as far as possible.
 func raiseFiles(log *logrus.Entry) {
 	var r syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err == nil && r.Cur < r.Max {

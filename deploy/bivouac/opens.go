@@ -15,20 +15,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// openEvery is the time between two looks at the opens of a view. A wake-up for each would slow them down.
+// openEvery is the interval at which the opens of a view are read. A wake-up for each open would slow opens down.
 const openEvery = 50 * time.Millisecond
 
-// missing is the message when opens are not seen.
+// missing is the message for opens that cannot be observed.
 const missing = "reads through the kernel view of the dataset are missing from status, report and metrics"
 
-// opens sees opens in kernel views. They are the only sign of reads that the kernel serves alone: such reads are counted, and
-// in a job of one node the prefetch learns where the ranks are.
+// opens observes opens in kernel views. They are the only sign of reads that the kernel serves alone: such reads are
+// counted, and in a job of one node they give the prefetch the positions of the ranks.
 type opens struct {
 	node *node
 
 	mu   sync.Mutex
 	all  map[metadata.DatasetID]*kernelReads       // guarded by mu
-	ends map[metadata.DatasetID]context.CancelFunc // guarded by mu; of those that are watched
+	ends map[metadata.DatasetID]context.CancelFunc // guarded by mu; of the watched datasets
 }
 
 func newOpens(n *node) *opens {
@@ -46,8 +46,8 @@ func (o *opens) addTo(reads map[metadata.DatasetID]training.Reads) {
 	}
 }
 
-// watch begins to count the opens in the view of a dataset, until end or the end of ctx. It owns root, the view's root; nil
-// if there is none.
+// watch starts to count the opens in the view of a dataset, until end is called or ctx ends. It owns root, the root of
+// the view; nil if there is none.
 func (o *opens) watch(ctx context.Context, wg *sync.WaitGroup, ds cluster.Dataset, root *os.File) {
 	if root == nil {
 		return
@@ -75,7 +75,7 @@ func (o *opens) watch(ctx context.Context, wg *sync.WaitGroup, ds cluster.Datase
 	})
 }
 
-// end ends the watch of a dataset, which would keep its view from going.
+// end ends the watch of a dataset, which would keep its view from being removed.
 func (o *opens) end(ds metadata.DatasetID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -85,7 +85,7 @@ func (o *opens) end(ds metadata.DatasetID) {
 	}
 }
 
-// run takes the opens until ctx ends.
+// run reads the opens until ctx ends.
 func (o *opens) run(ctx context.Context, w *mounts.Opens, ds metadata.DatasetID, dirs []metadata.Ino) error {
 	t := time.NewTicker(openEvery)
 	defer t.Stop()
@@ -101,7 +101,7 @@ func (o *opens) run(ctx context.Context, w *mounts.Opens, ds metadata.DatasetID,
 	}
 }
 
-// dirs is the directories with files, in a view and by inode.
+// dirs returns the directories that contain files, as paths in a view and as inodes.
 func (o *opens) dirs(ds cluster.Dataset) (paths []string, inos []metadata.Ino, err error) {
 	err = tableFiles{o.node.daemon, ds}.Files(func(dir string, number uint32, _ string, _ metadata.Attr) bool {
 		if ino := metadata.SealedIno(ds.ID, metadata.DirPart, number); len(inos) == 0 || inos[len(inos)-1] != ino {
@@ -112,7 +112,7 @@ func (o *opens) dirs(ds cluster.Dataset) (paths []string, inos []metadata.Ino, e
 	return paths, inos, err
 }
 
-// begin leaves out what the daemon has read before. An earlier view of the dataset may have counts.
+// begin excludes the reads that the daemon has served before. An earlier view of the dataset may have left counts.
 func (o *opens) begin(ds metadata.DatasetID, end context.CancelFunc) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -123,13 +123,13 @@ func (o *opens) begin(ds metadata.DatasetID, end context.CancelFunc) {
 	o.all[ds].begin(o.answered(ds))
 }
 
-// answered is the reads of this node's files by the daemon.
+// answered returns the reads of this node's files that the daemon has served.
 func (o *opens) answered(ds metadata.DatasetID) training.Places {
 	p := reads(o.node.client.DatasetReads(), nil)[ds].Places
 	return training.Places{Local: p.Local, Replica: p.Replica}
 }
 
-// look takes the opens since the last call.
+// look counts the opens since the last call.
 func (o *opens) look(ctx context.Context, w *mounts.Opens, ds metadata.DatasetID, dirs []metadata.Ino, now time.Time) error {
 	store, _ := o.node.daemon.Table(ds)
 	table, ok := store.(*manifest.Table)
@@ -138,7 +138,7 @@ func (o *opens) look(ctx context.Context, w *mounts.Opens, ds metadata.DatasetID
 	}
 	self := o.node.job.Self
 	var ahead *prefetch.Engine
-	if len(o.node.job.Hosts) == 1 { // else reads through the daemon show the positions sooner, and opens would come out of order
+	if len(o.node.job.Hosts) == 1 { // else the daemon sees positions earlier, and opens would be out of order
 		ahead = o.node.ahead.engine(ds)
 	}
 	var seen training.Places
@@ -166,19 +166,19 @@ func (o *opens) look(ctx context.Context, w *mounts.Opens, ds metadata.DatasetID
 	return err
 }
 
-// kernelReads counts opens of this node's files whose reads no daemon has seen.
+// kernelReads counts opens of this node's files whose reads no daemon has served.
 type kernelReads struct {
 	served training.Places
-	recent training.Places // of served, those since the watches were set
+	recent training.Places // the part of served since the watches were set
 	daemon training.Places // reads by the daemon so far
-	owed   training.Places // of these, lately, those whose opens were not seen yet
+	owed   training.Places // the recent ones whose opens were not seen yet
 }
 
 func (k *kernelReads) begin(daemon training.Places) {
 	k.daemon, k.recent, k.owed = daemon, training.Places{}, training.Places{}
 }
 
-// take adds opens. A file that was opened before its bytes were here is read by the daemon.
+// take adds opens. The daemon serves the reads of a file that was opened before its bytes were here.
 func (k *kernelReads) take(seen, daemon training.Places) {
 	lately := daemon
 	lately.Add(k.daemon, -1)
@@ -197,7 +197,7 @@ func (k *kernelReads) take(seen, daemon training.Places) {
 	k.recent.Add(alone, 1)
 }
 
-// extrapolate adds opens that were not watched before the recent ones, missed for each of these.
+// extrapolate adds the estimated opens that were not watched: missed for each of the recent ones.
 func (k *kernelReads) extrapolate(missed float64) {
 	for _, c := range k.recent.Named() {
 		c.Samples, c.Bytes = int64(float64(c.Samples)*missed), int64(float64(c.Bytes)*missed)

@@ -69,7 +69,7 @@ in it), drop_last; after chunk:S also chunk=N and group=N, the sampler's argumen
 	return c
 }
 
-// planOf makes the plan that the arguments of "plan set" describe.
+// planOf returns the plan that the arguments of "plan set" describe.
 func planOf(args []string, list string) (accessplan.Plan, error) {
 	switch {
 	case list != "" && len(args) == 2:
@@ -88,7 +88,7 @@ func planOf(args []string, list string) (accessplan.Plan, error) {
 	return accessplan.Plan{Dataset: args[0], Kind: accessplan.List, Paths: paths}, err
 }
 
-// lines is the lines of a file that are not empty.
+// lines returns the non-empty lines of a file.
 func lines(path string) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// prefetchers has an engine for each dataset, which waits for its access plan.
+// prefetchers has a prefetch engine for each dataset, which waits for the dataset's access plan.
 type prefetchers struct {
 	node   *node
-	budget int64 // bytes, of each
+	budget int64 // of each engine, in bytes
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -42,15 +42,15 @@ func newPrefetchers(n *node) *prefetchers {
 	return p
 }
 
-// The default of ahead=: a share of the memory, within bounds.
+// The default of ahead=: a share of the memory, bounded on both sides.
 const (
 	aheadShare = 16
 	leastAhead = 64 << 20
 	mostAhead  = 1 << 30
 )
 
-// aheadOf is the memory for prefetched files of a dataset, in bytes: as the job says, else a share
-// of the daemon's limit, or of the machine's memory.
+// aheadOf returns the memory for prefetched files of a dataset, in bytes: the job's setting, else a share of the
+// daemon's limit or of the machine's memory.
 func aheadOf(j *job.File) int64 {
 	switch {
 	case j.Ahead == job.AheadOff:
@@ -65,8 +65,8 @@ func aheadOf(j *job.File) int64 {
 	return min(max(memory/aheadShare, leastAhead), mostAhead)
 }
 
-// see starts the engine of a readable dataset, and ends that of one that ended. It is called more
-// than once for each.
+// see starts the engine of a readable dataset, and ends that of a dataset that ended. It may be called more than once
+// for each.
 func (p *prefetchers) see(ds cluster.Dataset) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +106,7 @@ func (p *prefetchers) engine(ds metadata.DatasetID) *prefetch.Engine {
 	return p.engines[ds].Engine
 }
 
-// state returns how the plan of a dataset is followed on this node.
+// state returns the progress through the plan of a dataset on this node.
 func (p *prefetchers) state(ds metadata.DatasetID) accessplan.State {
 	e := p.engine(ds)
 	if e == nil {
@@ -128,7 +128,7 @@ func (p *prefetchers) stop() {
 	p.wg.Wait()
 }
 
-// tableFiles is the files of a dataset, as long as it is there.
+// tableFiles lists the files of a dataset while the dataset exists.
 type tableFiles struct {
 	d  *daemon.Daemon
 	ds cluster.Dataset

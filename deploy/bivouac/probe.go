@@ -25,10 +25,10 @@ import (
 const (
 	probeFiles   = 5000
 	probeReaders = 16
-	probeTime    = 3 * time.Second // for each of its parts
+	probeTime    = 3 * time.Second // for each part
 )
 
-// probeFor measures the properties of a device that its flags leave open.
+// probeFor measures the properties of a device that are not set by flags.
 func probeFor(c *cobra.Command, device, dir string, d *simulate.Device) error {
 	if dir == "" {
 		return nil
@@ -37,7 +37,7 @@ func probeFor(c *cobra.Command, device, dir string, d *simulate.Device) error {
 	if err != nil {
 		return fmt.Errorf("probe of %s: %w", dir, err)
 	}
-	if device == "source" { // a file costs three requests there
+	if device == "source" { // a file takes three requests there
 		p.Latency /= 3
 	}
 	fmt.Fprintf(c.ErrOrStderr(), "bivouac: %s, measured on this node: %s/s with %d readers, %v of latency\n", dir, metadata.FormatBytes(p.Bandwidth), probeReaders,
@@ -51,7 +51,7 @@ func probeFor(c *cobra.Command, device, dir string, d *simulate.Device) error {
 	return nil
 }
 
-// probe reads files below dir: first a byte of each, by one reader; then whole files, by several.
+// probe reads files below dir: first one byte of each with one reader, then whole files with several.
 func probe(ctx context.Context, dir string) (d simulate.Device, err error) {
 	files, err := someFiles(ctx, dir)
 	if err != nil {
@@ -96,7 +96,7 @@ func someFiles(ctx context.Context, dir string) (files []string, err error) {
 		switch {
 		case err != nil && path == dir:
 			return err
-		case err != nil: // a part that may not be read
+		case err != nil: // a part that this user may not read
 			return fs.SkipDir
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -114,8 +114,7 @@ func someFiles(ctx context.Context, dir string) (files []string, err error) {
 	return files, err
 }
 
-// readCold reads up to n bytes of a file, for a few seconds at most, and not
-// from the page cache of this node.
+// readCold reads up to n bytes of a file, bypassing the page cache of this node, for a few seconds at most.
 func readCold(ctx context.Context, path string, n int64) (read int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -23,7 +23,7 @@ func epilogCmd() *cobra.Command {
 It can be repeated, and does nothing for a job without a filesystem.`, pitch.Epilog)
 }
 
-// scriptCmd makes a command of one of Slurm's scripts.
+// scriptCmd returns a command that runs as one of Slurm's scripts.
 func scriptCmd(use, short, long string, run func(context.Context, pitch.Env, pitch.Site) int) *cobra.Command {
 	var config string
 	c := &cobra.Command{
@@ -32,8 +32,8 @@ func scriptCmd(use, short, long string, run func(context.Context, pitch.Env, pit
 		RunE: func(c *cobra.Command, _ []string) error {
 			site, err := pitch.LoadSite(config)
 			if err != nil {
-				// A slip in a file that is the same everywhere must not drain
-				// the cluster: the job finds no bivouac and says so itself.
+				// A mistake in a file that is the same everywhere must not drain the cluster: the job reports itself
+				// that it has no bivouac.
 				fmt.Fprintln(c.ErrOrStderr(), "bivouac:", err)
 				if use == "prolog" {
 					return nil

@@ -20,7 +20,7 @@ frees its space. The source is not touched. Its files that are still open can fa
 with ESTALE. The name can be used again at once.`)
 }
 
-// ending makes a command that ends a dataset.
+// ending returns a command that ends a dataset.
 func ending(use string, cancel bool, short, long string) *cobra.Command {
 	var w which
 	c := &cobra.Command{

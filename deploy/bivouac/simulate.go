@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/simulate"
 )
 
-// simulateFlags has the flags that describe the job to simulate.
+// simulateFlags holds the flags that describe the job to simulate.
 type simulateFlags struct {
 	job              simulate.Job
 	files            int
@@ -146,7 +146,7 @@ func (f *simulateFlags) draw(rs []simulate.Result) error {
 	return err
 }
 
-// parse completes the job, with the measurements that the flags ask for.
+// parse completes the job, taking the measurements that the flags ask for.
 func (f *simulateFlags) parse(c *cobra.Command) (policies []simulate.Policy, err error) {
 	mean, j := int64(0), &f.job
 	for name, to := range map[string]*int64{
@@ -177,7 +177,7 @@ func (f *simulateFlags) parse(c *cobra.Command) (policies []simulate.Policy, err
 	return policies, errors.Join(probeFor(c, "source", f.probe, &j.Source), probeFor(c, "disk", f.probeDisk, &j.Disk))
 }
 
-// dataset makes or reads the sizes of the files.
+// dataset generates or reads the sizes of the files.
 func (f *simulateFlags) dataset(mean int64) (err error) {
 	switch {
 	case f.manifest != "" && f.files != 0:

@@ -10,15 +10,14 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/show"
 )
 
-// statusSkipped is the exit status when datasets are there, but not all of them:
-// something could not be read.
+// statusSkipped is the exit status when datasets are ready but incomplete, because something could not be read.
 const statusSkipped = 3
 
-// mostSkips is how many things that were left out are named.
+// mostSkips is how many skipped entries are named.
 const mostSkips = 20
 
-// leftOut names what the datasets lack (of names; none: all), and is the error
-// that tells so by its exit status.
+// leftOut prints what the datasets in names lack (no names: all datasets), and returns an error with statusSkipped if
+// anything is missing.
 func leftOut(ctx context.Context, ctl *daemon.Ctl, s daemon.Status, names []string, w io.Writer) error {
 	sum := int64(0)
 	for _, ds := range s.Datasets {

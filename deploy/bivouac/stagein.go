@@ -69,8 +69,8 @@ func stageInCmd() *cobra.Command {
 	return c
 }
 
-// stageIn stages a dataset in and waits for it, unless that goes on in the background. A
-// failure that it has shown is removed, so that no later wait or status repeats it.
+// stageIn stages a dataset in and waits for it, unless background is set. It removes a failure that it has reported, so
+// that no later wait or status repeats it.
 func stageIn(ctx context.Context, ctl *daemon.Ctl, spec job.Dataset, replace, background bool, w io.Writer) error {
 	if replace {
 		s, err := ctl.FreshStatus(ctx)
@@ -91,7 +91,7 @@ func stageIn(ctx context.Context, ctl *daemon.Ctl, spec job.Dataset, replace, ba
 	if s, e := ctl.Status(ctx); err != nil && e == nil {
 		for _, ds := range s.Current() {
 			if ds.ID == r.Dataset && ds.Phase == cluster.Failed {
-				_ = ctl.Remove(ctx, daemon.RemoveRequest{Name: r.Name}) // status shows it otherwise
+				_ = ctl.Remove(ctx, daemon.RemoveRequest{Name: r.Name}) // otherwise status keeps showing it
 			}
 		}
 	}

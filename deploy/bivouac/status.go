@@ -46,7 +46,7 @@ func reportCmd() *cobra.Command {
 	return c
 }
 
-// statusLike makes a command that shows the daemon's status.
+// statusLike returns a command that shows the daemon's status.
 func statusLike(use, short string, text func(*cobra.Command, daemon.Status) error) *cobra.Command {
 	var w which
 	var asJSON bool

@@ -9,9 +9,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// settle waits until this node is up again and its datasets can be read. A process that has something open there, or
-// works there, must not see it missing. If that takes longer than processes may wait, the mount is served, and names
-// that it does not know are EIO until a leader has answered.
+// settle waits until this node is up again and its datasets can be read. A process with an open file or its working
+// directory there must not find it missing. If that takes longer than processes may wait, the mount is served, and
+// unknown names are EIO until a leader has answered.
 func (n *node) settle() {
 	n.daemon.SetReady()
 	settled := make(chan error, 1)
@@ -26,12 +26,12 @@ func (n *node) settle() {
 	}()
 	select {
 	case <-settled:
-	case <-time.After(n.job.GiveUp()): // processes wait meanwhile
+	case <-time.After(n.job.GiveUp()): // processes are blocked meanwhile
 		n.log.Warn("not all datasets of the previous daemon can be read yet: programs that use them may get I/O errors until a leader answers")
 	}
 }
 
-// views is what a daemon knows of the job; *daemon.Daemon.
+// views is the part of *daemon.Daemon that settle needs: its view of the job.
 type views interface {
 	Refresh(ctx context.Context) error
 	WaitUp(ctx context.Context) error
@@ -39,7 +39,7 @@ type views interface {
 	Datasets() []cluster.Dataset
 }
 
-// settle calls known when all published datasets can be read, however many attempts that takes.
+// settle calls known once all published datasets can be read, after any number of attempts.
 func settle(ctx context.Context, d views, known func()) error {
 	b := retry.New(10*time.Millisecond, time.Second, 0)
 	for {
@@ -55,7 +55,7 @@ func settle(ctx context.Context, d views, known func()) error {
 }
 
 // awaitDatasets waits until all published datasets can be read. Until a leader has answered, the view of a node in the
-// control group goes through all that was before, so there may be no dataset in it.
+// control group passes through all earlier states, so it may contain no datasets.
 func awaitDatasets(ctx context.Context, d views) error {
 	err := d.Refresh(ctx)
 	if err == nil {

@@ -49,7 +49,7 @@ present state once. "bivouac status" has totals and problems.`,
 	return c
 }
 
-// Terminal sequences: another screen without a cursor, and back; the first line; the end of a
+// Terminal sequences: enter the alternate screen and hide the cursor, and back; the first line; clear to the end of the
 // line and of the screen.
 const (
 	enter, leave     = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -57,7 +57,7 @@ const (
 	lineEnd, restEnd = "\x1b[K\n", "\x1b[J"
 )
 
-// live shows a picture on a terminal again and again until ctx ends.
+// live redraws a picture on a terminal until ctx ends.
 func live(ctx context.Context, ctl *daemon.Ctl, every time.Duration, w io.Writer) error {
 	fmt.Fprint(w, enter)
 	defer fmt.Fprint(w, leave)

@@ -32,7 +32,7 @@ with "Transport endpoint is not connected", and bivouac status --dir D names it.
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
-			if err = local.CheckNodes(cfg.Nodes); err != nil { // 0 in a Config is the default
+			if err = local.CheckNodes(cfg.Nodes); err != nil { // 0 in a Config means the default
 				return err
 			}
 			for _, s := range []struct {
@@ -92,7 +92,7 @@ with "Transport endpoint is not connected", and bivouac status --dir D names it.
 	return c
 }
 
-// must is for what can only fail by a mistake in this program.
+// must panics on errors that only a bug in this program can cause.
 func must(err error) {
 	if err != nil {
 		panic(err)

@@ -84,7 +84,7 @@ dataset.`,
 	return c
 }
 
-// readyNames returns names, or those of all datasets that are ready.
+// readyNames returns names, or if there are none the names of all ready datasets.
 func readyNames(c *cobra.Command, ctl *daemon.Ctl, names []string) ([]string, error) {
 	if len(names) > 0 {
 		return names, nil

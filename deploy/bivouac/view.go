@@ -38,7 +38,7 @@ func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	return m
 }
 
-// viewBuild is a view that is being made.
+// viewBuild is a view under construction.
 type viewBuild struct {
 	node *node
 	ds   cluster.Dataset
@@ -129,13 +129,13 @@ func (c *covers) link(ds cluster.Dataset) (files, failed int, err error) {
 	store, _ := c.node.daemon.Table(ds.ID)
 	table, ok := store.(*manifest.Table)
 	if !ok {
-		return 0, 0, nil // it was removed
+		return 0, 0, nil // the dataset was removed
 	}
 	return linkFiles(c.ctx, table.Entries, c.node.client.LinkIfWhole)
 }
 
-// linkFiles calls link with each regular file, and counts those that are linked and those that cannot be, with the error of
-// the first.
+// linkFiles calls link with each regular file. It counts the linked files and those that failed, with the error of the
+// first.
 func linkFiles(ctx context.Context, entries func(func(uint32, string, metadata.Attr) bool) error, link func(context.Context, *metadata.Attr) (bool, error)) (
 	files, failed int, first error) {
 	err := entries(func(_ uint32, name string, a metadata.Attr) bool {
@@ -156,8 +156,8 @@ func linkFiles(ctx context.Context, entries func(func(uint32, string, metadata.A
 	return files, failed, errors.Join(first, err)
 }
 
-// invalidate remakes the views of the datasets in which a local file is damaged or missing,
-// so that the kernel does not read it directly.
+// invalidate remakes the views of the datasets in which a local file is damaged or missing, so that the kernel does not
+// read that file directly.
 func (c *covers) invalidate(inos []metadata.Ino) {
 	bad := make(map[metadata.DatasetID]bool)
 	for _, ino := range inos {
@@ -170,8 +170,8 @@ func (c *covers) invalidate(inos []metadata.Ino) {
 	}
 }
 
-// replaced is called when this node's replicas of a dataset have changed. The kernel keeps those that
-// are gone open until the view is made again.
+// replaced is called when this node's replicas of a dataset have changed. The kernel keeps removed ones open until the
+// view is remade.
 func (c *covers) replaced(ds metadata.DatasetID, gone bool) {
 	if gone {
 		c.renew(ds)
@@ -184,13 +184,13 @@ func (c *covers) replaced(ds metadata.DatasetID, gone bool) {
 	}
 }
 
-// renew has the view of a dataset made again.
+// renew remakes the view of a dataset.
 func (c *covers) renew(ds metadata.DatasetID) {
 	c.mu.Lock()
 	x := c.seen[ds]
 	if x == nil || x.mounts || !x.view {
 		if x != nil {
-			x.again = x.mounts // what is being made may have a file as it was
+			x.again = x.mounts // the view in progress may refer to the old file
 		}
 		c.mu.Unlock()
 		return
@@ -199,8 +199,8 @@ func (c *covers) renew(ds metadata.DatasetID) {
 	c.remake(x)
 }
 
-// remake unmounts the view of a dataset and makes it again. This is the only time that something is mounted
-// over a directory that programs see.
+// remake unmounts the view of a dataset and makes it again. This is the only mount over a directory that programs
+// already see.
 func (c *covers) remake(x *covered) {
 	c.mu.Lock()
 	name, ended := x.ds.Name, c.seen[x.ds.ID] != x
@@ -217,8 +217,7 @@ func (c *covers) remake(x *covered) {
 	c.mount(x)
 }
 
-// intact reports whether a file is on this node if it belongs here. If it is not, the kernel no
-// longer finds it.
+// intact reports whether a file that belongs on this node is there. If it is not, the kernel no longer finds it.
 func (c *covers) intact(ino metadata.Ino) bool {
 	a, err := c.node.client.Getattr(c.ctx, ino)
 	if err != nil {

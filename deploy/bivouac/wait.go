@@ -75,8 +75,8 @@ files could not be fetched because the source has changed, the exit status is 3.
 	return c
 }
 
-// noteOutput tells the daemon where the job's output goes, if that is a file. It
-// is not worth failing the job: a daemon that cannot be asked fails the wait.
+// noteOutput sends the daemon the path of the job's output, if that is a file. A failure does not fail the job here: a
+// daemon that does not answer fails the wait.
 func noteOutput(ctx context.Context, ctl *daemon.Ctl) {
 	for _, f := range []*os.File{os.Stderr, os.Stdout} {
 		if o, ok := stageout.OutputOf(f); ok {
@@ -96,7 +96,7 @@ func terminal(w io.Writer) bool {
 	return err == nil && st.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
-// waitFor waits for the datasets named (none: all that the job wants or has).
+// waitFor waits for the datasets in names (none: all that the job wants or has).
 func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, first int64, names []string, w io.Writer) error {
 	p := &show.Progress{W: w, Terminal: terminal(w), Path: pathOf}
 	defer p.Close()
@@ -139,8 +139,7 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, first int64, na
 	}
 }
 
-// pathOf is the path of a dataset below data/, or of its file if it is a file that was kept as
-// it is.
+// pathOf returns the path of a dataset below data/, or of its file if the dataset is one unmodified file.
 func pathOf(ds *daemon.DatasetStatus) string {
 	var spec job.Dataset
 	if ds.Files != 1 || json.Unmarshal([]byte(ds.Spec), &spec) != nil || spec.Options.Unpack != stagein.UnpackNo {
@@ -152,7 +151,7 @@ func pathOf(ds *daemon.DatasetStatus) string {
 	return ds.Name + "/" + filepath.Base(ds.Source)
 }
 
-// unknown is the error for a name that no dataset has and the job does not want.
+// unknown returns the error for a name that no dataset has and the job does not want.
 func unknown(s daemon.Status, names []string) error {
 	for _, n := range names {
 		if slices.Contains(s.Wanted, n) || slices.ContainsFunc(s.Datasets, func(ds daemon.DatasetStatus) bool { return ds.Name == n }) {
@@ -167,8 +166,8 @@ func unknown(s daemon.Status, names []string) error {
 	return nil
 }
 
-// ofInterest returns the datasets that a wait is for: of each name the last one. A removed one counts if the job wants it or
-// the caller has named it.
+// ofInterest returns the datasets for which a wait waits: the latest of each name. A removed one counts only if the job
+// wants it or the caller named it.
 func ofInterest(s daemon.Status, names []string) (all []daemon.DatasetStatus) {
 	if len(names) == 0 {
 		names, all = s.Wanted, s.Current()
@@ -187,7 +186,7 @@ func ofInterest(s daemon.Status, names []string) (all []daemon.DatasetStatus) {
 	return all
 }
 
-// gaveUp says that the stage-in continues although the wait ended, and how to end it.
+// gaveUp explains that the stage-in continues although the wait ended, and how to end it.
 func gaveUp(ctx context.Context, s daemon.Status, names []string) error {
 	why := "interrupted"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -206,9 +205,9 @@ func gaveUp(ctx context.Context, s daemon.Status, names []string) error {
 	return fmt.Errorf("%s: no longer waiting; stage-ins continue in the background: run bivouac status to see them, or bivouac cancel %s to end one", why, name)
 }
 
-// settled reports whether there is nothing left to wait for, and what failed. A failure of a
-// dataset that the job was started with, or that the caller named, ends the wait at once; any
-// other failure is reported when the remaining datasets are ready.
+// settled reports whether nothing is left to wait for, and returns failures. A failed dataset that the job was started
+// with, or that the caller named, ends the wait at once; any other failure is reported when the remaining datasets are
+// ready.
 func settled(s daemon.Status, names []string, until string, first int64) (bool, error) {
 	at := make(map[string]daemon.DatasetStatus)
 	for _, ds := range s.Datasets {

@@ -19,7 +19,7 @@ func (d *doctor) kernel() {
 	release := d.text("/proc/sys/kernel/osrelease")
 	at := func(major, minor int) bool {
 		var x, y int
-		n, _ := fmt.Sscanf(release, "%d.%d", &x, &y) // another form is old
+		n, _ := fmt.Sscanf(release, "%d.%d", &x, &y) // another format means an old kernel
 		return n == 2 && (x > major || x == major && y >= minor)
 	}
 	has := func(name string) bool {
@@ -54,7 +54,7 @@ func (d *doctor) fuse(ctx context.Context) {
 	}
 }
 
-// errText is the error, or good for none.
+// errText returns the text of err, or good if err is nil.
 func errText(err error, good string) string {
 	if err == nil {
 		return good
@@ -63,7 +63,7 @@ func errText(err error, good string) string {
 }
 
 const (
-	leastFree  = 1 << 30   // bytes of a drive that is worth using
+	leastFree  = 1 << 30   // least free bytes of a useful drive
 	leastSpeed = 500 << 20 // bytes per second of an NVMe drive
 	gib        = 1 << 30
 	mib        = 1 << 20
@@ -173,7 +173,7 @@ func (d *doctor) networks() {
 	d.add("network addresses", unless(err == nil, Failed), "give this node an address there, or correct network: in "+d.cfg.Path, "%s", errText(err, "on "+strings.Join(d.cfg.Network, ", ")))
 }
 
-// network tries the range of ports on another node: a refusal shows that packets arrive, unless a firewall sends it.
+// network probes the range of ports on another node: a refusal shows that packets arrive, unless a firewall sends it.
 func (d *doctor) network(ctx context.Context) {
 	if d.cfg.Peer == "" {
 		d.add("network", Skipped, "run bivouac doctor --peer HOST with another node", "no other node given")
@@ -201,7 +201,7 @@ func (d *doctor) network(ctx context.Context) {
 	}
 }
 
-// dialTime bounds a connection.
+// dialTime bounds an attempt to connect.
 const dialTime = 2 * time.Second
 
 // textfile checks node_exporter's directory.

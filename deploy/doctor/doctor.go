@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// State is how a check ended.
+// State is the result of a check.
 type State string
 
 // The states, from good to bad.
 const (
 	OK      State = "ok"
 	Skipped State = "skipped" // it does not apply here, or cannot be checked by this user
-	Warning State = "warning" // Bivouac works, but slower or with less
+	Warning State = "warning" // Bivouac works, but slower or with fewer features
 	Failed  State = "failed"  // jobs will fail
 )
 
@@ -40,11 +40,11 @@ type Host interface {
 	Root() bool
 	// OpenFuse opens /dev/fuse for a moment.
 	OpenFuse() error
-	// Store looks at a directory of the store, and with probe measures it.
+	// Store inspects a directory of the store, and measures it if probe is not 0.
 	Store(dir string, probe time.Duration) (Drive, error)
 	// Dial connects to a port of another host.
 	Dial(ctx context.Context, addr string) error
-	// Synchronized reports whether the clock is kept by a time server.
+	// Synchronized reports whether the clock is synchronized by a time server.
 	Synchronized() (bool, error)
 	// Glob returns the paths that match a pattern.
 	Glob(pattern string) []string
@@ -104,7 +104,7 @@ func Run(ctx context.Context, cfg Config) []Finding {
 	return d.all
 }
 
-// Worst is the worst state of all.
+// Worst returns the worst state of all findings.
 func Worst(all []Finding) State {
 	order := []State{Skipped, OK, Warning, Failed}
 	worst := Skipped
@@ -128,7 +128,7 @@ func Write(w io.Writer, all []Finding) error {
 	return t.Flush()
 }
 
-// doctor is a run.
+// doctor is one run of all checks.
 type doctor struct {
 	cfg Config
 	h   Host
@@ -142,13 +142,13 @@ func (d *doctor) add(check string, s State, remedy, format string, args ...any) 
 	d.all = append(d.all, Finding{check, s, fmt.Sprintf(format, args...), remedy})
 }
 
-// text is a file without its last newline; "" if it cannot be read.
+// text returns a file without its last newline; "" if it cannot be read.
 func (d *doctor) text(path string) string {
-	b, _ := d.h.Read(path) // missing is empty
+	b, _ := d.h.Read(path) // a missing file is empty
 	return strings.TrimSpace(string(b))
 }
 
-// unless is OK if good, else bad.
+// unless returns OK if good, else bad.
 func unless(good bool, bad State) State {
 	if good {
 		return OK

@@ -20,7 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rails"
 )
 
-// This is the machine that the program runs on.
+// This is the Host on which the program runs.
 type This struct{}
 
 var _ Host = This{}
@@ -84,7 +84,7 @@ func (This) Networks(networks []string) error {
 	return err
 }
 
-// kinds is the filesystems by their magic numbers; network ones cannot be a store.
+// kinds maps magic numbers to filesystems; network filesystems cannot be a store.
 var kinds = map[int64]struct {
 	name    string
 	network bool
@@ -120,8 +120,7 @@ func (This) Store(dir string, probe time.Duration) (Drive, error) {
 	return d, err
 }
 
-// speed writes a file of at most most bytes for half of the time, reads it for the other, and
-// removes it.
+// speed writes a file of at most most bytes for half of d, reads it for the other half, and removes it.
 func speed(dir string, d time.Duration, most int64) (write, read float64, err error) {
 	f, err := os.CreateTemp(dir, ".bivouac-doctor-*")
 	if err != nil {
@@ -143,7 +142,7 @@ func speed(dir string, d time.Duration, most int64) (write, read float64, err er
 		return 0, 0, err
 	}
 	write = float64(size) / time.Since(begun).Seconds()
-	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // else the page cache is measured
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // otherwise the page cache would be measured
 	begun = time.Now()
 	got := int64(0)
 	for ; time.Since(begun) < d/2 && got < size; got += int64(len(b)) {
@@ -154,7 +153,7 @@ func speed(dir string, d time.Duration, most int64) (write, read float64, err er
 	return write, float64(got) / time.Since(begun).Seconds(), nil
 }
 
-// pluginVersion is the release of Slurm whose header a plugin was built with.
+// pluginVersion returns the release of Slurm against whose headers a plugin was built.
 func pluginVersion(b []byte) (major, minor int, err error) {
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {

@@ -41,7 +41,7 @@ func (d *doctor) slurm(ctx context.Context) {
 	d.add("cgroups", unless(strings.Contains(conf["ProctrackType"], "cgroup"), Warning), "set ProctrackType=proctrack/cgroup in slurm.conf: it ends all processes of a job before its epilog", "%s", conf["ProctrackType"])
 }
 
-// settings reads the lines KEY = VALUE of scontrol.
+// settings parses the lines KEY = VALUE of scontrol.
 func settings(out string) map[string]string {
 	conf := make(map[string]string)
 	for line := range strings.Lines(out) {
@@ -52,7 +52,7 @@ func settings(out string) map[string]string {
 	return conf
 }
 
-// slurmFile is the path of a file beside slurm.conf, which a node without configuration files gets from slurmctld.
+// slurmFile returns the path of a file next to slurm.conf; a node without configuration files gets it from slurmctld.
 func (d *doctor) slurmFile(conf map[string]string, name string) string {
 	dir := filepath.Dir(cmp.Or(conf["SLURM_CONF"], "/etc/slurm/slurm.conf"))
 	for _, dir := range []string{dir, "/run/slurm/conf", "/var/spool/slurmd/conf-cache"} {
@@ -63,8 +63,8 @@ func (d *doctor) slurmFile(conf map[string]string, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// plugin returns the words of the line of plugstack.conf that loads the plugin, or none. It follows
-// include lines, as far as depth.
+// plugin returns the words of the line of plugstack.conf that loads the plugin, or none. It follows include lines up to
+// depth.
 func (d *doctor) plugin(path string, depth int) (found []string) {
 	for line := range strings.Lines(d.text(path) + "\n") {
 		f := strings.Fields(line)
@@ -119,7 +119,7 @@ func (d *doctor) plugstack(conf map[string]string) {
 	d.release(conf, line[1])
 }
 
-// release checks that the plugin is made for this Slurm.
+// release checks that the plugin was built for this Slurm.
 func (d *doctor) release(conf map[string]string, loads string) {
 	found := loads
 	if !strings.HasPrefix(loads, "/") {
@@ -164,9 +164,9 @@ func (d *doctor) timeouts(conf map[string]string) {
 		fmt.Sprintf("set %s in slurm.conf above %v, the time limit for the end of a job with stage-out (epilog_timeout), or a smaller epilog_timeout: Slurm cuts the stage-out off and drains the node", key, d.cfg.EpilogTimeout), "%s", conf[key])
 }
 
-// privateDirs checks that the mounts of Bivouac can be seen in jobs with directories of their own.
+// privateDirs checks that jobs with private directories can see the mounts of Bivouac.
 func (d *doctor) privateDirs(conf map[string]string) {
-	kind := cmp.Or(conf["NamespaceType"], conf["JobContainerType"]) // of newer Slurm, of older
+	kind := cmp.Or(conf["NamespaceType"], conf["JobContainerType"]) // newer Slurm, older Slurm
 	if !strings.Contains(kind, "tmpfs") {
 		d.add("job_container", OK, "", "%s", kind)
 		return

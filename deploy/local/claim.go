@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkFuse says what mounting needs and is not there.
+// checkFuse returns an error that names what mounting lacks.
 func checkFuse() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) {
@@ -22,7 +22,7 @@ func checkFuse() error {
 	if err != nil {
 		return fmt.Errorf("this kernel has no FUSE (%w): load the module with modprobe fuse", err)
 	}
-	_ = f.Close() // nothing was asked of it
+	_ = f.Close() // it was not used
 	if os.Getuid() == 0 {
 		return nil
 	}
@@ -32,10 +32,10 @@ func checkFuse() error {
 	return nil
 }
 
-// maxNodes is the most nodes of a job on one machine.
+// maxNodes is the maximum number of nodes of a job on one machine.
 const maxNodes = 4096
 
-// CheckNodes refuses numbers of nodes that no job has, or for which this machine lacks memory.
+// CheckNodes refuses numbers of nodes that no job can have, or for which this machine lacks memory.
 func CheckNodes(n int) error {
 	if n < 1 || n > maxNodes {
 		return fmt.Errorf("--nodes %d: 1 to %d on one machine", n, maxNodes)
@@ -53,11 +53,11 @@ func roomForNodes(n int, meminfo string) error {
 }
 
 const (
-	nodeMemory = 64 << 20 // that an idle daemon takes
-	fewNodes   = 64       // are not refused: swap may do
+	nodeMemory = 64 << 20 // memory of an idle daemon
+	fewNodes   = 64       // not refused for lack of memory: swap may suffice
 )
 
-// availableMemory is the bytes of memory that programs can still take, from meminfo.
+// availableMemory returns the memory still available to programs, in bytes, from meminfo.
 func availableMemory(meminfo string) (bytes int64, ok bool) {
 	b, err := os.ReadFile(meminfo)
 	if err != nil {
@@ -72,10 +72,10 @@ func availableMemory(meminfo string) (bytes int64, ok bool) {
 	return 0, false
 }
 
-// least is what a node needs before it holds any data, in bytes.
+// least is the space that a node needs before it holds any data, in bytes.
 const least = 1 << 20
 
-// checkRoom refuses a disk on which a daemon could not even log why it ended.
+// checkRoom refuses a disk without room for a daemon to log why it ended.
 func checkRoom(dir string, nodes int) error {
 	var st unix.Statfs_t
 	err := unix.Statfs(dir, &st)
@@ -86,10 +86,10 @@ func checkRoom(dir string, nodes int) error {
 		return fmt.Errorf("%s has %d bytes free, and %d nodes need %d to begin: choose another --dir: %w",
 			dir, free, nodes, least*nodes, syscall.ENOSPC)
 	}
-	return nil // what else is wrong will show when it is used
+	return nil // other errors show when the directory is used
 }
 
-// claim makes the directory ready for a new job, or refuses one that is in use.
+// claim prepares the directory for a new job, or refuses one that is in use.
 func claim(dir string) (*State, func(), error) {
 	if m, err := mountpoints(dir); err == nil && len(m) > 0 && !exists(statePath(dir)) {
 		return nil, nil, fmt.Errorf("%s is still mounted by an earlier job: clean up with bivouac down --dir %s", m[0], dir)
@@ -118,9 +118,8 @@ func claim(dir string) (*State, func(), error) {
 	return s, unlock, nil
 }
 
-// makeDirs makes what the job's files are in, but not the directory above it:
-// a disk that is not mounted is not replaced by a directory. Several may do so at
-// once, and one of them makes dir.
+// makeDirs makes the directories of the job, but not the parent of dir: it must not replace an unmounted disk by a
+// directory. Of several concurrent calls, one makes dir.
 func makeDirs(dir string) error {
 	err := makeHidden(dir)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -128,7 +127,7 @@ func makeDirs(dir string) error {
 	}
 	err = os.Mkdir(dir, 0o700)
 	switch {
-	case errors.Is(err, fs.ErrExist): // another has just made it
+	case errors.Is(err, fs.ErrExist): // another call has just made it
 		return makeHidden(dir)
 	case err != nil:
 		return err
@@ -136,7 +135,7 @@ func makeDirs(dir string) error {
 	if err = makeHidden(dir); err == nil {
 		err = os.WriteFile(madePath(dir), nil, 0o600)
 	}
-	if err != nil { // and that counts
+	if err != nil { // and this error is returned
 		_ = os.Remove(hidden(dir))
 		_ = os.Remove(dir)
 	}

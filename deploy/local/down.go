@@ -17,11 +17,11 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// grace is how long a daemon gets to unmount and stop by itself.
+// grace is how long a daemon may take to unmount and stop by itself.
 const grace = 10 * time.Second
 
-// Down ends the job in dir and removes its files and mounts. A job that is half gone is no error;
-// ErrNothing if there is none. users are the processes that used its mounts, in words.
+// Down ends the job in dir and removes its files and mounts. A partly removed job is no error; ErrNothing if there is
+// no job. users lists the processes that used its mounts, in words.
 func Down(dir string) (users []string, err error) {
 	dir, err = real(dir)
 	if err != nil {
@@ -35,7 +35,7 @@ func Down(dir string) (users []string, err error) {
 		if len(left) == 0 {
 			return nil, fmt.Errorf("%w in %s", ErrNothing, dir)
 		}
-		if err := os.Mkdir(hidden(dir), 0o700); err != nil { // someone removed it
+		if err := os.Mkdir(hidden(dir), 0o700); err != nil { // the directory was removed by hand
 			return nil, fmt.Errorf("down: %w", err)
 		}
 	}
@@ -49,7 +49,7 @@ func Down(dir string) (users []string, err error) {
 	}
 	defer f.Close()
 	if err == nil {
-		s, err = Load(dir) // another down may have been at work
+		s, err = Load(dir) // another Down may have changed it
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		s, err = &State{Dir: dir}, nil
@@ -61,13 +61,12 @@ func Down(dir string) (users []string, err error) {
 	return users, teardown(s, grace)
 }
 
-// usersOf names the processes that have a file or their directory in one of the mounts. It
-// asks no mount.
+// usersOf names the processes with an open file or their working directory in one of the mounts. It accesses no mount.
 func usersOf(mounts []string) (users []string) {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
 	files, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	seen := make(map[string]bool)
-	self, _ := os.Executable() // without it helpers are named, too
+	self, _ := os.Executable() // on failure, helpers are named, too
 	for _, link := range append(links, files...) {
 		to, err := os.Readlink(link)
 		pid := strings.Split(link, "/")[2]
@@ -78,7 +77,7 @@ func usersOf(mounts []string) (users []string) {
 		if exe, _ := os.Readlink("/proc/" + pid + "/exe"); exe == self {
 			continue // a helper of a daemon
 		}
-		name, _ := os.ReadFile("/proc/" + pid + "/comm") // it may have ended
+		name, _ := os.ReadFile("/proc/" + pid + "/comm") // the process may have ended
 		users = append(users, fmt.Sprintf("process %s (%s)", pid, strings.TrimSpace(string(name))))
 	}
 	return users
@@ -100,7 +99,7 @@ func teardown(s *State, grace time.Duration) error {
 		errs = append(errs, unmountAt(m))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // what is below a mount must not be removed
+		return err // files below a mount must not be removed
 	}
 	for _, n := range s.Nodes {
 		points[n.Mount] = true
@@ -121,13 +120,13 @@ func teardown(s *State, grace time.Duration) error {
 func removeEmpty(dir string) error {
 	err := os.Remove(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY) {
-		return nil // what the user put there stays
+		return nil // files of the user stay
 	}
 	return err
 }
 
-// removePoint removes a mountpoint. A daemon that was killed while it mounted
-// may have a mount that came after all others were taken away.
+// removePoint removes a mountpoint. A daemon that was killed while it mounted may have left a mount that appeared after
+// all others were detached.
 func removePoint(dir string) error {
 	err := removeEmpty(dir)
 	if !errors.Is(err, syscall.EBUSY) {
@@ -158,7 +157,7 @@ func stop(nodes []Node, grace time.Duration) {
 	waitGone(nodes, 5*time.Second)
 }
 
-// waitGone waits until no node's process lives.
+// waitGone waits until all processes of the nodes have ended.
 func waitGone(nodes []Node, d time.Duration) bool {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
@@ -173,8 +172,7 @@ func waitGone(nodes []Node, d time.Duration) bool {
 	}
 }
 
-// unmountAt is unmount, if there is anything at path: what lay below another
-// mount has gone with it.
+// unmountAt is unmount, if path is still mounted: the unmount of an outer mount also removes the mounts below it.
 func unmountAt(path string) error {
 	at, err := mounts.At(path)
 	if err != nil || len(at) == 0 {
@@ -183,9 +181,8 @@ func unmountAt(path string) error {
 	return unmount(path)
 }
 
-// unmount ends a mount whose server is gone, or as good as gone: a daemon that
-// was killed while a thread of its own waited for its mount is not gone before
-// the connection is aborted.
+// unmount ends a mount whose server has ended or cannot end: a killed daemon with a thread that waits for its own mount
+// does not end before the connection is aborted.
 func unmount(path string) error {
 	err := unix.Unmount(path, unix.MNT_FORCE|unix.MNT_DETACH)
 	if err == nil || errors.Is(err, unix.EINVAL) {

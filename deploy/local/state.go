@@ -32,7 +32,7 @@ type Node struct {
 	Start string `json:"start"` // the process's start time, from /proc
 }
 
-// State is what Up wrote down.
+// State is the record that Up writes.
 type State struct {
 	Dir   string `json:"dir"`
 	Nodes []Node `json:"nodes"`
@@ -41,17 +41,17 @@ type State struct {
 func hidden(dir string) string    { return filepath.Join(dir, ".bivouac") }
 func statePath(dir string) string { return filepath.Join(hidden(dir), "state.json") }
 
-// madePath is there if an Up has made dir, so that Down removes it. It need not be the
-// Up that has the job.
+// madePath returns a file that exists if an Up has made dir, so that Down removes dir. It need not be the Up that owns
+// the job.
 func madePath(dir string) string { return filepath.Join(hidden(dir), "made") }
 
-// ErrNothing is the error of Down where no job is.
+// ErrNothing is the error of Down if there is no job.
 var ErrNothing = errors.New("nothing is up")
 
-// ErrOthers is the error of a job of another user.
+// ErrOthers is the error for a job of another user.
 var ErrOthers = errors.New("belongs to another user")
 
-// Load reads what Up wrote down in dir; fs.ErrNotExist if there is no job.
+// Load reads the record of Up in dir; fs.ErrNotExist if there is no job.
 func Load(dir string) (*State, error) {
 	b, err := os.ReadFile(statePath(dir))
 	if errors.Is(err, fs.ErrPermission) {
@@ -75,7 +75,7 @@ func (s *State) save() error {
 	return node.ReplaceFile(statePath(s.Dir), append(b, '\n'))
 }
 
-// startTime is field 22 of /proc/pid/stat; "" if the process is gone or a zombie.
+// startTime returns field 22 of /proc/pid/stat; "" if the process has ended or is a zombie.
 func startTime(pid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *State) Dead() (dead []Node) {
 			continue
 		}
 		if c, err := net.Dial("unix", n.Sock); err == nil {
-			_ = c.Close() // nothing was asked
+			_ = c.Close() // nothing was sent
 			continue
 		}
 		dead = append(dead, n)
@@ -107,11 +107,11 @@ func (s *State) Dead() (dead []Node) {
 	return dead
 }
 
-// lockWait is how long lock waits: an up that was just killed may have a child
-// that still holds its lock, until it executes the daemon.
+// lockWait is how long lock waits: a child of an Up that was just killed may hold the lock until it executes the
+// daemon.
 const lockWait = 3 * time.Second
 
-// lock keeps two ups and downs of one directory apart.
+// lock excludes other Ups and Downs of the same directory.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(hidden(dir), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -135,8 +135,8 @@ func lock(dir string) (*os.File, error) {
 	}
 }
 
-// strays returns the daemons of dir that the state file lacks: an up that is killed right
-// after it has started a daemon cannot record it. They end by themselves soon after.
+// strays returns the daemons of dir that are not in the state file: an Up that is killed right after it started a
+// daemon cannot record it. They end by themselves soon after.
 func strays(dir string) []Node {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -156,7 +156,7 @@ func strays(dir string) []Node {
 	return found
 }
 
-// real is the path that the kernel knows dir by, which need not be there.
+// real returns the path by which the kernel knows dir, which need not exist.
 func real(dir string) (string, error) {
 	if dir == "" {
 		return "", errors.New("no directory given: use --dir D")
@@ -177,8 +177,8 @@ func real(dir string) (string, error) {
 	return dir, nil
 }
 
-// mountpoints is those of nodes in dir, and what is mounted below them, the
-// outermost first: to reach what is below a mount, its daemon would be asked.
+// mountpoints returns the mountpoints of nodes in dir, and those below them, the outermost first: to reach a mount
+// below another one, the kernel would ask the outer one's daemon.
 func mountpoints(dir string) ([]string, error) {
 	table, err := mounts.Table()
 	var found []string
@@ -202,8 +202,7 @@ func ofNode(dir, path string) bool {
 	return err == nil
 }
 
-// exists reports whether path is there, without touching what it leads to: a
-// stat of a dead mount fails with ENOTCONN.
+// exists reports whether path exists, without accessing its target: a stat of a dead mount fails with ENOTCONN.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)

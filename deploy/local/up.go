@@ -29,31 +29,30 @@ import (
 // maxSock is the longest path of a Unix socket, in bytes.
 const maxSock = 107
 
-// Config is what Up may be told. The zero value of all but Dir is a default.
+// Config is the input of Up. Every field but Dir may be zero, which is its default.
 type Config struct {
 	Dir      string
 	Nodes    int   // 4
-	Capacity int64 // bytes on each node; 0 is what the disk has
+	Capacity int64 // bytes on each node; 0: the size of the disk
 	Scratch  job.Reserve
-	// Rate, ServeRate and Ahead are daemon.Job's.
+	// Rate, ServeRate and Ahead are those of job.File.
 	Rate, ServeRate int64
 	Ahead           int64
-	VerifyReads     bool        // daemon.Job's
-	NoChecksums     bool        // daemon.Job's
-	KernelView      string      // daemon.Job's
-	Protect         secure.Mode // daemon.Job's
-	Debug           bool        // daemon.Job's
+	VerifyReads     bool        // as in job.File
+	NoChecksums     bool        // as in job.File
+	KernelView      string      // as in job.File
+	Protect         secure.Mode // as in job.File
+	Debug           bool        // as in job.File
 	Seed            uint64      // of placement
 	Datasets        []job.Dataset
 	StageOut        []job.StageOut
-	Timeout         time.Duration // to come up; one minute
-	FailureTimeout  time.Duration // silence after which a node is given up; 15 s
+	Timeout         time.Duration // for the start; one minute
+	FailureTimeout  time.Duration // after which a silent node is given up; 15 s
 	Program         string        // the bivouac binary; this one
-	// Addrs, if given, is where each node listens; by default it is a free
-	// port of loopback. Wrap, if given, is what stands before node i's command:
-	// together they put nodes into network namespaces.
+	// Addrs, if set, is where each node listens; the default is a free port of loopback. Wrap, if set, is prefixed to
+	// node i's command: together they put nodes into network namespaces.
 	Addrs [][]string
-	// Network is daemon.Job's, for nodes with Addrs.
+	// Network is as in job.File, for nodes with Addrs.
 	Network []string
 	Wrap    func(i int) []string
 }
@@ -74,8 +73,7 @@ func (c *Config) setDefaults() error {
 	return err
 }
 
-// Up starts the job and returns when every mount can be used. If it cannot,
-// nothing of it is left.
+// Up starts the job and returns when every mount can be used. If it fails, it leaves nothing behind.
 func Up(ctx context.Context, cfg Config) (*State, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -124,7 +122,7 @@ func (l *launch) run(ctx context.Context) error {
 	if err := l.bind(); err != nil {
 		return err
 	}
-	for i := range l.cfg.Nodes { // written down before it is made
+	for i := range l.cfg.Nodes { // recorded before it is made
 		j := l.job(i)
 		l.state.Nodes = append(l.state.Nodes, Node{
 			Host: j.Hosts[i], Mount: j.Dirs.Mount, Sock: j.CtlSocket(), Log: filepath.Join(filepath.Dir(j.Dirs.Run), "log"),
@@ -141,8 +139,7 @@ func (l *launch) run(ctx context.Context) error {
 	return l.wait(ctx)
 }
 
-// bind takes a free port of loopback for every node before any starts, so that
-// no two jobs can want the same.
+// bind takes a free port of loopback for every node before any node starts, so that two jobs cannot get the same port.
 func (l *launch) bind() error {
 	if l.cfg.Addrs != nil {
 		l.addrs = l.cfg.Addrs
@@ -154,7 +151,7 @@ func (l *launch) bind() error {
 			return err
 		}
 		f, err := ln.(*net.TCPListener).File()
-		_ = ln.Close() // f is a duplicate that goes on listening
+		_ = ln.Close() // f is a duplicate, which continues to listen
 		if err != nil {
 			return err
 		}
@@ -212,7 +209,7 @@ func (l *launch) start(i int) error {
 	l.heartbeat = append(l.heartbeat, heartbeat)
 	n.PID, n.Start = cmd.Process.Pid, startTime(cmd.Process.Pid)
 	go func() { _ = cmd.Wait() }()         // the heartbeat connection reports its end
-	if err := l.state.save(); err != nil { // before it outlives this process
+	if err := l.state.save(); err != nil { // before the daemon can outlive this process
 		return err
 	}
 	if err := heartbeat.Send(daemon.Start{Key: l.key, Detached: true, Listen: l.socks != nil}); err != nil {
@@ -224,7 +221,7 @@ func (l *launch) start(i int) error {
 // spawn starts the daemon with its heartbeat, an unused descriptor where a keeper
 // would put /dev/fuse, and its listener.
 func (l *launch) spawn(i int, file string, log *os.File) (*exec.Cmd, *daemon.Heartbeat, error) {
-	// Not blocking, so that close ends a Receive.
+	// Non-blocking, so that close ends a Receive.
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
@@ -256,12 +253,12 @@ func (l *launch) spawn(i int, file string, log *os.File) (*exec.Cmd, *daemon.Hea
 	return cmd, daemon.NewHeartbeat(near), nil
 }
 
-// wait returns when every daemon is ready, or with the first reason why not.
+// wait returns when every daemon is ready, or with the first failure.
 func (l *launch) wait(ctx context.Context) error {
 	up := ctx
 	ctx, cancel := context.WithTimeout(up, l.cfg.Timeout+15*time.Second)
 	defer cancel()
-	errs := make(chan error, len(l.heartbeat)) // one answer from each
+	errs := make(chan error, len(l.heartbeat)) // one result of each daemon
 	var wg sync.WaitGroup
 	for i := range l.heartbeat {
 		wg.Go(func() {
@@ -289,7 +286,7 @@ func (l *launch) wait(ctx context.Context) error {
 	return nil
 }
 
-// errEnded tells the last words of a daemon, whose log goes with the job.
+// errEnded returns an error with the last words of a daemon, since its log is removed with the job.
 func errEnded(log string) error {
 	b, err := os.ReadFile(log)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Beneath returns a handle (O_PATH) of what is at path below the directory dir, for root in a directory
-// of a user. It follows no symbolic link and enters no mount, so that it asks no filesystem but that of dir:
-// one that the user has mounted there, and whose server hangs, cannot hold the caller up. What is found may be a
-// symbolic link itself, or anything else: the caller checks the type before it opens it (Reopen).
+// Beneath returns a handle (O_PATH) of path below the directory dir, for root in a directory of a user. It follows no
+// symbolic link and enters no mount, so that it accesses only the filesystem of dir: a filesystem that the user has
+// mounted there, and whose server hangs, cannot block the caller. The result may itself be a symbolic link or any other
+// file: the caller checks the type before opening it (Reopen).
 func Beneath(dir int, path string) (*os.File, error) {
 	fd, err := unix.Openat2(dir, path, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -30,7 +30,7 @@ func Beneath(dir int, path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// BeneathPath is Beneath for what is at below in path, a directory of a user in one of root.
+// BeneathPath is Beneath for below in path, a directory of a user whose parents belong to root.
 func BeneathPath(path, below string) (*os.File, error) {
 	above, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -40,10 +40,10 @@ func BeneathPath(path, below string) (*os.File, error) {
 	return Beneath(int(above.Fd()), filepath.Join(filepath.Base(path), below))
 }
 
-// Reopen is the path by which what the handle h is of can be opened.
+// Reopen returns the path that opens the file of the handle h.
 func Reopen(h *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", h.Fd()) }
 
-// walkBeneath is openat2, step by step. A handle of what is mounted somewhere asks it for nothing.
+// walkBeneath implements openat2 step by step. Opening a handle of a mount sends the mounted filesystem no request.
 func walkBeneath(dir int, path string) (fd int, err error) {
 	if path == "" {
 		return -1, unix.ENOENT
@@ -78,7 +78,7 @@ func walkBeneath(dir int, path string) (fd int, err error) {
 	return fd, nil
 }
 
-// mountID is the mount that a descriptor is of. The kernel knows it without asking the filesystem.
+// mountID returns the mount of a descriptor. The kernel knows it without asking the filesystem.
 func mountID(fd int) (int, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {

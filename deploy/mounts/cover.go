@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FUSEType is the type of our mounts.
+// FUSEType is the filesystem type of our mounts.
 const FUSEType = "fuse.bivouac"
 
 // readAhead is the kernel's read-ahead on our mounts, in KiB: several requests of the
 // largest size at once, as in package mount.
 const readAhead = 4096
 
-// coverTime bounds making a cover.
+// coverTime bounds the making of a cover.
 const coverTime = 10 * time.Second
 
 // maxRead bounds one read request, in bytes.
@@ -31,9 +31,9 @@ const maxRead = 1 << 20
 // coverFD is the helper's descriptor of the socket on which it returns /dev/fuse.
 const coverFD = 3
 
-// Cover is a read-only mount over the directory data/Name of the mount at Base, for the
-// user UID. That user serves the tree below Base, so its content is not trusted, and only a
-// helper waits for its answers: a process that does nothing else and can be killed.
+// Cover is a read-only mount over the directory data/Name of the mount at Base, for the user UID. That user serves the
+// tree below Base, so its content is untrusted, and only a helper waits for its answers: a process that does nothing
+// else and can be killed.
 type Cover struct {
 	Base, Name string
 	UID, GID   uint32
@@ -46,8 +46,8 @@ func (c *Cover) validate() error {
 	return nil
 }
 
-// Mount starts a helper, program's command cover, that mounts c. It runs until the cover is
-// mounted. When ctx ends it is killed; EBUSY of its End means that it did not die.
+// Mount starts a helper, the command cover of program, that mounts c. It runs until the cover is mounted. When ctx ends
+// the helper is killed; EBUSY from End means that it did not die.
 func (c Cover) Mount(ctx context.Context, program string) (*Mounting, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -59,22 +59,22 @@ func (c Cover) Mount(ctx context.Context, program string) (*Mounting, error) {
 	return m, nil
 }
 
-// args is the command line of a helper. A name may begin with "-".
+// args returns the command line of a helper. A name may begin with "-".
 func (c Cover) args(command string) []string {
 	return []string{command, "--", c.Base, c.Name, fmt.Sprint(c.UID), fmt.Sprint(c.GID)}
 }
 
-// Help is the work of the helper: it makes c, hands the connection's descriptor over, raises its
-// read-ahead once the daemon answers, and mounts it over the dataset.
+// Help is the work of the helper: it makes c, hands over the descriptor of the connection, raises the read-ahead once
+// the daemon answers, and mounts c over the dataset.
 func (c Cover) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
 	p, m, err := c.make()
-	root, herr := hearRoot(talk) // which comes when the daemon has the descriptor
+	root, herr := hearRoot(talk) // arrives when the daemon has the descriptor
 	return p.attach(talk, m, root, false, cmp.Or(err, herr))
 }
 
-// make makes c, not attached anywhere yet, and opens its mountpoint.
+// make makes c, not attached yet, and opens its mountpoint.
 func (c *Cover) make() (p *point, m int, err error) {
 	if err := c.validate(); err != nil {
 		return nil, -1, err
@@ -85,7 +85,7 @@ func (c *Cover) make() (p *point, m int, err error) {
 	m, dev, err := c.connection()
 	if err == nil {
 		if err = answers(m, dev); err != nil {
-			_ = unix.Close(m) // it is of no use
+			_ = unix.Close(m) // it is unused
 		}
 	}
 	if err != nil {
@@ -95,8 +95,7 @@ func (c *Cover) make() (p *point, m int, err error) {
 	return p, m, nil
 }
 
-// answers hands the descriptor of a connection over, waits for the first answer, and raises
-// the read-ahead.
+// answers hands over the descriptor of a connection, waits for the first answer, and raises the read-ahead.
 func answers(m int, dev *os.File) error {
 	err := handOver(dev)
 	var st unix.Statx_t
@@ -104,7 +103,7 @@ func answers(m int, dev *os.File) error {
 		err = unix.Statx(m, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
 	}
 	if err == nil {
-		_ = setReadAhead(fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor)) // reads are only slower
+		_ = setReadAhead(fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor)) // failure only slows reads
 	}
 	return err
 }
@@ -129,7 +128,7 @@ func (c *Cover) connection() (m int, dev *os.File, err error) {
 	return m, dev, err
 }
 
-// options are the mount options of a connection; one without a value is a flag.
+// options returns the mount options of a connection; an option without a value is a flag.
 func (c *Cover) options(dev *os.File) [][2]string {
 	return [][2]string{
 		{"fd", fmt.Sprint(dev.Fd())}, {"rootmode", "40000"}, {"user_id", fmt.Sprint(c.UID)}, {"group_id", fmt.Sprint(c.GID)},
@@ -154,8 +153,8 @@ func (c *Cover) mountAt(path string) (*os.File, error) {
 	return dev, nil
 }
 
-// open opens a directory of the mount at Base, which must be ours. It follows no links and
-// obeys further rules on the way.
+// open opens a directory of the mount at Base, which must be ours. It follows no links; rules adds further resolve
+// flags.
 func (c *Cover) open(path string, rules uint64) (int, error) {
 	at, err := At(c.Base)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// viewCaps are the capabilities with which a view is mounted: to mount, and to enter a
-// namespace afterwards. None of them overrides file modes.
+// viewCaps are the capabilities for mounting a view: to mount, and to enter a namespace afterwards. None of them
+// overrides file modes.
 const viewCaps = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_CHROOT
 
 // dropCredentials gives this thread, which must be locked, the user's filesystem IDs, one

@@ -1,15 +1,13 @@
 // Package mounts reads the mount table of this namespace and mounts over datasets.
 //
-// Reading the table never asks a mount itself, unlike stat(2), so a dead mount cannot block
-// the reader. A process of its own, the helper, does what has to ask one: mounting a Cover
-// or a View.
+// Reading the table never accesses a mount, unlike stat(2), so a dead mount cannot block the reader. Operations that
+// must access a mount, such as mounting a Cover or a View, run in a process of their own, the helper.
 //
 // # One mount for each dataset
 //
-// A dataset of small files has one mount, a View or a Cover, over the directory data/NAME. It is
-// there before programs see the name, and stays until the dataset goes. Were it mounted later, a
-// tree walk that goes up by ".." would meet another directory than it left, and GNU find and du
-// would fail.
+// A dataset of small files has one mount, a View or a Cover, over the directory data/NAME. It is mounted before
+// programs see the name, and stays until the dataset is removed. If it were mounted later, a tree walk that goes up by
+// ".." would find another directory than it left, and GNU find and du would fail.
 //
 //	daemon: manifest loaded; lookups of data/NAME are ENOENT (package mount, gate)
 //	  │ starts a helper, serves its connection, sends it the tree
@@ -18,18 +16,18 @@
 //	helper: moves the mount over the directory, reports, ends
 //	daemon: answers the lookups; reports the dataset as loaded to the leader
 //
-// The dataset leaves the phase Publishing, and bivouac wait returns, when all nodes have come so far. If
-// mounting fails the dataset is read through the main mount. After a restart of a daemon its datasets, which
-// other nodes show, are seen at once, and are mounted over when the mount is made.
+// The dataset leaves the phase Publishing, and bivouac wait returns, when all nodes have reached this point. If
+// mounting fails, the dataset is read through the main mount. After a daemon restart, datasets that other nodes show
+// are visible at once, and their mounts follow.
 //
-// # Files that come later
+// # Files that arrive later
 //
-// A view is made before the files of the dataset are fetched. Overlayfs looks for a file's
-// data at its first open: first in the store directories, then in the connection, where the read fetches the
-// file. What it found it keeps until the kernel evicts the file's inode. It never remembers that a
-// store had nothing (Linux 6.18). The daemon writes an object in place, over some time, so views do not look
-// among the objects, but among links to them (chunkstore.WholeDir): a fill has a link made when it has stored and
-// recorded a file, before reads that wait for the file go on; the link is removed with its object. So:
+// A view is made before the files of the dataset are fetched. Overlayfs looks for a file's data at its first open:
+// first in the store directories, then in the connection, where the read fetches the file. It keeps the result until
+// the kernel evicts the file's inode, but never caches that a store had no data (Linux 6.18). The daemon writes an
+// object in place, over some time, so views do not search the objects, but links to them (chunkstore.WholeDir): when a
+// fill has stored and recorded a file, it creates the link before it releases reads that wait for the file; the link is
+// removed with its object. So:
 //
 //   - A file that was opened before its bytes were here is read through the connection, as through a
 //     cover, until its inode is evicted; every other one by the kernel alone.
@@ -38,12 +36,12 @@
 //
 // # Opens in a view
 //
-// No daemon sees a read that the kernel serves alone. So the helper of a view also sends a descriptor of its root, and the
-// daemon sets inotify watches for opens in its directories (Opens), with the user's rights and limits. The path from that
-// descriptor leads through the overlay and the image alone; that from the mount would ask the daemon itself, which could not be
-// killed then. A new daemon makes a new view, and has new watches. Every open is counted until there are more than 10,000 in a
-// second in the view; then watches are set for a part of the time. FUSE for one file in 64 would slow these reads down, and
-// fanotify needs root at all times.
+// No daemon sees a read that the kernel serves alone. So the helper of a view also sends a descriptor of its root, and
+// the daemon sets inotify watches for opens in the directories of the view (Opens), with the user's rights and limits.
+// The path from that descriptor leads only through the overlay and the image; the path from the mount would ask the
+// daemon itself, which could then not be killed. A new daemon makes a new view and new watches. Every open is counted,
+// unless there are more than 10,000 per second in the view; then watches are set only part of the time. FUSE for one
+// file in 64 would slow these reads down, and fanotify would need root all the time.
 //
 // # Views
 //
@@ -62,7 +60,7 @@
 //     that the user could read anyway; a link, device or FIFO is an error, for root too.
 //   - Names and bytes of the tree are bounded, and so is the helper's time.
 //
-// Image and connection are mounted in a mount namespace that the helper leaves; after that
-// only the view holds them. So unmounting the view, or what it lies upon, removes all:
-// overlayfs, image, loop device and connection. A helper that fails or is killed leaves nothing.
+// Image and connection are mounted in a mount namespace that the helper leaves; after that only the view holds them. So
+// unmounting the view, or the mount on which it lies, removes everything: overlayfs, image, loop device and connection.
+// A helper that fails or is killed leaves nothing.
 package mounts

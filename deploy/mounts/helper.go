@@ -23,16 +23,16 @@ type helper struct {
 
 // Mounting is a mount that a helper makes. The caller closes both descriptors.
 type Mounting struct {
-	Dev  *os.File     // of /dev/fuse: the caller serves the helper's connection
+	Dev  *os.File     // of /dev/fuse; the caller serves the connection
 	Talk *os.File     // the near end of a talk with the helper
 	End  func() error // waits for the helper
 }
 
-// killTime is how long a killed helper may take to die. It does not die while it waits for
-// an answer of a connection whose descriptor another process still holds.
+// killTime is how long a killed helper may take to die. It cannot die while it waits for an answer on a connection
+// whose descriptor another process still holds.
 const killTime = 5 * time.Second
 
-// start starts the helper, which is killed if it has not mounted by limit.
+// start starts the helper and kills it if it has not mounted by limit.
 func (h helper) start(ctx context.Context) (m *Mounting, err error) {
 	talk, theirs, err := socketpair(unix.SOCK_STREAM, "talk")
 	if err != nil {
@@ -78,7 +78,7 @@ func (h helper) run(ctx context.Context, talk *os.File) (*Mounting, error) {
 	}()
 	end := func() error {
 		defer cancel()
-		defer near.Close() // nothing more is expected
+		defer near.Close() // no further message is expected
 		select {
 		case <-ended:
 			return nil
@@ -90,7 +90,7 @@ func (h helper) run(ctx context.Context, talk *os.File) (*Mounting, error) {
 	defer stop()
 	dev, err := receiveFile(soon, near)
 	if err != nil {
-		cancel() // it may do something else
+		cancel() // the helper may be stuck elsewhere
 		if e := end(); e != nil {
 			return nil, errors.Join(err, e)
 		}
@@ -120,7 +120,7 @@ func socketpair(kind int, name string) (near, far *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name), nil
 }
 
-// Conn is the connection of the Unix socket f, which it closes.
+// Conn returns the connection of the Unix socket f, and closes f.
 func Conn(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
@@ -148,7 +148,7 @@ func receiveFile(ctx context.Context, conn *net.UnixConn) (*os.File, error) {
 	return sentFile(oob[:n], "/dev/fuse")
 }
 
-// sentFile is the one descriptor that came with a packet.
+// sentFile returns the one descriptor that arrived with a packet.
 func sentFile(oob []byte, name string) (*os.File, error) {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(msgs) != 1 {

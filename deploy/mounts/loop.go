@@ -11,8 +11,8 @@ import (
 // loopTries bounds the attempts to take a free loop device before another process does.
 const loopTries = 100
 
-// loop makes a file a read-only block device. The kernel removes the device after its last
-// use, so the caller closes it once it is mounted.
+// loop attaches a file as a read-only block device. The kernel removes the device after its last use, so the caller
+// closes it once it is mounted.
 func loop(image *os.File) (*os.File, error) {
 	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // Entry is a line of mountinfo; see proc(5).
 type Entry struct {
 	ID     string
-	Parent string // the ID of the mount in which it is
+	Parent string // the ID of the parent mount
 	Dev    string // major:minor
 	Path   string
 	Shared bool // it propagates to other namespaces
@@ -25,7 +25,7 @@ func Table() ([]Entry, error) {
 	return parse(string(b)), err
 }
 
-// parse reads mountinfo. A line that does not parse, such as the last one of a process that is ending, is left out.
+// parse parses mountinfo. It skips lines that do not parse, such as the last one of a process that is ending.
 func parse(text string) []Entry {
 	var table []Entry
 	for line := range strings.Lines(text) {
@@ -52,8 +52,8 @@ func At(path string) ([]Entry, error) {
 	return upon(table, path), err
 }
 
-// upon returns the mounts at path, each after the one upon which it lies. The age of mounts
-// does not tell the order: a mount can be put beneath another.
+// upon returns the mounts at path, each after the one upon which it lies. The age of mounts does not give the order: a
+// mount can be put beneath another.
 func upon(table []Entry, path string) (at []Entry) {
 	there := make(map[string]Entry) // by the mount below
 	ids := make(map[string]bool)
@@ -73,12 +73,12 @@ func upon(table []Entry, path string) (at []Entry) {
 	return at
 }
 
-// Abort has the kernel fail all requests to the FUSE mounts at path. Their owner may do that
-// where the FUSE control filesystem is mounted.
+// Abort makes the kernel fail all requests to the FUSE mounts at path. Their owner may do that where the FUSE control
+// filesystem is mounted.
 func Abort(path string) {
 	at, err := At(path)
 	if err != nil {
-		return // it is only a shortcut
+		return // best effort
 	}
 	for _, m := range at {
 		if _, minor, ok := strings.Cut(m.Dev, ":"); ok {

@@ -11,33 +11,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A watch adds nearly a microsecond to an open, and an open of a cached file takes only a few. So events and watches have a
-// budget. When it is used up, all watches are removed until there is budget again.
+// A watch adds nearly a microsecond to an open, and an open of a cached file takes only a few. So events and watches
+// have a budget. When it is used up, all watches are removed until it has been refilled.
 const (
-	openRate  = 10_000 // events in a second
+	openRate  = 10_000 // events per second
 	openBurst = openRate
 	watchCost = 4            // events that a watch counts as
-	leastOn   = openRate / 2 // budget when watches are set again, besides theirs
-	openQueue = 256 << 10    // bytes that are read of the queue at once
+	leastOn   = openRate / 2 // budget at which watches are set again, besides their own cost
+	openQueue = 256 << 10    // bytes read from the queue at once
 	mostDirs  = 1 << 15      // each takes about 2 KiB of the kernel's memory
 )
 
-// Opens sees the opens of files in directories of a view, with inotify. The directories are resolved from a descriptor of
-// the view's root, in the overlay and its image alone: no FUSE server is asked, so the caller may be one.
+// Opens observes the opens of files in directories of a view, with inotify. The directories are resolved from a
+// descriptor of the view's root, in the overlay and its image alone: no FUSE server is asked, so the caller may be one.
 type Opens struct {
 	root *os.File
 	dirs []string
-	fd   int           // of inotify; -1: there are no watches now
+	fd   int           // of inotify; -1: no watches are set
 	of   map[int32]int // index in dirs, by watch
 	buf  []byte
 
 	budget float64       // events
 	last   time.Time     // of Read
-	since  time.Time     // there have been watches, or none, since then
-	unseen time.Duration // how long there were none before
+	since  time.Time     // when the watches were last set or removed
+	unseen time.Duration // how long no watches were set before
 }
 
-// WatchOpens watches dirs, paths below root, which it owns. It fails if inotify's limits are too low.
+// WatchOpens watches dirs, paths below root, and owns root. It fails if inotify's limits are too low.
 func WatchOpens(root *os.File, dirs []string, now time.Time) (*Opens, error) {
 	o := &Opens{root: root, dirs: dirs, fd: -1, buf: make([]byte, openQueue), last: now, since: now}
 	err := o.watch(now)
@@ -49,7 +49,7 @@ func WatchOpens(root *os.File, dirs []string, now time.Time) (*Opens, error) {
 	return o, nil
 }
 
-// most is the largest budget.
+// most returns the largest budget.
 func (o *Opens) most() float64 { return max(openBurst, float64(2*watchCost*len(o.dirs))) }
 
 // watch sets the watches.
@@ -76,9 +76,9 @@ func (o *Opens) watch(now time.Time) (err error) {
 	return nil
 }
 
-// Read calls fn with each open since the last call: the index of its directory, and the name. If the watches are removed
-// now, over is true, and missed is how many opens were not seen before, for each one that was seen while there were
-// watches, by estimate.
+// Read calls fn with each open since the last call: the index of its directory, and the name. over means that it has
+// removed the watches; then missed estimates, for each open seen while watches were set, how many opens before were not
+// seen.
 func (o *Opens) Read(now time.Time, fn func(dir int, name string)) (over bool, missed float64, err error) {
 	o.budget = min(o.budget+openRate*now.Sub(o.last).Seconds(), o.most())
 	o.last = now
@@ -100,7 +100,7 @@ func (o *Opens) Read(now time.Time, fn func(dir int, name string)) (over bool, m
 	return true, missed, nil
 }
 
-// events reads the queue. Some are lost if it has overflowed.
+// events reads the queue. lost means that the queue overflowed, and events were lost.
 func (o *Opens) events(fn func(dir int, name string)) (seen int, lost bool, err error) {
 	for {
 		n, err := unix.Read(o.fd, o.buf)
@@ -128,7 +128,7 @@ func (o *Opens) events(fn func(dir int, name string)) (seen int, lost bool, err 
 
 func (o *Opens) unwatch() {
 	if o.fd >= 0 {
-		_ = unix.Close(o.fd) // it was only read
+		_ = unix.Close(o.fd) // only read from
 	}
 	o.fd = -1
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// HelperGID is the filesystem group ID with which a helper looks the name of a dataset up. The
-// daemon answers it before all others.
+// HelperGID is the filesystem group ID with which a helper looks up the name of a dataset. The daemon answers that
+// lookup before all others.
 const HelperGID = 0xb1700ac
 
 // point is the directory data/NAME of a dataset, over which a cover or a view is mounted.
@@ -32,8 +32,8 @@ func (c *Cover) point() (*point, error) {
 
 func (p *point) close() { _ = unix.Close(p.data) } // it was only a handle
 
-// attach mounts m over the directory of the dataset with this root, unless making it failed, and
-// reports to the daemon, with a handle of m if it is a view. It closes p and m.
+// attach mounts m over the directory of the dataset with this root, unless making m failed, and reports to the daemon,
+// with a handle of m if it is a view. It closes p and m.
 func (p *point) attach(talk *os.File, m int, root metadata.Ino, view bool, failed error) error {
 	err := failed
 	if err == nil {
@@ -71,7 +71,7 @@ func (p *point) mount(m int, root metadata.Ino) error {
 	return unix.MoveMount(m, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// open opens the dataset's directory in the main mount, also if programs cannot see it yet.
+// open opens the dataset's directory in the main mount, even if programs cannot see it yet.
 func (p *point) open() (fd int, err error) {
 	runtime.LockOSThread() // the ID is this thread's
 	defer runtime.UnlockOSThread()

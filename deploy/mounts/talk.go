@@ -14,21 +14,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// talkFD is the helper's descriptor of its end of a talk: a socket between the daemon and the helper. The
-// daemon sends the tree of a view, or of a cover the root (TellRoot); the helper answers with
-// the line that AwaitMounted waits for.
+// talkFD is the helper's descriptor of its end of a talk: a socket between the daemon and the helper. The daemon sends
+// the tree of a view, or the root of a cover (TellRoot); the helper answers with the line for which AwaitMounted waits.
 const talkFD = coverFD + 1
 
-// saidMounted is the line of a helper that has mounted its cover or view.
+// saidMounted is the line that a helper sends when it has mounted its cover or view.
 const saidMounted = "ok"
 
-// TellRoot sends the inode of the root of the dataset that is to be covered.
+// TellRoot sends the inode of the root of the dataset to cover.
 func TellRoot(to net.Conn, root metadata.Ino) error {
 	_, err := to.Write(binary.BigEndian.AppendUint64(nil, uint64(root)))
 	return err
 }
 
-// hearRoot receives what TellRoot sends.
+// hearRoot receives the inode that TellRoot sends.
 func hearRoot(talk io.Reader) (metadata.Ino, error) {
 	var b [8]byte
 	_, err := io.ReadFull(talk, b[:])

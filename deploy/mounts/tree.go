@@ -146,7 +146,7 @@ func (t *treeReader) next() (n Named, more bool, err error) {
 	return n, true, nil
 }
 
-// parseNamed parses a record, which is at least recordHead long.
+// parseNamed parses a record, which has at least recordHead bytes.
 func parseNamed(b []byte) (n Named, ok bool) {
 	le, a := binary.LittleEndian, &n.Attr
 	n.Dir, a.Ino = le.Uint32(b), metadata.Ino(le.Uint64(b[4:]))
@@ -162,7 +162,7 @@ func parseNamed(b []byte) (n Named, ok bool) {
 	return n, ok
 }
 
-// text takes a length and that many bytes off the front.
+// text removes a length and that many bytes from the front of b.
 func text(b []byte) (s string, rest []byte, ok bool) {
 	if len(b) == 0 || len(b)-1 < int(b[0]) {
 		return "", nil, false
@@ -171,7 +171,7 @@ func text(b []byte) (s string, rest []byte, ok bool) {
 	return string(b[1:n]), b[n:], true
 }
 
-// writeImage writes the image of the tree in r to f. It returns the size and the inode of the root.
+// writeImage writes the image of the tree in r to f. It returns the size of the image and the inode of the root.
 func writeImage(f io.WriterAt, r io.Reader) (size int64, root metadata.Ino, err error) {
 	var t treeReader
 	dirs, top, err := t.begin(r)
@@ -198,7 +198,7 @@ func writeImage(f io.WriterAt, r io.Reader) (size int64, root metadata.Ino, err 
 	}
 }
 
-// image is an image that is being written.
+// image is an image under construction.
 type image struct {
 	w      *erofs.Writer
 	linked map[metadata.Ino]erofs.NodeID // files with several names
@@ -233,7 +233,7 @@ func (im *image) put(n *Named) (erofs.NodeID, error) {
 	return id, err
 }
 
-// nodeOf makes the node of n. The path of the data depends on the inode number alone.
+// nodeOf returns the node of n. The path of the data depends on the inode number alone.
 func nodeOf(n *Named) erofs.Node {
 	a := &n.Attr
 	node := erofs.Node{Mode: a.Mode, Nlink: a.Nlink, UID: a.UID, GID: a.GID, Mtime: int64(a.Mtime), Target: n.Target}
@@ -249,7 +249,7 @@ func nodeOf(n *Named) erofs.Node {
 	return node
 }
 
-// ObjectPath is the path of a file's data in the layers of a view, as in package chunkstore.
+// ObjectPath returns the path of a file's data in the layers of a view, as in package chunkstore.
 func ObjectPath(ino metadata.Ino) string {
 	return fmt.Sprintf("/%02x/%016x", uint8(ino), uint64(ino))
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// OverlayType is the type of a view.
+// OverlayType is the filesystem type of a view.
 const OverlayType = "overlay"
 
-// viewTime bounds the making of a view: some millions of names.
+// viewTime bounds the making of a view: enough for some millions of names.
 const viewTime = 2 * time.Minute
 
 // privateDir is where the helper mounts the layers, in its own mount namespace.
@@ -46,8 +46,7 @@ func (v *View) validate() error {
 	return err
 }
 
-// Mount starts a helper, program's command view, that makes v from the tree that comes in the
-// talk with it.
+// Mount starts a helper, the command view of program, that makes v from the tree sent to it in the talk.
 func (v View) Mount(ctx context.Context, program string) (*Mounting, error) {
 	if err := v.validate(); err != nil {
 		return nil, err
@@ -67,7 +66,7 @@ func (v View) Help() error {
 	return p.attach(talk, view, root, true, err)
 }
 
-// make makes the view, not attached anywhere yet, and opens its mountpoint.
+// make makes the view, not attached yet, and opens its mountpoint.
 func (v *View) make(tree *os.File) (p *point, view int, root metadata.Ino, err error) {
 	if err := v.validate(); err != nil {
 		return nil, -1, 0, err
@@ -82,11 +81,10 @@ func (v *View) make(tree *os.File) (p *point, view int, root metadata.Ino, err e
 	return p, view, root, nil
 }
 
-// assemble makes the layers in a mount namespace of its own, where no other process sees
-// them, and the view that keeps them, and returns to our namespace. If it fails, its
-// remains go with the process.
+// assemble makes the layers in a private mount namespace, where no other process sees them, and the view that holds
+// them, and returns to our namespace. If it fails, its remains end with the process.
 func (v *View) assemble(tree *os.File) (view int, root metadata.Ino, err error) {
-	runtime.LockOSThread() // for good: the thread has its own namespace
+	runtime.LockOSThread() // never unlocked: the thread has its own namespace
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return -1, 0, err
@@ -108,15 +106,15 @@ func (v *View) assemble(tree *os.File) (view int, root metadata.Ino, err error) 
 		return -1, 0, fmt.Errorf("overlay: %w", err)
 	}
 	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNS); err != nil {
-		_ = unix.Close(view) // it is of no use
+		_ = unix.Close(view) // it is unused
 		return -1, 0, fmt.Errorf("back to our mount namespace: %w", err)
 	}
-	_ = setReadAhead(objects) // reads are only slower
+	_ = setReadAhead(objects) // failure only slows reads
 	return view, root, nil
 }
 
-// imageFile is a file without a name in the user's first store. It follows no link: where
-// stores are in a directory that all can write to, the user can replace his by one.
+// imageFile creates a file without a name in the user's first store. It follows no link: if the stores are in a
+// directory that all users can write, the user can replace a store by a link.
 func (v *View) imageFile() (*os.File, error) {
 	store, err := BeneathPath(v.Stores[0], "")
 	if err != nil {
@@ -150,8 +148,8 @@ const (
 	objectsLayer = privateDir + "/objects"
 )
 
-// layers mounts the connection, which it hands over, and the image of the tree. It returns
-// the connection's device, and the inode of the tree's root.
+// layers mounts the connection, which it hands over, and the image of the tree. It returns the device of the
+// connection, and the inode of the root of the tree.
 func (v *View) layers(tree, image *os.File) (device string, root metadata.Ino, err error) {
 	dev, err := v.mountAt(objectsLayer)
 	if err != nil {
@@ -180,8 +178,8 @@ func (v *View) layers(tree, image *os.File) (device string, root metadata.Ino, e
 	return fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), root, nil
 }
 
-// overlay makes the view, not attached yet, with the user's credentials. Overlayfs keeps
-// them to look up and open the data of files.
+// overlay makes the view, not attached yet, with the user's credentials. Overlayfs keeps them for looking up and
+// opening the data of files.
 func (v *View) overlay() (fd int, err error) {
 	restore, err := dropCredentials(v.UID, v.GID)
 	if err != nil {
@@ -200,8 +198,8 @@ func (v *View) overlay() (fd int, err error) {
 	return newOverlay(append(layers, objectsLayer))
 }
 
-// newOverlay makes an overlayfs of layers, of which all but the first hold only data. Linux
-// 6.8 takes them one by one; before, all have to fit in 255 bytes.
+// newOverlay makes an overlayfs of layers; all but the first hold only data. Linux 6.8 takes layers one by one; before,
+// all must fit in 255 bytes.
 func newOverlay(layers []string) (int, error) {
 	options := [][2]string{{"source", "bivouac"}, {"metacopy", "on"}, {"redirect_dir", "follow"}, {"index", "off"}, {"xino", "on"}, {"ro", ""}}
 	single := append(options, [2]string{"lowerdir+", layers[0]})

@@ -23,23 +23,22 @@ const (
 	maxBacked = 1 << 17
 )
 
-// mounter makes the mounts over dataset name that need root, and returns the descriptors for
-// the daemon: of the connection that it has to serve, and of a talk with the mount helper.
+// mounter makes the mounts over dataset name that need root, and returns the descriptors for the daemon: the connection
+// to serve, and a talk with the mount helper.
 type mounter interface {
 	cover(name string) ([]*os.File, error)
 	view(name string) ([]*os.File, error)
 }
 
-// backer registers files for passthrough with the FUSE connection of a daemon's mount, and
-// has covers and views mounted for it. It takes no descriptor from the daemon, and opens only
-// plain files of the user in the job's stores: neither can be of a FUSE filesystem whose server
-// hangs. When the daemon's end of the socket closes it ends and
+// backer registers files for passthrough with the FUSE connection of a daemon's mount, and has covers and views mounted
+// for it. It accepts no descriptor from the daemon, and opens only plain files of the user in the job's stores: so none
+// can belong to a FUSE filesystem whose server hangs. When the daemon's end of the socket closes, the backer ends and
 // closes the connection, so that the connection dies with the daemon.
 type backer struct {
 	fuse   *os.File // own descriptor of the connection
 	sock   int
 	uid    uint32
-	stores []*os.File // handles of the store directories; nil: no file there is registered
+	stores []*os.File // handles of the store directories; nil: its files are not registered
 	conn   *connection
 	by     mounter
 	asked  int // mounts requested so far
@@ -64,7 +63,7 @@ func (b *backer) serve() {
 	}
 }
 
-// answer sends a packet with files, which it closes: the daemon has its own.
+// answer sends a packet with files, and closes them: the daemon has its own descriptors.
 func (b *backer) answer(p []byte, files []*os.File) error {
 	defer closeFiles(files)
 	var fds []int
@@ -94,8 +93,8 @@ func errnoOf(err error) syscall.Errno {
 	return no
 }
 
-// next serves one request. There is no room for descriptors: the kernel drops those that come, without
-// the flush of a close.
+// next serves one request. It has no room for descriptors: the kernel drops any that arrive, without the flush of a
+// close.
 func (b *backer) next() (id int32, files []*os.File, err error) {
 	var p [daemon.BackingAsk + 1]byte
 	n, _, flags, _, err := unix.Recvmsg(b.sock, p[:], nil, 0)
@@ -121,7 +120,7 @@ func (b *backer) next() (id int32, files []*os.File, err error) {
 	return 0, nil, syscall.EPROTO
 }
 
-// mount bounds the mounts of a daemon. The mounter checks the name.
+// mount limits the number of mounts of a daemon. The mounter checks the name.
 func (b *backer) mount(by func(string) ([]*os.File, error), name string) ([]*os.File, error) {
 	if b.asked++; b.asked > maxCovers {
 		return nil, syscall.ENOSPC
@@ -129,8 +128,7 @@ func (b *backer) mount(by func(string) ([]*os.File, error), name string) ([]*os.
 	return by(name)
 }
 
-// open registers a plain file of the user, which the user can read anyway. ESTALE: it is not the one with
-// this inode.
+// open registers a plain file of the user, which the user can read anyway. ESTALE: the file has another inode.
 func (b *backer) open(store int, ino uint64, path string) (int32, error) {
 	if b.conn.full() {
 		return 0, syscall.ENOSPC
@@ -139,7 +137,7 @@ func (b *backer) open(store int, ino uint64, path string) (int32, error) {
 		return 0, syscall.EPERM
 	}
 	if b.stores[store] == nil {
-		return 0, syscall.ESTALE // the daemon goes on with the other stores
+		return 0, syscall.ESTALE // the daemon tries the other stores
 	}
 	h, err := mounts.Beneath(int(b.stores[store].Fd()), path)
 	if err != nil {
@@ -156,7 +154,7 @@ func (b *backer) open(store int, ino uint64, path string) (int32, error) {
 	case st.Ino != ino:
 		return 0, syscall.ESTALE
 	}
-	fd, err := unix.Open(mounts.Reopen(h), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // it waits for no lease of the user
+	fd, err := unix.Open(mounts.Reopen(h), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // waits for no lease
 	if err != nil {
 		return 0, err
 	}
@@ -186,9 +184,9 @@ func (b *backer) drop(id int32) error {
 	return nil
 }
 
-// startBacker starts b with its own descriptor of the connection. far is the daemon's
-// end of the socket; the caller closes it. done is called when the backer has ended. stop,
-// called once, ends it even if other processes hold far.
+// startBacker starts b with its own descriptor of the connection. far is the daemon's end of the socket; the caller
+// closes it. done is called when the backer has ended. stop, which is called once, ends it even if other processes hold
+// far.
 func startBacker(conn *connection, b *backer, done func()) (far *os.File, stop func(), err error) {
 	defer func() {
 		if err != nil {
@@ -205,7 +203,7 @@ func startBacker(conn *connection, b *backer, done func()) (far *os.File, stop f
 		return nil, nil, errors.Join(fmt.Errorf("passthrough: %w", err), b.fuse.Close())
 	}
 	far = os.NewFile(uintptr(fds[1]), "backing")
-	again, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0) // the backer closes its own
+	again, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0) // the backer closes the first one
 	if err != nil {
 		_ = unix.Close(fds[0]) // nothing was sent
 		return nil, nil, errors.Join(fmt.Errorf("passthrough: %w", err), b.fuse.Close(), far.Close())
@@ -222,8 +220,8 @@ func startBacker(conn *connection, b *backer, done func()) (far *os.File, stop f
 	return far, stop, nil
 }
 
-// openStore returns a handle of a store directory of the user. Above it, all is root's; what the user may have mounted
-// there, or put in its place, is not opened.
+// openStore returns a handle of a store directory of the user. The directories above belong to root; it does not open
+// anything that the user has mounted over the store or put in its place.
 func openStore(path string, uid uint32) (*os.File, error) {
 	h, err := mounts.BeneathPath(path, "")
 	if err != nil {

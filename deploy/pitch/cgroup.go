@@ -16,8 +16,8 @@ var cgroupRoots = [][2]string{
 
 func cgroupDir(root string, p place) string { return filepath.Join(root, "bivouac-"+p.job) }
 
-// enterCgroup moves a daemon into a cgroup with the site's memory limit. Without it the daemon
-// is only not bounded.
+// enterCgroup moves a daemon into a cgroup with the site's memory limit. If that fails, the daemon runs without a
+// limit.
 func enterCgroup(p place, pid int) error {
 	if p.site.Memory == 0 {
 		return nil

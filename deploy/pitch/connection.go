@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connection is a mounted FUSE connection. The keeper keeps it open while a daemon serves it that
-// has left in memory what another daemon needs to take it over.
+// connection is a mounted FUSE connection. The keeper keeps it open while it is served by a daemon whose memory
+// (handover) lets another daemon take it over.
 type connection struct {
 	dev    *os.File
 	memory *os.File    // nil: no other daemon can take it over
@@ -24,14 +24,14 @@ type connection struct {
 	files map[int32]struct{} // guarded by mu: registered for passthrough, by backers of several daemons
 }
 
-// backed counts a file that is registered.
+// backed records a registered file.
 func (c *connection) backed(id int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.files[id] = struct{}{}
 }
 
-// unback reports whether a file is registered, and no longer counts it.
+// unback removes the record of a file, and reports whether it was registered.
 func (c *connection) unback(id int32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,8 +47,8 @@ func (c *connection) full() bool {
 	return len(c.files) >= maxBacked
 }
 
-// connect mounts the connection of the next daemon, unless there is one. The kernel lets calls
-// wait until that daemon answers.
+// connect mounts the connection for the next daemon, unless one exists. Calls wait in the kernel until that daemon
+// answers.
 func (k *keeper) connect() error {
 	if k.conn != nil {
 		return nil
@@ -81,16 +81,16 @@ func (k *keeper) disconnect() {
 }
 
 const (
-	// adoptions is how many deaths in a row a connection survives. A request on it may be the
-	// cause, so after that the next daemon gets a new one.
+	// adoptions is how many deaths in a row a connection survives. A request on it may be the cause, so the daemon
+	// after those gets a new connection.
 	adoptions = 2
-	// adoptTime bounds the wait for a killed daemon. One of its threads may wait for an answer on
-	// its own mount, which then has to be aborted.
+	// adoptTime bounds the wait for a killed daemon to die. One of its threads may wait for an answer on its own mount,
+	// which then must be aborted.
 	adoptTime = time.Second
 )
 
-// passOn prepares the connection for the next daemon, which goes on with its open files; an error
-// says why it cannot.
+// passOn prepares the connection for the next daemon, so that open files continue to work; the error says why that is
+// impossible.
 func (c *child) passOn() error {
 	conn := c.k.conn
 	switch {
@@ -109,8 +109,8 @@ func (c *child) passOn() error {
 	return conn.resend()
 }
 
-// serves notes that the daemon serves the connection. If no other one can take it over, the
-// keeper's descriptor would only keep it open when the daemon is dead.
+// serves records that the daemon serves the connection. If no other daemon can take it over, the keeper closes its
+// descriptor, which would only keep the connection open after the daemon's death.
 func (c *child) serves(kept bool) {
 	if kept && c.conn.memory != nil {
 		c.conn.kept = true
@@ -122,7 +122,7 @@ func (c *child) serves(kept bool) {
 // notifyResend is FUSE_NOTIFY_RESEND.
 const notifyResend = 7
 
-// resend makes the kernel send again the requests that were read and not answered (Linux 6.9).
+// resend makes the kernel resend the requests that were read but not answered (Linux 6.9).
 func (c *connection) resend() error {
 	var b [16]byte // length, code, number 0
 	binary.NativeEndian.PutUint32(b[:], uint32(len(b)))
@@ -133,7 +133,7 @@ func (c *connection) resend() error {
 	return nil
 }
 
-// replace has the next daemon take the connection over, or gives it a new one.
+// replace passes the connection on to the next daemon, or replaces it with a new mount.
 func (c *child) replace() error {
 	err := c.passOn()
 	if err == nil {

@@ -26,9 +26,8 @@ const (
 	maxLeave = 24 * time.Hour
 )
 
-// controlSocket serves the keeper's control socket. The answer to "leave SECONDS" is a line "leaving" every
-// second, so that a hanging keeper is noticed, and when everything is removed "ok", "trouble WHAT" or
-// "left WHAT".
+// controlSocket serves the keeper's control socket. The answer to "leave SECONDS" is a line "leaving" every second, so
+// that the caller notices a hanging keeper, and after the removal "ok", "trouble WHAT" or "left WHAT".
 type controlSocket struct {
 	k     *keeper
 	l     *net.UnixListener
@@ -119,7 +118,7 @@ func (s *controlSocket) sendAnswer(conn net.Conn) {
 			s.k.mu.Lock()
 			answer := s.k.answer
 			s.k.mu.Unlock()
-			_ = say(answer + "\n") // the client may be gone
+			_ = say(answer + "\n") // the client may have hung up
 			return
 		}
 	}
@@ -139,7 +138,7 @@ func peerUID(conn *net.UnixConn) (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
-// leave has the job leave within limit. Only the first call counts.
+// leave makes the job leave within limit. Only the first call counts.
 func (k *keeper) leave(limit time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

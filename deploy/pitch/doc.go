@@ -1,19 +1,17 @@
-// Package pitch sets a job up on one node and removes it: the prolog, the keeper and the epilog,
-// which run as root. Its one idea: the name of everything that it makes for a job follows from
-// the job id, and a pid file with the start time records every process. So a later process
-// (the keeper, the epilog, another job's prolog after a power failure) can remove all
-// of it without having seen it made.
+// Package pitch sets a job up on one node and removes it: the prolog, the keeper and the epilog, which run as root. Its
+// one idea: the names of everything that it makes for a job follow from the job id, and a pid file with the start time
+// records every process. So a later process (the keeper, the epilog, the prolog of another job after a power failure)
+// can remove all of it without having seen it made.
 //
-// It never accesses the mount: a stat there can hang with the daemon. It follows no symbolic link below a directory that the user owns,
-// and enters no mount there, which may hang, too: it detaches it first, or gives up (mounts.Beneath). From
-// the network it reads one bounded credential, when the job key is fetched;
-// from the user a bounded spec, checked twice; from the daemon, which runs as
-// the user, the notes on the heartbeat connection, requests without descriptors, and metrics, if they are
-// exported: bounded, and only samples. It does not know what a daemon serves.
+// It never accesses the mount: a stat there can hang with the daemon. Below a directory that the user owns it follows
+// no symbolic link, and enters no mount, which may hang, too: it detaches the mount first, or gives up
+// (mounts.Beneath). Its input is bounded: one credential from the network, when it fetches the job key; from the user a
+// spec, checked twice; from the daemon, which runs as the user, the notes on the heartbeat connection, requests without
+// descriptors, and metrics, of which it exports only samples. It does not know what a daemon serves.
 //
 // # On a node
 //
-//	<run>/.lock               0600: what prologs lock
+//	<run>/.lock               0600: the lock of prologs
 //	<run>/<jobid>/            root 0755
 //	    state                 one line: "starting", "ready MOUNTPOINT", "failed REASON"
 //	    keeper.pid daemon.pid "pid starttime"
@@ -26,28 +24,25 @@
 //	                          0700, the user's: with keep, datasets that a job has left
 //	<mount>/<jobid>           the mountpoint
 //	<metrics_textfile>/bivouac_<jobid>.prom
-//	<log>/<jobid>.log         stays if something went wrong
+//	<log>/<jobid>.log         kept if something went wrong
 //
 // # From prolog to epilog
 //
-// Prolog checks the node and the spec, clears what dead jobs left, makes the
-// directories, and starts the keeper. The keeper gets the job key, mounts,
-// runs the daemon as the user, writes the state, and supervises the daemon. Epilog
-// tells the keeper to leave; without a live keeper it removes everything by
-// itself. A keeper whose job failed stays until the epilog, so that a run
-// directory without a live keeper is always a stale one.
+// Prolog checks the node and the spec, removes the remains of dead jobs, makes the directories, and starts the keeper.
+// The keeper gets the job key, mounts, runs the daemon as the user, writes the state, and supervises the daemon. Epilog
+// tells the keeper to leave; without a live keeper it removes everything itself. A keeper whose job failed stays until
+// the epilog, so that a run directory without a live keeper is always stale.
 //
-// With keep, teardown renames the datasets that the daemon has set apart when it left, before it wipes
-// the store. The next prolog of the same user moves them into the job's store; any other prolog, and
-// each prolog and epilog after the expiry, removes them. Root checks type, owner and device of such a
-// directory by its descriptor, once the user can no longer replace it.
+// With keep, teardown renames the datasets that the daemon set apart when it left, before it wipes the store. The next
+// prolog of the same user moves them into the job's store; any other prolog, and each prolog and epilog after the
+// expiry, removes them. Root checks type, owner and device of such a directory by its descriptor, once the user can no
+// longer replace it.
 //
-// The watchdog kills a daemon that stops answering. When a daemon has died, a new one starts on
-// the same stores with the same key, and calls wait for it. The keeper holds the FUSE connection and
-// the memory in which the daemon has recorded its open files (fsclient/handover): the new
-// one takes both over, and open files go on. A new mount takes the place of the old one where that is
-// impossible: before Linux 6.9, which cannot send again the requests that the dead daemon had
-// read; for a daemon that does not die or has not begun to serve; at the third death in a row; and
-// where covers or kernel views lie over the mount. What a daemon has started, which as its user's
-// process it can be made to, goes with it: the keeper is the parent of orphans below it.
+// The watchdog kills a daemon that stops answering. When a daemon has died, a new one starts on the same stores with
+// the same key, and calls wait for it. The keeper holds the FUSE connection and the memory in which the daemon has
+// recorded its open files (fsclient/handover): the new daemon takes both over, and open files continue to work. Where
+// that is impossible, a new mount replaces the old one: before Linux 6.9, which cannot resend the requests that the
+// dead daemon had read; if a daemon does not die or has not begun to serve; at the third death in a row; and if covers
+// or kernel views lie over the mount. Processes that the daemon has started, as a user can make it do, end with it: the
+// keeper is the parent of orphans below it.
 package pitch

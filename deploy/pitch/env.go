@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// safePath is for the few programs that are executed; a prolog has no PATH.
+// safePath is the PATH of the few programs that are executed; a prolog has none.
 const safePath = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 // The exit statuses of prolog and epilog. Any other would drain the node
@@ -28,7 +28,7 @@ const (
 	exitNodeFault = 75 // EX_TEMPFAIL: a fault of this node, which Slurm then drains
 )
 
-// Names under which the submission's words arrive.
+// Environment variables that carry the request of the submission.
 const (
 	specVar = "SPANK_BIVOUAC_SPEC"
 	keyVar  = "SPANK_BIVOUAC_KEY"
@@ -38,8 +38,8 @@ const (
 type Env struct {
 	Getenv  func(string) string // os.Getenv if nil
 	Stderr  io.Writer           // os.Stderr if nil
-	Program string              // the bivouac binary; this one
-	Syslog  string              // the socket of syslog; "" is /dev/log
+	Program string              // the bivouac binary; this one if empty
+	Syslog  string              // the socket of syslog; /dev/log if empty
 }
 
 func (e *Env) setDefaults() {
@@ -52,7 +52,7 @@ func (e *Env) setDefaults() {
 	e.Program = cmp.Or(e.Program, "/proc/self/exe")
 }
 
-// first is the first of the variables that is set.
+// first returns the first variable that is set.
 func (e *Env) first(names ...string) string {
 	for _, n := range names {
 		if v := e.Getenv(n); v != "" {
@@ -84,7 +84,7 @@ func logEvent(socket, text string) error {
 	return err
 }
 
-// slurmJob is what Slurm says of a job.
+// slurmJob is the job as Slurm describes it.
 type slurmJob struct {
 	id      string
 	restart int
@@ -92,12 +92,11 @@ type slurmJob struct {
 	gid     uint32
 	hosts   []string
 	self    metadata.NodeID
-	workDir string // where it was submitted; "" if Slurm does not say
-	leaf    string // the switch of this node; "" if Slurm's topology is not known
+	workDir string // where it was submitted; "" if unknown
+	leaf    string // the switch of this node; "" if the topology is unknown
 }
 
-// jobID is the number under which this component of the job goes; the
-// components of a heterogeneous job each have their own.
+// jobID returns the id of this component of the job; each component of a heterogeneous job has its own.
 func (e *Env) jobID() (string, error) {
 	id := e.first("SLURM_JOB_ID", "SLURM_JOBID")
 	if !jobName.MatchString(id) {
@@ -106,7 +105,7 @@ func (e *Env) jobID() (string, error) {
 	return id, nil
 }
 
-// job reads the whole of it.
+// job reads the whole description of the job.
 func (e *Env) job() (slurmJob, error) {
 	var j slurmJob
 	var errs []error
@@ -152,8 +151,9 @@ func parseID(name, v string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// leafSwitch returns the switch, or the block, of a node by the topology.conf at path, which slurmd needs on every node,
-// so that no node has to ask slurmctld. It is "" if there is none: copies of files are then not kept apart.
+// leafSwitch returns the switch, or the block, of a node from the topology.conf at path. slurmd needs that file on
+// every node, so no node must ask slurmctld. Without the file it returns "": the copies of a file may then share a
+// switch.
 func leafSwitch(path, node string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Epilog ends the job on this node and returns the exit status when nothing of it is left: 0
-// unless something could not be removed. It can be repeated.
+// Epilog ends the job on this node, removes everything, and returns the exit status: 0 unless something could not be
+// removed. It can be repeated.
 func Epilog(ctx context.Context, env Env, site Site) int {
 	env.setDefaults()
 	id, err := env.jobID()
@@ -37,11 +37,11 @@ func Epilog(ctx context.Context, env Env, site Site) int {
 type epilog struct {
 	env    Env
 	place  place
-	before []place // places by the configuration of the prolog, which may have changed
+	before []place // places by the configuration at the prolog, which may have changed since
 	leave  time.Duration
 }
 
-// readRecord reads the prolog's record, if it is still there.
+// readRecord reads the prolog's record, if it still exists.
 func (e *epilog) readRecord() {
 	r, err := readRecord(e.place.recordFile())
 	if err != nil {
@@ -52,7 +52,7 @@ func (e *epilog) readRecord() {
 	e.before = append(e.before, r.place())
 }
 
-// dismiss tells the keeper to leave, and kills it if it does not.
+// dismiss orders the keeper to leave, and kills it if it does not.
 func (e *epilog) dismiss(ctx context.Context) {
 	keeper := readProcess(e.place.keeperPid())
 	if !keeper.alive() {
@@ -77,7 +77,7 @@ func (e *epilog) dismiss(ctx context.Context) {
 	}
 }
 
-// clear removes what the keeper left, and returns what it could not remove.
+// clear removes the remains that the keeper left, and returns what it could not remove.
 func (e *epilog) clear(ctx context.Context) []string {
 	var left []string
 	for _, p := range append(e.before, e.place) {

@@ -19,22 +19,21 @@ import (
 //
 //	<store>/.kept.<uid>.<expiry>.<jobid>.<restart>   0700, the user's; expiry in seconds since 1970
 //
-// The daemon makes it, as chunkstore.KeepDir of its store; root renames it when the job ends, and into
-// the store of the next job of the same user. The prolog of any other user's job removes it, and so
-// does each prolog and epilog after its expiry. The names are root's, what is below is the user's:
-// root renames it and wipes it, and opens nothing in it. Root checks the directory by its descriptor
-// at a place where only root can replace it.
+// The daemon makes this directory as chunkstore.KeepDir of its store; root renames it when the job ends, and again into
+// the store of the next job of the same user. The prolog of any other user's job removes it, and so does each prolog
+// and epilog after its expiry. The names belong to root, the content to the user: root renames it and wipes it, and
+// opens nothing in it. Root checks the directory by its descriptor at a place where only root can replace it.
 var keptName = regexp.MustCompile(`^\.kept\.([0-9]{1,10})\.([0-9]{1,18})\.([1-9][0-9]{0,9}\.[0-9]{1,10})$`)
 
-// keepSets renames what the daemons of a job have left in its stores for the next job. What is not
-// renamed goes with the store.
+// keepSets renames the sets that the daemons of a job have left in its stores, for the next job. A set that is not
+// renamed is removed with the store.
 func keepSets(ctx context.Context, p place) {
 	if p.site.Keep <= 0 {
 		return
 	}
 	until := time.Now().Add(time.Duration(p.site.Keep)).Unix()
 	for _, store := range p.allStores() {
-		_ = keepSet(ctx, store, until) // then the next job stages in as always
+		_ = keepSet(ctx, store, until) // on failure the next job stages in as usual
 	}
 }
 
@@ -53,10 +52,10 @@ func keepSet(ctx context.Context, store string, until int64) error {
 	if err := errors.Join(unix.Fstat(int(dir.Fd()), &owner), unix.Fstat(int(top.Fd()), &above)); err != nil {
 		return err
 	}
-	if owner.Uid == 0 { // root's, or taken before
+	if owner.Uid == 0 { // belongs to root, or was taken before
 		return unix.EPERM
 	}
-	if err := take(dir, uint64(above.Dev)); err != nil { // from now on its user cannot exchange the set
+	if err := take(dir, uint64(above.Dev)); err != nil { // from now on the user cannot exchange the set
 		return err
 	}
 	set, err := openSet(ctx, dir, chunkstore.KeepDir, owner.Uid)
@@ -71,7 +70,7 @@ func keepSet(ctx context.Context, store string, until int64) error {
 	return unix.Renameat2(int(dir.Fd()), chunkstore.KeepDir, int(top.Fd()), name, unix.RENAME_NOREPLACE)
 }
 
-// openUncovered opens a directory after it has detached what is mounted there.
+// openUncovered detaches all mounts over a directory and opens it.
 func openUncovered(ctx context.Context, parent int, name string) (*os.File, error) {
 	if _, err := uncover(ctx, parent, name); err != nil {
 		return nil, err
@@ -79,7 +78,7 @@ func openUncovered(ctx context.Context, parent int, name string) (*os.File, erro
 	return openDir(parent, name)
 }
 
-// openSet opens a directory in dir, a directory of root, which must be the user's and on the same device.
+// openSet opens the directory name in dir, which belongs to root. It must belong to the user and be on the same device.
 func openSet(ctx context.Context, dir *os.File, name string, uid uint32) (*os.File, error) {
 	set, err := openUncovered(ctx, int(dir.Fd()), name)
 	if err != nil {
@@ -97,29 +96,29 @@ func openSet(ctx context.Context, dir *os.File, name string, uid uint32) (*os.Fi
 	return set, nil
 }
 
-// keptSet is what is kept in a store of the site, and for whom.
+// keptSet is a set of datasets kept in a store of the site.
 type keptSet struct {
 	top       *os.File // the store
 	name      string
-	uid, from string // the user, and the start of the job that has left it
+	uid, from string // the user, and the job and start that left it
 }
 
-// sweepKept removes what earlier jobs have kept, unless it is not expired and spare says otherwise.
-// It returns what it could not remove.
+// sweepKept removes the sets that earlier jobs have kept, except those that have not expired and for which spare
+// returns true. It returns what it could not remove.
 func sweepKept(ctx context.Context, site Site, spare func(keptSet) bool) (left []string) {
 	now, last := time.Now().Unix(), time.Now().Add(time.Duration(site.Keep)).Unix()
 	for _, store := range site.Store {
 		top, err := os.Open(store)
 		if err != nil {
-			continue // no store, nothing in it
+			continue // no store, so nothing to remove
 		}
-		names, _ := top.Readdirnames(-1) // those that cannot be read stay
+		names, _ := top.Readdirnames(-1) // names that cannot be read stay
 		for _, name := range names {
 			m := keptName.FindStringSubmatch(name)
 			if m == nil {
 				continue
 			}
-			until, _ := strconv.ParseInt(m[2], 10, 64) // digits only; after last: the clock was set, or Keep
+			until, _ := strconv.ParseInt(m[2], 10, 64) // digits only; later than last if the clock or Keep was changed
 			if now < until && until <= last && spare(keptSet{top, name, m[1], m[3]}) {
 				continue
 			}
@@ -132,15 +131,15 @@ func sweepKept(ctx context.Context, site Site, spare func(keptSet) bool) (left [
 	return left
 }
 
-// expireKept removes what was kept for long enough.
+// expireKept removes the sets that have expired.
 func expireKept(ctx context.Context, site Site) {
 	ctx, cancel := context.WithTimeout(ctx, wipeTime)
 	defer cancel()
 	sweepKept(ctx, site, func(keptSet) bool { return true }) // a later prolog retries what could not be removed
 }
 
-// clearKept removes what is kept for others than the job's user: the job may need the room. If a
-// store is nearly full, it removes all.
+// clearKept removes the sets of users other than the job's: the job may need the room. If a store is nearly full, it
+// removes all sets.
 func (p *prolog) clearKept(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, p.limit/4)
 	defer cancel()
@@ -155,8 +154,8 @@ func (p *prolog) clearKept(ctx context.Context) {
 	}
 }
 
-// giveKept moves what is kept for the job's user into the store directories of the job, which were
-// just made, and removes the rest.
+// giveKept moves the sets of the job's user into the store directories of the job, which were just made, and removes
+// the rest.
 func (p *prolog) giveKept(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, p.limit/4)
 	defer cancel()
@@ -166,7 +165,7 @@ func (p *prolog) giveKept(ctx context.Context) {
 	})
 }
 
-// giveSet moves a set into the directory store beside it.
+// giveSet moves a set into the store directory of the job, which is beside it.
 func giveSet(ctx context.Context, k keptSet, uid uint32, store string) error {
 	set, err := openSet(ctx, k.top, k.name, uid)
 	if err != nil {

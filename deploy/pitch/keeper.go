@@ -26,9 +26,9 @@ import (
 type KeeperConfig struct {
 	Record  string    // the file that the prolog wrote
 	Key     io.Reader // standard input: a key in hex, or nothing
-	Program string    // the bivouac binary; this one
+	Program string    // the bivouac binary; this one if empty
 	Log     *logrus.Entry
-	Syslog  string // the socket of syslog; "" is /dev/log
+	Syslog  string // the socket of syslog; /dev/log if empty
 }
 
 const (
@@ -58,9 +58,8 @@ func Keeper(ctx context.Context, cfg KeeperConfig) error {
 	return k.run(ctx)
 }
 
-// prepareProcess sets what the daemon inherits: umask 0, many descriptors, no core file (it
-// would contain the key). It also protects the keeper from the OOM killer and makes it the
-// subreaper of the daemon's children.
+// prepareProcess sets the limits that the daemon inherits: umask 0, many descriptors, no core file (it would contain
+// the key). It also protects the keeper from the OOM killer and makes it the subreaper of the daemon's children.
 func prepareProcess(log *logrus.Entry) {
 	syscall.Umask(0)
 	errs := []error{
@@ -111,19 +110,19 @@ type keeper struct {
 	meet    *keyServer  // on the first host, during the start
 	deaths  []time.Time // times at which daemons died
 	trouble []string    // for the final report
-	events  int         // that went to syslog
+	events  int         // number sent to syslog
 
 	exports   sync.WaitGroup // of metrics and events
 	endExport func()
 	restarts  atomic.Int64 // of the daemon
-	conn      *connection  // of the daemon that runs, if another can take it over, or of the next one; nil: not mounted yet
+	conn      *connection  // of the running daemon, if another can take it over, or of the next one; nil: not mounted
 
 	leaving chan struct{} // closed when asked to leave
 	gone    chan struct{} // closed when everything is removed
 
 	mu       sync.Mutex
-	deadline time.Time // guarded by mu; of the leave; zero before
-	answer   string    // guarded by mu; to the leave request
+	deadline time.Time // guarded by mu; of the leave; zero before a leave request
+	answer   string    // guarded by mu; the answer to the leave request
 }
 
 func newKeeper(rec *record, given string, cfg KeeperConfig) *keeper {
@@ -135,8 +134,8 @@ func newKeeper(rec *record, given string, cfg KeeperConfig) *keeper {
 	return k
 }
 
-// run returns when the job has left; its error names what could not be removed. Its thread is
-// the parent of the daemons, which die with it.
+// run returns when the job has left; its error names what could not be removed. Its thread is the parent of the
+// daemons, which die with it.
 func (k *keeper) run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -157,11 +156,11 @@ func (k *keeper) run(ctx context.Context) error {
 	return k.finish()
 }
 
-// lookEvery is how often a failed keeper checks that it can still be told to leave.
+// lookEvery is how often a failed keeper checks that a leave request can still reach it.
 const lookEvery = time.Second
 
-// abandoned waits until the job is to leave (false), or until no leave request can come any
-// more (true): the run directory is gone, or belongs to a later start.
+// abandoned waits until the job is to leave (false), or until no leave request can arrive any more (true): the run
+// directory was removed, or belongs to a later start.
 func (k *keeper) abandoned() bool {
 	t := time.NewTicker(lookEvery)
 	defer t.Stop()
@@ -178,8 +177,8 @@ func (k *keeper) abandoned() bool {
 	}
 }
 
-// leaveRemains ends the keeper without a teardown: the directories may belong to a later start,
-// and the next prolog finds them by name.
+// leaveRemains ends the keeper without a teardown: the directories may belong to a later start, and the next prolog
+// finds them by name.
 func (k *keeper) leaveRemains() error {
 	const why = "the run directory is gone"
 	k.mu.Lock()
@@ -189,8 +188,8 @@ func (k *keeper) leaveRemains() error {
 	return fmt.Errorf("keeper: %s", why)
 }
 
-// keep starts the job and keeps it running. It returns nil when the job is to leave, or why it
-// cannot go on.
+// keep starts the job and keeps it running. It returns nil when the job is to leave, or the reason why it cannot
+// continue.
 func (k *keeper) keep() error {
 	if k.rec.Failed != "" {
 		return errors.New(k.rec.Failed)
@@ -231,7 +230,7 @@ func (k *keeper) untilLeave(deadline time.Time) (context.Context, context.Cancel
 	return ctx, func() { cancel(); wg.Wait() }
 }
 
-// getKey makes the job key, or fetches it from the first host.
+// getKey creates the job key, or fetches it from the first host.
 func (k *keeper) getKey(ctx context.Context) (err error) {
 	j, site := &k.rec.Job, k.rec.Site
 	m := meeting{
@@ -263,29 +262,29 @@ func (k *keeper) closeMeet() {
 }
 
 const (
-	// maxDeaths within deathSpan end the job on this node.
+	// maxDeaths deaths within deathSpan end the job on this node.
 	maxDeaths = 4
 	deathSpan = time.Minute
 	backoff   = 100 * time.Millisecond
 )
 
-// canFinish reports whether results are yet to be copied out when the job leaves, and whether there is time for it.
+// canFinish reports whether results still need to be staged out when the job leaves, and whether there is time for it.
 func (k *keeper) canFinish() bool {
 	return len(k.rec.Job.StageOut) > 0 && time.Until(k.leaveDeadline()) > reserve
 }
 
-// mustFinish reports whether a daemon is started although the job is to leave: the one before has died, and did not
-// finish. In a job of several nodes it becomes ready only while the other daemons run, but at the latest they end at
-// the deadline, too.
+// mustFinish reports whether a daemon is started although the job is to leave: the previous one died before it
+// finished. In a job of several nodes it becomes ready only while the other daemons run, but these end at the deadline
+// at the latest.
 func (k *keeper) mustFinish() bool { return k.isLeaving() && len(k.deaths) > 0 && k.canFinish() }
 
-// recentDeaths forgets those deaths of daemons that are long ago.
+// recentDeaths returns the deaths within deathSpan, and forgets earlier ones.
 func (k *keeper) recentDeaths() []time.Time {
 	k.deaths = slices.DeleteFunc(k.deaths, func(at time.Time) bool { return time.Since(at) > deathSpan })
 	return k.deaths
 }
 
-// mayRestart reports whether the daemon is restarted, after a pause.
+// mayRestart reports whether the daemon may be restarted, after a pause.
 func (k *keeper) mayRestart(why error) bool {
 	var f fatal
 	if errors.As(why, &f) {
@@ -307,7 +306,7 @@ func (k *keeper) mayRestart(why error) bool {
 	return true
 }
 
-// fail publishes why the job has no bivouac here. What was made stays until the job leaves.
+// fail publishes why the job has no bivouac here. Nothing is removed until the job leaves.
 func (k *keeper) fail(why error) {
 	k.log.WithError(why).Error("bivouac failed on this node; the job's tasks fail with this reason")
 	k.trouble = append(k.trouble, why.Error())

@@ -22,8 +22,8 @@ func newKey() (rpc.Key, error) {
 	return k, err
 }
 
-// SubmissionKey is the job key for clusters without munge: one to be handed
-// over by the submission, as hex digits. Where munge is, it is "".
+// SubmissionKey returns a job key for the submission to hand over, in hex, for clusters without munge. With munge it
+// returns "".
 func SubmissionKey(site Site) (string, error) {
 	if site.Munge == MungeRequire || site.Munge == MungeAuto && hasMunge(site) {
 		return "", nil
@@ -42,10 +42,9 @@ func hasMunge(site Site) bool {
 }
 
 const (
-	// sealers is how many credentials are made at once, so that a burst of
-	// connections costs the first host little.
+	// sealers is how many credentials are made at once; a bound keeps a burst of connections cheap for the first host.
 	sealers = 4
-	// maxWaiting is how many connections wait for one of them.
+	// maxWaiting is how many connections may wait for a sealer.
 	maxWaiting   = 1024
 	dialTimeout  = time.Second
 	fetchTimeout = 5 * time.Second
@@ -61,8 +60,7 @@ type meeting struct {
 	log     *logrus.Entry
 }
 
-// keyServer hands out the key, sealed, to everyone who connects: only root on
-// a node of the cluster can open what he gets.
+// keyServer sends the sealed key to every client: only root on a node of the cluster can open it.
 type keyServer struct {
 	meeting
 	key    rpc.Key
@@ -74,8 +72,7 @@ type keyServer struct {
 	wg     sync.WaitGroup
 }
 
-// serveKey begins to hand out key at the first candidate that is free, until
-// ctx ends.
+// serveKey starts to hand out key at the first candidate port that is free, until ctx ends.
 func serveKey(ctx context.Context, m meeting, key rpc.Key) (*keyServer, error) {
 	var errs []error
 	for _, a := range m.addrs {
@@ -98,10 +95,10 @@ func serveKey(ctx context.Context, m meeting, key rpc.Key) (*keyServer, error) {
 	return nil, fmt.Errorf("no port is free for handing out the job key: %w: raise ports: in the site's configuration", errors.Join(errs...))
 }
 
-// close stops handing out, and waits for what is under way.
+// close stops handing out keys, and waits for requests in progress.
 func (s *keyServer) close() {
 	s.cancel()
-	_ = s.l.Close() // also where ctx has closed it
+	_ = s.l.Close() // ctx may have closed it
 	s.wg.Wait()
 }
 
@@ -112,7 +109,7 @@ func (s *keyServer) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors, or the peer went away
+		if err != nil { // out of descriptors, or the peer hung up
 			select {
 			case <-s.ctx.Done():
 			case <-time.After(retryEvery):
@@ -122,7 +119,7 @@ func (s *keyServer) accept() {
 		select {
 		case s.wait <- struct{}{}:
 		default:
-			_ = conn.Close() // too many at once: the node asks again
+			_ = conn.Close() // too many at once: the node retries
 			continue
 		}
 		s.wg.Go(func() {
@@ -153,9 +150,8 @@ func (s *keyServer) answer(conn net.Conn) error {
 	return err
 }
 
-// fetchKey asks the first host's candidates, round and round until ctx ends.
-// What is not root's credential for this very job is refused, and the next
-// candidate is tried.
+// fetchKey asks the first host's candidates in turn until ctx ends. It refuses an answer that is not root's credential
+// for this job, and tries the next candidate.
 func fetchKey(ctx context.Context, m meeting) (rpc.Key, error) {
 	refused := 0
 	var last error

@@ -35,7 +35,7 @@ var OptionKeys = []stagein.Key{
 	{Name: "log", Values: "debug", Default: "off", Meaning: "log every request of the mount"},
 }
 
-// siteKeys is what each key of the site's configuration means.
+// siteKeys documents each key of the site's configuration.
 var siteKeys = map[string]stagein.Key{
 	"store":            {Values: "LIST", Meaning: "one directory for each drive; each exists, is owned by root and has mode 755"},
 	"mount":            {Values: "DIR", Meaning: "jobs are mounted at DIR/JOBID; not below /tmp"},

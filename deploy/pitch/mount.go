@@ -34,9 +34,8 @@ func mountFuse(path string, uid, gid uint32) (*os.File, error) {
 	return f, nil
 }
 
-// mountBackstop mounts a FUSE connection that no process serves. While no other mount lies
-// upon it, every access fails with ENOTCONN. Without it the bare mountpoint would show there,
-// and a program would take its checkpoints for missing.
+// mountBackstop mounts a FUSE connection that no process serves. While no other mount lies upon it, every access fails
+// with ENOTCONN. Without it programs would see the bare mountpoint, and conclude that their checkpoints are missing.
 func mountBackstop(path string, uid, gid uint32) error {
 	f, err := mountFuse(path, uid, gid)
 	if err != nil {
@@ -45,8 +44,8 @@ func mountBackstop(path string, uid, gid uint32) error {
 	return f.Close()
 }
 
-// propagates reports whether a mount below dir reaches other mount namespaces,
-// which jobs have where the site uses job_container/tmpfs.
+// propagates reports whether a mount below dir propagates to other mount namespaces, which jobs have where the site
+// uses job_container/tmpfs.
 func propagates(dir string) bool {
 	table, err := mounts.Table()
 	if err != nil {
@@ -66,10 +65,9 @@ func unmount(ctx context.Context, path string, limit time.Duration) error {
 	return unmountAbove(ctx, path, 0, limit)
 }
 
-// unmountAbove aborts and detaches the mounts at path except the lowest ones, of which it
-// keeps so many. MNT_FORCE aborts the FUSE connection, so that pending requests fail, also
-// those through a copy of the mount in another namespace. The user can have mounted there, too, 1,000
-// times with fusermount3.
+// unmountAbove aborts and detaches the mounts at path except the lowest keep ones. MNT_FORCE aborts the FUSE
+// connection, so that pending requests fail, including those through a copy of the mount in another namespace. The user
+// can have mounted there, too, 1,000 times with fusermount3.
 func unmountAbove(ctx context.Context, path string, keep int, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -89,7 +87,7 @@ func unmountAbove(ctx context.Context, path string, keep int, limit time.Duratio
 	}
 }
 
-// detach waits for the kernel no longer than ctx. Its goroutine ends with the system call.
+// detach waits for the kernel until ctx ends at the latest. Its goroutine ends with the system call.
 func detach(ctx context.Context, path string) error {
 	done := make(chan error, 1) // a late result needs no receiver
 	go func() {
@@ -106,10 +104,11 @@ func detach(ctx context.Context, path string) error {
 	}
 }
 
-// uncover detaches the mounts at name in the open directory dir, with all that is mounted in them, and returns how many there were. It
-// asks no filesystem. Below dir it follows no link, so that it detaches nothing elsewhere, whatever the user exchanges.
+// uncover detaches the mounts at name in the open directory dir, with all mounts inside them, and returns how many
+// there were. It asks no filesystem. Below dir it follows no link, so that it detaches nothing elsewhere, even if the
+// user exchanges the directory.
 func uncover(ctx context.Context, dir int, name string) (n int, err error) {
-	dir, err = unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0) // the caller may not wait for the goroutine
+	dir, err = unix.FcntlInt(uintptr(dir), unix.F_DUPFD_CLOEXEC, 0) // the goroutine may outlive the call
 	if err != nil {
 		return 0, err
 	}
@@ -132,7 +131,8 @@ func uncover(ctx context.Context, dir int, name string) (n int, err error) {
 	}()
 	select {
 	case r := <-done:
-		if errors.Is(r.err, unix.EINVAL) || errors.Is(r.err, unix.ENOENT) || errors.Is(r.err, unix.EPERM) { // not mounted, or not by root
+		// Nothing is mounted there any more; EPERM: we are not root.
+		if errors.Is(r.err, unix.EINVAL) || errors.Is(r.err, unix.ENOENT) || errors.Is(r.err, unix.EPERM) {
 			r.err = nil
 		}
 		return r.n, r.err

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// maxHelpers bounds the mount helpers, which are root's, that work for a daemon at a time:
-// two for each dataset with a cover or a view.
+// maxHelpers bounds the concurrent mount helpers of a daemon, which run as root: two for each dataset with a cover or a
+// view.
 const maxHelpers = 8
 
 // cover mounts a cover for the daemon.
@@ -36,8 +36,8 @@ func (c *child) over(name string) mounts.Cover {
 	return mounts.Cover{Base: c.k.place.mount(), Name: name, UID: c.k.rec.Job.UID, GID: c.k.rec.Job.GID}
 }
 
-// helped starts a mount helper, so that the keeper never waits for an answer of the daemon.
-// The helper goes on after helped has returned.
+// helped starts a mount helper, so that the keeper never waits for an answer of the daemon. The helper continues after
+// helped has returned.
 func (c *child) helped(name, failed string, mount func(ctx context.Context) (*mounts.Mounting, error)) ([]*os.File, error) {
 	if c.helpers.Add(1) > maxHelpers {
 		c.helpers.Add(-1)
@@ -69,7 +69,7 @@ func (c *child) helped(name, failed string, mount func(ctx context.Context) (*mo
 	return []*os.File{m.Dev, m.Talk}, nil
 }
 
-// helperEnded makes room for another helper, unless this one is still there (EBUSY).
+// helperEnded makes room for another helper, unless this one has not ended (EBUSY).
 func (c *child) helperEnded(name string, err error) {
 	if !errors.Is(err, unix.EBUSY) {
 		c.helpers.Add(-1)

@@ -18,24 +18,22 @@ import (
 const (
 	mungeProgram   = "/usr/bin/munge"
 	unmungeProgram = "/usr/bin/unmunge"
-	// credentialTTL is how long a credential is good, in seconds: clocks may
-	// differ by as much.
+	// credentialTTL is how long a credential is valid, in seconds, which bounds the clock difference between hosts.
 	credentialTTL = "60"
 	mungeTimeout  = 5 * time.Second
-	// maxCredential bounds what is read from the network, in bytes.
+	// maxCredential bounds the bytes read from the network.
 	maxCredential = 4096
 )
 
-// envelope is the payload of the credential in which a job key travels. It
-// names the job, so that a credential of another job is of no use.
+// envelope is the payload of the credential that carries a job key. It names the job, so that a credential of another
+// job is useless.
 type envelope struct {
 	Job     string `json:"job"`
 	Restart int    `json:"restart"`
 	Key     string `json:"key"`
 }
 
-// sealer makes and opens credentials that only root can open. Tests that have
-// no munged use another than munge.
+// sealer makes and opens credentials that only root can open. Tests without munged use another implementation.
 type sealer interface {
 	seal(ctx context.Context, payload []byte) ([]byte, error)
 	// open returns the payload and the uid that sealed it.
@@ -66,7 +64,7 @@ func (m munge) open(ctx context.Context, credential []byte) ([]byte, string, err
 	return nil, "", errors.New("unmunge: no uid")
 }
 
-// run hands in to the program by standard input: arguments can be seen by all.
+// run passes in to the program by standard input, because every user can see arguments.
 func (m munge) run(ctx context.Context, in []byte, program string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, mungeTimeout)
 	defer cancel()
@@ -93,7 +91,7 @@ func sealKey(ctx context.Context, s sealer, job string, restart int, key rpc.Key
 	return s.seal(ctx, b)
 }
 
-// openKey checks who sealed the credential, and for what.
+// openKey opens the credential and checks that root sealed it for this start of the job.
 func openKey(ctx context.Context, s sealer, credential []byte, job string, restart int) (rpc.Key, error) {
 	payload, uid, err := s.open(ctx, credential)
 	if err != nil {
@@ -127,7 +125,7 @@ func parseKey(text string) (rpc.Key, error) {
 	return k, nil
 }
 
-// readCredential reads to the end, or as much as a credential may have.
+// readCredential reads to the end, or up to the maximum size of a credential.
 func readCredential(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxCredential+1))
 	switch {

@@ -17,12 +17,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// Access asks whether this user may use path in the ways of mode, as access(2).
+// Access checks whether this user may use path as mode says, like access(2).
 type Access func(path string, mode uint32) error
 
-// CheckOptions turns what the user wrote at submission into a Spec, and checks
-// as this user that sources can be read and targets written. A nil access is
-// access(2). Every complaint is in the error, one to a line.
+// CheckOptions turns the options of a submission into a Spec, and checks as this user that sources can be read and
+// targets written. A nil access is access(2). The error has every complaint, one per line.
 func CheckOptions(stageIn, stageOut []string, opts string, access Access) (Spec, error) {
 	if access == nil {
 		access = unix.Access
@@ -54,8 +53,8 @@ func CheckOptions(stageIn, stageOut []string, opts string, access Access) (Spec,
 	return s, s.validate()
 }
 
-// ParseStageIn reads SRC[:NAME][,KEY=VALUE]... as a user wrote it in the working
-// directory, in which the paths of SRC and of options are looked for.
+// ParseStageIn parses SRC[:NAME][,KEY=VALUE]... as a user wrote it; SRC and the paths in options are relative to the
+// working directory.
 func ParseStageIn(v string) (job.Dataset, error) {
 	wd, err := os.Getwd()
 	if err != nil {
@@ -68,7 +67,7 @@ func ParseStageIn(v string) (job.Dataset, error) {
 	return job.Dataset{Source: req.Source, Name: req.Name, Options: req.Options}, err
 }
 
-// indexCache is where this user's indexes of tars are, if they are to be there.
+// indexCache returns the directory of this user's cached indexes of tars; "" if they are not to be cached.
 func indexCache(x stagein.Index) (source.Name, error) {
 	if x != stagein.IndexAuto && x != stagein.IndexCache {
 		return "", nil
@@ -83,8 +82,8 @@ func indexCache(x stagein.Index) (source.Name, error) {
 	return "", nil // an index beside the archive is still used
 }
 
-// ParseStageOut reads FROM:TO. The target begins at the first slash after a
-// colon, so that FROM may have colons; a relative target follows the first.
+// ParseStageOut parses FROM:TO. The target begins at the first slash after a colon, so that FROM may contain colons; a
+// relative target follows the first colon.
 func ParseStageOut(v string) (job.StageOut, error) {
 	i := strings.Index(v, ":/")
 	if i < 0 {
@@ -100,7 +99,7 @@ func ParseStageOut(v string) (job.StageOut, error) {
 	return job.StageOut{From: cleanFrom(v[:i]), To: to}, nil
 }
 
-// cleanFrom cleans what is only untidy; .. stays for validate to refuse.
+// cleanFrom removes redundant elements of a path, but keeps "..", which validate refuses.
 func cleanFrom(f string) string {
 	if strings.Contains("/"+f+"/", "/../") {
 		return f
@@ -129,7 +128,7 @@ func parseOpts(v string) (map[string]string, error) {
 	return m, errors.Join(errs...)
 }
 
-// checkSource looks at what a dataset is made of, and at its list.
+// checkSource checks the source of a dataset, and its lists.
 func checkSource(d job.Dataset, access Access) error {
 	for _, l := range []string{string(d.Options.List), d.Options.Fill.List} {
 		if l == "" {
@@ -157,7 +156,7 @@ func checkSource(d job.Dataset, access Access) error {
 	return nil
 }
 
-// checkPathOf looks at one path, and with look into it.
+// checkPathOf checks one path of a source; with look it also detects the type of an archive.
 func checkPathOf(d job.Dataset, p string, access Access, look bool) error {
 	st, err := os.Stat(p)
 	if err != nil {
@@ -184,8 +183,7 @@ func checkPathOf(d job.Dataset, p string, access Access, look bool) error {
 	return nil
 }
 
-// checkTarget looks at the nearest directory above p that exists: there the
-// stage-out will make what is missing.
+// checkTarget checks the nearest existing directory above p: the stage-out will make the missing ones there.
 func checkTarget(p string, access Access) error {
 	for d := p; ; d = filepath.Dir(d) {
 		st, err := os.Stat(d)

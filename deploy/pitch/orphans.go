@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The keeper is the subreaper of its daemon: orphaned processes that the daemon started become
-// its children, whatever their session. Without that a user could have the daemon, which runs
-// as the user, start processes that outlive the job and that Slurm does not know. They are known by
-// their parent alone. The user can give them other user IDs (newuidmap), another environment and
-// other namespaces. Only what he has a service start, such as a user's systemd, is that service's.
+// The keeper is the subreaper of its daemon: orphaned processes that the daemon started become its children, whatever
+// their session. Otherwise a user could make the daemon, which runs as the user, start processes that outlive the job
+// and that Slurm does not know. Only their parent identifies them, since the user can give them other user IDs
+// (newuidmap), another environment and other namespaces. A process that the user has a service start, such as a user's
+// systemd, belongs to that service.
 
 // adoptOrphans makes this process a subreaper.
 func adoptOrphans() error {
@@ -24,8 +24,8 @@ func adoptOrphans() error {
 	return nil
 }
 
-// killOrphans kills the children of this process that are not root's, and their children in
-// turn. Processes of root are our own.
+// killOrphans kills the children of this process that do not run as root, and in turn their children. Processes of root
+// are our own.
 func killOrphans(ctx context.Context) error {
 	var left []int
 	err := poll(ctx, func() bool {
@@ -42,7 +42,7 @@ func killOrphans(ctx context.Context) error {
 	return nil
 }
 
-// childrenOf returns the children of a process that are not root's, zombies included.
+// childrenOf returns the children of a process that do not run as root, including zombies.
 func childrenOf(parent int) (pids []int) {
 	names, err := readNames("/proc")
 	if err != nil {
@@ -61,7 +61,7 @@ func childrenOf(parent int) (pids []int) {
 	return pids
 }
 
-// statusField returns the first value of a line of /proc/PID/status: of Uid the real one.
+// statusField returns the first value of a line of /proc/PID/status; for Uid that is the real one.
 func statusField(status, key string) string {
 	for line := range strings.Lines(status) {
 		if k, v, ok := strings.Cut(line, ":"); ok && k == key {

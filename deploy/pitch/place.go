@@ -57,7 +57,7 @@ func (p place) allStores() []string {
 	for _, s := range p.site.Store {
 		entries, err := os.ReadDir(s)
 		if err != nil {
-			continue // no store, nothing in it
+			continue // no store, so nothing in it
 		}
 		for _, e := range entries {
 			if storeName.MatchString(e.Name()) && strings.HasPrefix(e.Name(), p.job+".") {
@@ -68,7 +68,7 @@ func (p place) allStores() []string {
 	return dirs
 }
 
-// exists reports whether anything is at path, without following a link.
+// exists reports whether path exists, without following a link.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -151,8 +151,8 @@ func (p place) writeState(s State) error {
 	return err
 }
 
-// overwrite writes into an existing file, which needs no disk space. A concurrent reader may
-// see the end of the old text behind the new.
+// overwrite writes into an existing file, which needs no disk space. A concurrent reader may see the end of the old
+// text after the new.
 func overwrite(path string, b []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -179,12 +179,12 @@ func replaceFile(path string, b []byte, mode os.FileMode) error {
 	return os.Rename(tmp, path)
 }
 
-// record holds the decisions of the prolog: all that a keeper needs except the key.
+// record holds the decisions of the prolog: everything that a keeper needs except the key.
 type record struct {
 	Site Site     `json:"site"`
 	Job  job.File `json:"job"`
-	// Deadline is when the keeper gives up, in nanoseconds since boot: the wall clock may
-	// be set for the first time while the job starts.
+	// Deadline is when the keeper gives up, in nanoseconds since boot: the wall clock may be set for the first time
+	// while the job starts.
 	Deadline int64 `json:"deadline"`
 	// Failed is why the job cannot start; the keeper then only publishes it.
 	Failed string `json:"failed,omitempty"`

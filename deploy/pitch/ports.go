@@ -7,33 +7,32 @@ import (
 	"strconv"
 )
 
-// candidates is how many ports are tried before a job is refused: so many
-// other programs may have a port that is this job's by its number.
+// candidates is how many ports are tried before a job is refused, since other programs may use the ports that the job
+// hashes to.
 const candidates = 8
 
-// meetShare is which part of the port range is for the exchange of keys; the
-// rest is the daemons'.
+// meetShare: one part in meetShare of the port range is for the exchange of keys, the rest for the daemons.
 const meetShare = 8
 
-// hashOf is the same on every node.
+// hashOf returns a hash that is the same on every node.
 func hashOf(parts ...any) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {
 		fmt.Fprint(h, p, "\x00")
 	}
-	// The low bits of FNV of similar texts are similar: mix.
+	// The low bits of FNV hashes of similar texts are similar, so mix them.
 	x := h.Sum64()
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
-// portsOf picks distinct ports of [first, first+n) by h.
+// portsOf picks distinct ports of [first, first+n) by the hash h.
 func portsOf(h uint64, first, n int) []int {
 	start := int(h % uint64(n))
 	var ports []int
 	for i := range candidates {
-		// Quadratic steps part the ways of two jobs that meet at one port.
+		// Quadratic steps separate two jobs that collide at one port.
 		p := first + (start+i*(1+int(h>>40)%7)+i*(i-1)/2*8)%n
 		for k := 0; k < len(ports); k++ {
 			if ports[k] == p {
@@ -45,9 +44,8 @@ func portsOf(h uint64, first, n int) []int {
 	return ports
 }
 
-// Addrs is, for each host, the host:port candidates of its daemon. They follow
-// from the job alone, so that nodes need not tell each other. Two hosts that
-// are one machine have different ones.
+// Addrs returns the host:port candidates of the daemon of each host. They follow from the job alone, so that nodes need
+// not exchange them. Two hosts on one machine have different ones.
 func Addrs(site Site, jobID string, restart int, hosts []string) [][]string {
 	meet := site.Ports / meetShare
 	addrs := make([][]string, len(hosts))
@@ -58,7 +56,7 @@ func Addrs(site Site, jobID string, restart int, hosts []string) [][]string {
 	return addrs
 }
 
-// meetingAddrs is where the first host hands out the job key.
+// meetingAddrs returns the addresses at which the first host hands out the job key.
 func meetingAddrs(site Site, jobID string, restart int, host string) []string {
 	return join(host, portsOf(hashOf("meet", jobID, restart), site.Port, site.Ports/meetShare))
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is identified by pid and start time, so that a reused pid is not taken for it.
+// process identifies a process by pid and start time, so that a reused pid is not mistaken for it.
 type process struct {
 	pid   int
 	start string // field 22 of /proc/pid/stat
@@ -38,8 +38,7 @@ func startOf(pid int) string {
 
 func processOf(pid int) process { return process{pid, startOf(pid)} }
 
-// readProcess reads a pid file. Without a valid one it returns the zero process, which is not
-// alive.
+// readProcess reads a pid file. If the file is missing or invalid it returns the zero process, which is not alive.
 func readProcess(path string) process {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -59,7 +58,7 @@ func (p process) write(path string) error {
 
 func (p process) alive() bool { return p.pid > 1 && p.start != "" && startOf(p.pid) == p.start }
 
-// kill kills p and, if it leads one, its process group.
+// kill kills p and, if p is a group leader, its process group.
 func (p process) kill() {
 	if !p.alive() {
 		return
@@ -70,7 +69,7 @@ func (p process) kill() {
 	_ = unix.Kill(p.pid, unix.SIGKILL)
 }
 
-// gone waits until p has ended.
+// gone waits until p has ended or ctx ends.
 func (p process) gone(ctx context.Context) error {
 	return poll(ctx, func() bool { return !p.alive() })
 }
@@ -92,7 +91,7 @@ func poll(ctx context.Context, done func() bool) error {
 	return nil
 }
 
-// end kills p and waits for its end, at most limit.
+// end kills p and waits for its end, up to limit.
 func (p process) end(ctx context.Context, limit time.Duration) error {
 	if !p.alive() {
 		return nil
@@ -107,7 +106,7 @@ func (p process) end(ctx context.Context, limit time.Duration) error {
 }
 
 const (
-	// idProgram also finds groups in LDAP.
+	// idProgram finds groups in LDAP, too.
 	idProgram = "/usr/bin/id"
 	idTimeout = 10 * time.Second
 )

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// slack is the most time that the prolog waits longer than the keeper.
+	// slack is the longest time that the prolog waits after the deadline of the keeper.
 	slack = 3 * time.Second
 	// minFree is the least free space of a store, in bytes.
 	minFree = 64 << 20
@@ -32,13 +32,12 @@ type nodeFault struct{ error }
 
 func (s nodeFault) Unwrap() error { return s.error }
 
-// Prolog sets the job up on this node and returns when it is ready, has failed, or the time is
-// up. The exit status is 0 unless the node itself is at fault; other failures are in the
-// state file, where the job's tasks find them.
+// Prolog sets the job up on this node and returns when it is ready, has failed, or the time has run out. The exit
+// status is 0 unless the node itself is faulty; other failures are in the state file, where the job's tasks find them.
 func Prolog(ctx context.Context, env Env, site Site) int {
 	env.setDefaults()
 	if env.Getenv(specVar) == "" {
-		return exitOK // a job without a bivouac
+		return exitOK // the job uses no bivouac
 	}
 	id, err := env.jobID()
 	if err != nil {
@@ -88,7 +87,7 @@ func (p *prolog) run(ctx context.Context) error {
 	return p.wait(ctx)
 }
 
-// pitch makes the directories and starts the keeper, unless an earlier prolog has.
+// pitch makes the directories and starts the keeper, unless an earlier prolog has done so.
 func (p *prolog) pitch(ctx context.Context) error {
 	rec, failed := p.plan()
 	if old := readProcess(p.place.keeperPid()); old.alive() {
@@ -120,7 +119,7 @@ func (p *prolog) pitch(ctx context.Context) error {
 	return nil
 }
 
-// plan returns the record of the job; its error is a fault of the request.
+// plan returns the record of the job; an error means that the request is faulty.
 func (p *prolog) plan() (*record, error) {
 	rec := &record{Site: p.site, Deadline: p.deadline()}
 	var err error
@@ -139,7 +138,7 @@ func (p *prolog) plan() (*record, error) {
 	return rec, rec.Job.Validate()
 }
 
-// deadline is the keeper's, a little before the prolog's own.
+// deadline returns the keeper's deadline, a little before the prolog's own.
 func (p *prolog) deadline() int64 {
 	return int64(p.up + p.limit - min(slack, p.limit/4))
 }
@@ -149,7 +148,7 @@ func (p *prolog) daemonJob(spec *Spec) job.File {
 	if !ok {
 		seed = hashOf("seed", p.job.id)
 	}
-	if !ok && p.site.Keep > 0 { // a later job on the same nodes finds the same files on each
+	if !ok && p.site.Keep > 0 { // so that a later job on the same nodes finds the same files on each
 		seed = hashOf("seed of uid", strconv.FormatUint(uint64(p.job.uid), 10))
 	}
 	return job.File{
@@ -171,8 +170,8 @@ func (p *prolog) dismiss(ctx context.Context, old process) {
 	}
 }
 
-// reap removes what dead jobs left. Failing to remove another job's remains is reported, but no
-// reason to refuse this one.
+// reap removes the remains of dead jobs. Failing to remove those of another job is reported, but does not refuse this
+// one.
 func (p *prolog) reap(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, p.limit/2)
 	defer cancel()
@@ -185,7 +184,7 @@ func (p *prolog) reap(ctx context.Context) {
 	}
 }
 
-// checkNode checks what every job needs from this node.
+// checkNode checks everything that every job needs from this node.
 func (p *prolog) checkNode() error {
 	if st, err := os.Stat(fuseDevice); err != nil || st.Mode()&fs.ModeCharDevice == 0 {
 		return nodeFault{fmt.Errorf("%s is missing: load the kernel module (modprobe fuse)", fuseDevice)}
@@ -205,7 +204,7 @@ func (p *prolog) checkNode() error {
 		if fs.Bavail*uint64(fs.Bsize) < minFree || fs.Files > 0 && fs.Ffree == 0 {
 			err := fmt.Errorf("store: %s is full: %w", s, unix.ENOSPC)
 			if len(jobsOn(p.site)) > 0 {
-				return err // filled by other jobs, which will end
+				return err // other jobs fill the store; they will end
 			}
 			return nodeFault{err}
 		}
@@ -213,7 +212,7 @@ func (p *prolog) checkNode() error {
 	return nil
 }
 
-// make makes the job's directories. All failures are the node's, since the names are ours.
+// make makes the job's directories. Every failure is the node's fault, since we choose the names.
 func (p *prolog) make(ctx context.Context, rec *record) error {
 	uid, gid := int(p.job.uid), int(p.job.gid)
 	for _, s := range rec.Job.Dirs.Store {
@@ -228,7 +227,7 @@ func (p *prolog) make(ctx context.Context, rec *record) error {
 	return nil
 }
 
-// makeFor makes a directory for the user alone.
+// makeFor makes a directory that only the user can access.
 func makeFor(dir string, uid, gid int) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -264,9 +263,8 @@ func (p *prolog) start(rec *record) error {
 	return p.startKeeper(log)
 }
 
-// openLog opens the user's log at path, which may exist from an earlier start of the job. One
-// that belongs to another user is replaced: job ids may have started again, and that user may
-// have it open.
+// openLog opens the user's log at path, which may exist from an earlier start of the job. A log of another user is
+// replaced: job ids may have restarted, and that user may have it open.
 func openLog(path string, uid, gid uint32) (*os.File, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
@@ -286,8 +284,8 @@ func openLog(path string, uid, gid uint32) (*os.File, error) {
 	return log, nil
 }
 
-// startKeeper starts the keeper in a session of its own, so that slurmd, which
-// kills the prolog's group and waits for its output, does not hold it.
+// startKeeper starts the keeper in its own session, so that slurmd, which kills the process group of the prolog and
+// waits for its output, does not affect it.
 func (p *prolog) startKeeper(log *os.File) error {
 	cmd := exec.Command(p.env.Program, "keeper", "--record", p.place.recordFile())
 	key, err := keyPipe(p.env.Getenv(keyVar))
@@ -309,7 +307,7 @@ func (p *prolog) startKeeper(log *os.File) error {
 	return cmd.Process.Release()
 }
 
-// keyPipe returns a pipe that holds the key, which so is in no file and no argument list.
+// keyPipe returns a pipe that holds the key, which is thus in no file and no argument list.
 func keyPipe(key string) (*os.File, error) {
 	const most = 256 // far less than a pipe holds
 	r, w, err := os.Pipe()
@@ -338,7 +336,7 @@ func (p *prolog) wait(ctx context.Context) error {
 	keeper := readProcess(p.place.keeperPid())
 	var s State
 	err := poll(ctx, func() bool {
-		alive := keeper.alive() // before the state, whose last value counts
+		alive := keeper.alive() // checked before the state, so that the last state is not missed
 		if got, err := ReadState(p.site, p.place.job); err == nil {
 			s = got
 		}
@@ -350,7 +348,7 @@ func (p *prolog) wait(ctx context.Context) error {
 	case s.Phase == Failed:
 		return errors.New(s.Detail)
 	case errors.Is(err, context.Canceled):
-		return err // the keeper goes on
+		return err // the keeper continues
 	case err != nil:
 		err = fmt.Errorf("not ready after %v; see %s", p.limit, p.place.log())
 	default:

@@ -22,21 +22,20 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/secure"
 )
 
-// SitePath is where a site's configuration is looked for.
+// SitePath is the path of the site's configuration.
 const SitePath = "/etc/bivouac/bivouac.yaml"
 
-// Munge says how the job key goes from node to node.
+// Munge is how the job key is transferred from node to node.
 type Munge string
 
-// The ways of the job key. With MungeAuto a key that came with the submission
-// is used, and munge where there is none.
+// The ways to transfer the job key. MungeAuto uses a key that was submitted with the job, and munge otherwise.
 const (
 	MungeAuto    Munge = "auto"
 	MungeRequire Munge = "require"
 	MungeOff     Munge = "off"
 )
 
-// Site is what the administrator decides. Every key has a default.
+// Site is the configuration of the administrator. Every key has a default.
 type Site struct {
 	Store        []string `yaml:"store" json:"store"`                 // one directory for each NVMe device
 	Mount        string   `yaml:"mount" json:"mount"`                 // holds the mountpoints
@@ -45,33 +44,32 @@ type Site struct {
 	Port         int      `yaml:"port" json:"port"`                   // the first port of the range
 	Ports        int      `yaml:"ports" json:"ports"`                 // how many
 	StartTimeout Seconds  `yaml:"start_timeout" json:"start_timeout"` // of the prolog; must be below Slurm's PrologEpilogTimeout
-	// EpilogTimeout is how long the end of a job may take; 0 is 300 s where
-	// the job stages out, else 20 s. It too is bounded by PrologEpilogTimeout.
+	// EpilogTimeout is how long the end of a job may take; 0 is 300 s if the job stages out, else 20 s.
+	// PrologEpilogTimeout bounds it, too.
 	EpilogTimeout Seconds `yaml:"epilog_timeout" json:"epilog_timeout"`
 	Munge         Munge   `yaml:"munge" json:"munge"`
 	MungeSocket   string  `yaml:"munge_socket" json:"munge_socket"` // "" is munge's own default
-	// FailureTimeout is after how long a silence a node is given up. The watchdog and all else follow
-	// from it; job.MaxFailureTimeout is below Slurm's UnkillableStepTimeout.
+	// FailureTimeout is the silence after which a node is given up. The watchdog and other timeouts derive from it;
+	// job.MaxFailureTimeout is below Slurm's UnkillableStepTimeout.
 	FailureTimeout Seconds `yaml:"failure_timeout" json:"failure_timeout"`
 	Memory         Size    `yaml:"memory" json:"memory"` // a daemon's cgroup bound; 0 is none
-	// Scratch is how much of a node's capacity datasets leave to scratch, a size or a percentage.
+	// Scratch is how much of a node's capacity datasets must leave to scratch: a size or a percentage.
 	Scratch string `yaml:"scratch" json:"scratch"`
-	// Keep is how long the datasets of a job stay on its nodes for the next job of the same user; 0: not
-	// at all.
+	// Keep is how long the datasets of a job stay on its nodes for the next job of the same user; 0: they are removed.
 	Keep Seconds `yaml:"keep" json:"keep"`
 	// KernelView is auto or off: whether datasets may have kernel views.
 	KernelView string `yaml:"kernel_view" json:"kernel_view"`
-	// MetricsTextfile is node_exporter's directory of textfiles; "" is none.
+	// MetricsTextfile is the directory of node_exporter's textfile collector; "": none.
 	MetricsTextfile string `yaml:"metrics_textfile" json:"metrics_textfile"`
 	LogFormat       string `yaml:"log_format" json:"log_format"` // text or json
-	// Network is the networks that daemons use, by CIDR or interface; none: all.
+	// Network lists the networks that daemons use, by CIDR or interface; empty: all.
 	Network []string `yaml:"network" json:"network"`
 	// Encrypt (tls) and Auth (frames) protect the connections of all jobs; a job can ask for more.
 	Encrypt string `yaml:"encrypt" json:"encrypt"`
 	Auth    string `yaml:"auth" json:"auth"`
 }
 
-// DefaultSite is the configuration of a site that wrote none.
+// DefaultSite returns the configuration of a site without a configuration file.
 func DefaultSite() Site {
 	return Site{
 		Store: []string{"/var/lib/bivouac"}, Mount: "/mnt/bivouac", Run: "/run/bivouac", Log: "/var/log/bivouac",
@@ -80,8 +78,8 @@ func DefaultSite() Site {
 	}
 }
 
-// LoadSite reads the configuration at path; a missing file is the default.
-// With an error comes the default, so that an epilog can still clean up.
+// LoadSite reads the configuration at path; a missing file means the defaults. With an error it returns the defaults,
+// too, so that an epilog can still clean up.
 func LoadSite(path string) (Site, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +95,7 @@ func LoadSite(path string) (Site, error) {
 	return s, nil
 }
 
-// plain replaces the decoder's messages, which name Go types, by messages for administrators.
+// plain replaces the decoder's messages, which name Go types, with messages for administrators.
 var plain = []struct {
 	from *regexp.Regexp
 	to   string
@@ -108,7 +106,7 @@ var plain = []struct {
 	{regexp.MustCompile("cannot unmarshal !!\\w+(?: `(.*)`)? into int"), "${1} is not a whole number"},
 }
 
-// ParseSite reads a configuration. An unknown key is an error.
+// ParseSite parses a configuration. An unknown key is an error.
 func ParseSite(b []byte) (Site, error) {
 	s := DefaultSite()
 	d := yaml.NewDecoder(bytes.NewReader(b))
@@ -126,7 +124,7 @@ func ParseSite(b []byte) (Site, error) {
 	return s, nil
 }
 
-// maxRun bounds run, because socket paths below it have 107 bytes at most.
+// maxRun bounds the path run, because socket paths below it have 107 bytes at most.
 const maxRun = 80
 
 func (s *Site) validate() error {
@@ -191,7 +189,7 @@ func (s *Site) validate() error {
 	return errors.Join(errs...)
 }
 
-// LeaveTime is how long the end of a job may take.
+// LeaveTime returns how long the end of a job may take.
 func (s *Site) LeaveTime(stageOut bool) time.Duration {
 	switch {
 	case s.EpilogTimeout > 0:
@@ -227,7 +225,7 @@ func ParseTime(v string) (time.Duration, error) {
 	return d, nil
 }
 
-// inLine is an error of a value with its line in the file.
+// inLine adds the line in the file to the error of a value.
 func inLine(n *yaml.Node, err error) error {
 	if err != nil {
 		err = fmt.Errorf("line %d: %w", n.Line, err)
@@ -245,7 +243,7 @@ func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	return inLine(n, err)
 }
 
-// ParseSize reads a number of bytes, such as "400G"; nothing at all is 0.
+// ParseSize parses a number of bytes, such as "400G"; an empty text is 0.
 func ParseSize(v string) (int64, error) {
 	if v == "" {
 		return 0, nil

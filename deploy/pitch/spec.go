@@ -28,7 +28,7 @@ const SpecVersion = 1
 
 const (
 	maxSpec  = 64 << 10 // bytes of an encoded spec
-	maxItems = 64       // of stage-in, and of stage-out
+	maxItems = 64       // of stage-in and of stage-out, each
 	maxPath  = 4095
 	// maxCapacity leaves room for sums over nodes.
 	maxCapacity = 1 << 60
@@ -223,7 +223,7 @@ var knownOptions = map[string]func(string) error{
 	},
 }
 
-// perNode checks a number of bytes; what completes the error.
+// perNode returns a check for a number of bytes; what completes the error.
 func perNode(what string) func(v string) error {
 	return func(v string) error {
 		n, err := ParseSize(v)
@@ -245,7 +245,7 @@ func checkOption(k, v string) error {
 	return nil
 }
 
-// only accepts one value.
+// only returns a check that accepts one value.
 func only(want string) func(string) error {
 	return func(v string) error {
 		if v != want {
@@ -257,7 +257,7 @@ func only(want string) func(string) error {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// Wait is what the job's first task waits for.
+// Wait returns the event that the job's first task waits for.
 func (s *Spec) Wait() string {
 	if w := s.Opts["wait"]; w != "" {
 		return w
@@ -265,10 +265,10 @@ func (s *Spec) Wait() string {
 	return "manifest"
 }
 
-// Capacity bounds the file data on each node, in bytes; 0 is the space of the disks.
+// Capacity returns the bound of file data on each node, in bytes; 0: the space of the disks.
 func (s *Spec) Capacity() int64 { return s.size("capacity") }
 
-// Scratch is how much of each node's capacity datasets leave to scratch: as the user says, else as the site does.
+// Scratch returns how much of each node's capacity datasets leave to scratch: the user's setting, else the site's.
 func (s *Spec) Scratch(site Site) job.Reserve {
 	v := cmp.Or(s.Opts["scratch"], site.Scratch)
 	r, err := job.ParseReserve(v, ParseSize)
@@ -278,7 +278,7 @@ func (s *Spec) Scratch(site Site) job.Reserve {
 	return r
 }
 
-// Ahead is job.File's.
+// Ahead returns job.File.Ahead.
 func (s *Spec) Ahead() int64 {
 	n, err := job.ParseAhead(s.Opts["ahead"], ParseSize)
 	if err != nil { // validate has checked it
@@ -287,17 +287,16 @@ func (s *Spec) Ahead() int64 {
 	return n
 }
 
-// Rate bounds the reads of each node from sources, in bytes a second; 0 is no bound.
+// Rate returns the bound of each node's reads from sources, in bytes per second; 0: no bound.
 func (s *Spec) Rate() int64 { return s.size("rate") }
 
-// ServeRate bounds what each node sends to readers on other nodes, in bytes a second; 0 is no
-// bound.
+// ServeRate returns the bound of what each node sends to readers on other nodes, in bytes per second; 0: no bound.
 func (s *Spec) ServeRate() int64 { return s.size("serve-rate") }
 
 // VerifyReads reports whether remote reads of datasets are checked against the checksums.
 func (s *Spec) VerifyReads() bool { return s.Opts["verify"] == "reads" }
 
-// KernelView is the mode of kernel views; a site can switch them off.
+// KernelView returns the mode of kernel views, which a site can disable.
 func (s *Spec) KernelView(site Site) string {
 	if site.KernelView == job.KernelViewOff {
 		return job.KernelViewOff
@@ -306,7 +305,7 @@ func (s *Spec) KernelView(site Site) string {
 	return v
 }
 
-// Network is the networks that daemons use: the user's, else the site's.
+// Network returns the networks that daemons use: the user's, else the site's.
 func (s *Spec) Network(site Site) []string {
 	if own, err := rails.Parse(s.Opts["network"]); err == nil && len(own) > 0 {
 		return own
@@ -314,7 +313,7 @@ func (s *Spec) Network(site Site) []string {
 	return site.Network
 }
 
-// Protect is how the job's connections are protected: as the site demands, or better.
+// Protect returns the protection of the job's connections: what the site demands, or better.
 func (s *Spec) Protect(site Site) secure.Mode {
 	all, _ := secure.Parse(site.Encrypt, site.Auth) // validate has checked both
 	own, _ := secure.Parse(s.Opts["encrypt"], s.Opts["auth"])
@@ -338,8 +337,8 @@ func (s *Spec) Seed() (uint64, bool) {
 	return n, err == nil
 }
 
-// startTimeout is the site's start timeout, or the user's if that is shorter. Longer is not
-// possible: Slurm's PrologTimeout fits the site's.
+// startTimeout returns the site's start timeout, or the user's if that is shorter. A longer one is impossible: Slurm's
+// PrologTimeout fits the site's.
 func (s *Spec) startTimeout(site Site) time.Duration {
 	t := time.Duration(site.StartTimeout)
 	if d, err := ParseTime(s.Opts["start-timeout"]); err == nil {
@@ -348,7 +347,7 @@ func (s *Spec) startTimeout(site Site) time.Duration {
 	return t
 }
 
-// failureTimeout is the user's, else the site's, in seconds.
+// failureTimeout returns the user's failure timeout, else the site's, in seconds.
 func (s *Spec) failureTimeout(site Site) int {
 	t := time.Duration(site.FailureTimeout)
 	if d, err := ParseTime(s.Opts["failure-timeout"]); err == nil {
@@ -357,10 +356,10 @@ func (s *Spec) failureTimeout(site Site) int {
 	return int(t / time.Second)
 }
 
-// NoChecksums switches the checksums of scratch off.
+// NoChecksums reports whether the checksums of scratch are disabled.
 func (s *Spec) NoChecksums() bool { return s.Opts["checksums"] == "off" }
 
-// Scrub bounds the reads of the scrub, in bytes a second; 0 is the default, -1 no scrub.
+// Scrub returns the bound of the reads of the scrub, in bytes per second; 0: the default, -1: no scrub.
 func (s *Spec) Scrub() int64 {
 	if s.Opts["scrub"] == "off" {
 		return -1

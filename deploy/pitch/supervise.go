@@ -24,8 +24,7 @@ const (
 	grace = 2 * time.Second
 	// restartTime bounds the start of a restarted daemon.
 	restartTime = 60 * time.Second
-	// reserve is how much earlier than the prolog the daemon gives up, because its error
-	// names the missing host.
+	// reserve is how much earlier than the prolog the daemon gives up: its error names the missing host.
 	reserve = 3 * time.Second
 )
 
@@ -52,11 +51,11 @@ type child struct {
 	helpers atomic.Int32 // running mount helpers
 
 	leftMu sync.Mutex
-	left   []string // guarded by leftMu; mount helpers that do not die
+	left   []string // guarded by leftMu; mount helpers that did not die
 }
 
-// supervise runs one daemon, from its mount to its end. It returns nil when the job is to
-// leave, or why the daemon died.
+// supervise runs one daemon, from its mount to its end. It returns nil when the job is to leave, or the reason why the
+// daemon died.
 func (k *keeper) supervise() error {
 	first := len(k.deaths) == 0
 	until := time.Now().Add(restartTime)
@@ -172,8 +171,8 @@ func (k *keeper) spawn(conn *connection) (*child, error) {
 	return c, nil
 }
 
-// start starts the process with the descriptors that it expects. Without passthrough it
-// reads everything through the mount, which is only slower.
+// start starts the process with the descriptors that it expects. Without passthrough the daemon serves every read
+// through the mount, which is only slower.
 func (c *child) start(heartbeat *os.File, conn *connection) error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -211,8 +210,8 @@ func (c *child) newBacker() *backer {
 	return b
 }
 
-// settle does for a new daemon what needs root, and sends it the start message. If the daemon
-// is dead already, watch notices.
+// settle does the steps for a new daemon that need root, and sends it the start message. If the daemon has already
+// died, watch notices.
 func (k *keeper) settle(c *child) {
 	pid := strconv.Itoa(c.proc.pid)
 	if err := c.proc.write(k.place.daemonPid()); err != nil {
@@ -252,9 +251,8 @@ func (c *child) listen() {
 	}
 }
 
-// kill ends the daemon, whatever state it is in. A graceful kill first gives the daemon grace to
-// end by itself, and ends its mount, down to the backstop; after any other, calls wait for the
-// next daemon.
+// kill ends the daemon, whatever its state. A graceful kill first gives the daemon grace to end by itself, and ends its
+// mount, down to the backstop; after any other kill, calls wait for the next daemon.
 func (c *child) kill(graceful bool) error {
 	close(c.stop)
 	_ = c.heartbeat.Close() // tells the daemon to end
@@ -275,20 +273,20 @@ func (c *child) kill(graceful bool) error {
 		c.k.reportTrouble(e.Error())
 	}
 	c.unback()
-	c.awaitRequests(3 * killTime) // longer than for helpers
+	c.awaitRequests(3 * killTime) // longer than helpers may take to die
 	if e := os.Remove(c.k.place.daemonPid()); e != nil && !errors.Is(e, os.ErrNotExist) {
 		c.k.log.WithError(e).Warn("could not remove daemon.pid of the dead daemon")
 	}
 	return err
 }
 
-// awaitRequests waits until nothing works for the dead daemon, but no longer than limit: a drive may hang.
+// awaitRequests waits until no request of the dead daemon is in progress, up to limit: a drive may hang.
 func (c *child) awaitRequests(limit time.Duration) {
 	ended := make(chan struct{})
 	go func() { c.wg.Wait(); close(ended) }()
 	select {
 	case <-ended:
-		for _, what := range c.left { // complete now
+		for _, what := range c.left { // complete once all requests have ended
 			c.k.reportTrouble(what)
 		}
 	case <-time.After(limit):

@@ -20,12 +20,12 @@ import (
 const (
 	killTime    = 5 * time.Second
 	unmountTime = 10 * time.Second
-	// wipeTime bounds the removal of files in an epilog: some ten million files.
+	// wipeTime bounds the removal of files in an epilog: enough for some ten million files.
 	wipeTime = 2 * time.Minute
 )
 
-// teardown removes all that p's job has on this node, except its keeper, and returns what it
-// could not remove. It needs only names and pid files, and can be repeated.
+// teardown removes everything of p's job on this node, except its keeper, and returns what it could not remove. It
+// needs only names and pid files, and can be repeated.
 func teardown(ctx context.Context, p place) []string {
 	var left []string
 	bad := func(err error) {
@@ -75,7 +75,7 @@ func wipeAll(ctx context.Context, dirs []string) []error {
 	return errs
 }
 
-// leftovers finds what remains of a job, except its keeper and log.
+// leftovers returns the remains of a job, except its keeper and log.
 func leftovers(p place) []string {
 	var left []string
 	if under, err := mounts.Under(p.mount()); err != nil || len(under) > 0 {
@@ -83,7 +83,7 @@ func leftovers(p place) []string {
 	} else if exists(p.mount()) {
 		left = append(left, "directory "+p.mount())
 	}
-	dirs := p.allStores() // not asked: the user can have mounted there
+	dirs := p.allStores() // not accessed: the user can have mounted there
 	if exists(p.run()) {
 		dirs = append(dirs, p.run())
 	}
@@ -93,12 +93,12 @@ func leftovers(p place) []string {
 	return left
 }
 
-// absent reports whether nothing of the job is on this node.
+// absent reports whether the job has no remains on this node.
 func absent(p place) bool { return len(leftovers(p)) == 0 }
 
-// reap tears down every job on this node without a live keeper, and the stores of earlier
-// starts of the others. The caller holds the lock, so that no job is just being set up. It
-// returns the jobs that it removed, and what it could not remove.
+// reap tears down every job on this node without a live keeper, and the stores of earlier starts of all other jobs. The
+// caller holds the lock, so that no job is being set up. It returns the jobs that it removed, and what it could not
+// remove.
 func reap(ctx context.Context, site Site) (gone, left []string) {
 	for _, job := range jobsOn(site) {
 		p := place{site, job}
@@ -129,13 +129,13 @@ func earlierStores(p place) []string {
 	return slices.DeleteFunc(p.allStores(), func(dir string) bool { return slices.Contains(now, dir) })
 }
 
-// jobsOn returns the ids of all jobs that have left a trace on this node.
+// jobsOn returns the ids of all jobs that left a trace on this node.
 func jobsOn(site Site) []string {
 	jobs := map[string]bool{}
 	for _, dir := range []string{site.Run, site.Mount} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			continue // not there, nothing in it
+			continue // missing, so nothing in it
 		}
 		for _, e := range entries {
 			if jobName.MatchString(e.Name()) {
@@ -158,8 +158,8 @@ func jobsOn(site Site) []string {
 	return sortedKeys(jobs)
 }
 
-// lockPath is the file that prologs lock. Only root can open it: a user who could read it
-// could lock it for any time.
+// lockPath returns the file that prologs lock. Only root can open it: a user who could read it could hold the lock
+// indefinitely.
 func lockPath(run string) string { return filepath.Join(run, ".lock") }
 
 // lockRun serializes the prologs of this node.

@@ -22,9 +22,9 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
-// With metrics_textfile, the keeper writes the metrics of its job to a file that node_exporter reads. The daemon is a process
-// of the user: its answer is bounded, and only samples that are named bivouac_… are taken, without comments, so that it can
-// break neither the metrics of the node nor those of another job.
+// With metrics_textfile, the keeper writes the metrics of its job to a file that node_exporter reads. The daemon is a
+// process of the user: its answer is bounded, and only samples named bivouac_… are accepted, without comments, so that
+// it can break neither the metrics of the node nor those of another job.
 
 const (
 	metricsEvery = 15 * time.Second
@@ -32,7 +32,7 @@ const (
 	maxMetrics   = 4 << 20         // bytes, of one job
 )
 
-// textfile is the file of the job's metrics; "" if the site wants none.
+// textfile returns the file of the job's metrics; "" if the site wants none.
 func (p place) textfile() string {
 	if p.site.MetricsTextfile == "" {
 		return ""
@@ -40,7 +40,7 @@ func (p place) textfile() string {
 	return filepath.Join(p.site.MetricsTextfile, "bivouac_"+p.job+".prom")
 }
 
-// removeTextfile removes the file, and one that was not finished.
+// removeTextfile removes the file, and an unfinished one.
 func (p place) removeTextfile() error {
 	if p.textfile() == "" {
 		return nil
@@ -53,7 +53,7 @@ func (p place) removeTextfile() error {
 	return nil
 }
 
-// startExport writes the metrics now and then, until stopExport.
+// startExport starts to write the metrics periodically, until stopExport.
 func (k *keeper) startExport() {
 	if k.place.textfile() == "" {
 		return
@@ -78,7 +78,7 @@ func (k *keeper) startExport() {
 	k.endExport = cancel
 }
 
-// stopExport returns when nothing is written any more.
+// stopExport stops the export and waits until no write is in progress.
 func (k *keeper) stopExport() {
 	k.endExport()
 	k.exports.Wait()
@@ -98,7 +98,7 @@ func (k *keeper) metrics(ctx context.Context) []byte {
 	var b bytes.Buffer
 	text, err := daemonMetrics(ctx, k.place, k.rec.Job.UID)
 	up := 1
-	if err != nil { // it restarts, or hangs: the watchdog sees to it
+	if err != nil { // it restarts, or hangs, which the watchdog handles
 		up = 0
 	}
 	fmt.Fprintf(&b, "bivouac_daemon_up{jobid=%q} %d\nbivouac_daemon_restarts_total{jobid=%q} %d\n", k.place.job, up, k.place.job, k.restarts.Load())
@@ -106,8 +106,8 @@ func (k *keeper) metrics(ctx context.Context) []byte {
 	return b.Bytes()
 }
 
-// dialDaemon connects to the control socket of a daemon, in a directory of the user. It accepts only a socket of the user on
-// which a process of the user listens, and enters no mount there.
+// dialDaemon connects to the control socket of a daemon, in a directory of the user. It accepts only a socket of the
+// user on which a process of the user listens, and enters no mount there.
 func dialDaemon(ctx context.Context, p place, uid uint32) (net.Conn, error) {
 	j := job.File{Dirs: job.Dirs{Run: p.ctl()}}
 	socket, err := mounts.BeneathPath(p.ctl(), filepath.Base(j.CtlSocket()))
@@ -169,21 +169,21 @@ const (
 	maxLabels = 32
 )
 
-// sample is a line of the Prometheus text format without a time: its name, its labels and its value. Each
-// next character allows one way on, so that matching is fast whatever the line is.
+// sample matches a line of the Prometheus text format without a timestamp: its name, its labels and its value. Each
+// character allows only one way to continue, so that matching is fast for every line.
 var sample = regexp.MustCompile(`^(bivouac_[a-z0-9_]+)(?:\{((?:` + oneLabel + `(?:,` + oneLabel + `)*)?)\})? ([-+.0-9eINafn]+)$`)
 
-// label is a label of a sample.
+// label matches a label of a sample.
 var label = regexp.MustCompile(oneLabel)
 
 const oneLabel = `([a-z][a-z_]*)="(?:[^"\\\x00]|\\[\\"n])*"`
 
-// own reports whether a sample of this name is the keeper's, not a daemon's.
+// own reports whether a sample of this name belongs to the keeper, not the daemon.
 func own(name []byte) bool {
 	return bytes.HasPrefix(name, []byte("bivouac_daemon_"))
 }
 
-// acceptable reports whether a reader of the text format takes the sample m, with a label jobid.
+// acceptable reports whether a parser of the text format accepts the sample m, with a label jobid.
 func acceptable(m [][]byte) bool {
 	if m == nil || !utf8.Valid(m[0]) || own(m[1]) {
 		return false
@@ -199,7 +199,7 @@ func acceptable(m [][]byte) bool {
 	return err == nil
 }
 
-// relabel writes the samples of text, each once, with the job as a further label. All other lines are left out.
+// relabel writes the samples of text, without duplicates, with the job as a further label. It drops all other lines.
 func relabel(w *bytes.Buffer, text []byte, job string) {
 	seen := make(map[string]bool)
 	for line := range bytes.Lines(text) {

@@ -42,7 +42,7 @@ func (c *child) ready(until time.Time) error {
 	}
 }
 
-// watch returns when the daemon has died, does not answer, or is to leave.
+// watch returns when the daemon has died, stops answering, or is to leave.
 func (c *child) watch() error {
 	silence := c.k.rec.Job.Watchdog()
 	t := time.NewTimer(silence)
@@ -56,7 +56,7 @@ func (c *child) watch() error {
 				return c.death("")
 			case n.Failed != "":
 				return errors.New(oneLine(n.Failed))
-			case n.Left: // the daemon knows that the job is over
+			case n.Left: // the daemon knows that the job has ended
 				c.k.leave(termTime)
 				return nil
 			case n.Alive:
@@ -70,9 +70,9 @@ func (c *child) watch() error {
 	}
 }
 
-// awaitLeave lets the daemon finish until the deadline. It gives up earlier on a daemon whose
-// heartbeats stop; the first one after the order does not count, since it may have been
-// under way. The error is the death of a daemon for which another one can finish.
+// awaitLeave lets the daemon finish until the deadline. It gives up earlier if the heartbeats stop; the first heartbeat
+// after the order does not count, since it may have been in transit. The error is the death of a daemon whose work
+// another one can finish.
 func (c *child) awaitLeave() error {
 	deadline := c.k.leaveDeadline()
 	left := time.Until(deadline)
@@ -109,7 +109,7 @@ func (c *child) awaitLeave() error {
 	}
 }
 
-// diedLeaving returns why the daemon died, or only reports it if another one cannot finish.
+// diedLeaving returns why the daemon died, or only reports it if no other daemon can finish its work.
 func (c *child) diedLeaving(why error) error {
 	if c.k.canFinish() {
 		return why
@@ -118,7 +118,7 @@ func (c *child) diedLeaving(why error) error {
 	return nil
 }
 
-// noteTrouble keeps the trouble in a note for the final report, and tells syslog of a lost node.
+// noteTrouble keeps the trouble in a note for the final report, and reports a lost node to syslog.
 func (c *child) noteTrouble(n daemon.Note) {
 	if n.Trouble != "" {
 		c.k.reportTrouble(n.Trouble)
@@ -126,7 +126,7 @@ func (c *child) noteTrouble(n daemon.Note) {
 	if k := c.k; slices.Contains(k.rec.Job.Hosts, n.Lost) && k.events < len(k.rec.Job.Hosts) {
 		k.events++ // a broken daemon could send any number
 		text := fmt.Sprintf("job %s of uid %d: node %s is lost: its daemon, its machine or its network is down", k.place.job, k.rec.Job.UID, n.Lost)
-		k.exports.Go(func() { // the heartbeats are waited for meanwhile
+		k.exports.Go(func() { // so that the wait for heartbeats continues
 			if err := logEvent(k.syslog, text); err != nil {
 				k.log.WithError(err).Debug("could not write to syslog")
 			}
@@ -142,8 +142,8 @@ func (k *keeper) reportTrouble(what string) {
 	}
 }
 
-// death describes the end of the daemon. If it only closed the heartbeat connection, it is
-// still there and will be killed.
+// death describes the end of the daemon. A daemon that only closed the heartbeat connection still runs, and will be
+// killed.
 func (c *child) death(when string) error {
 	if when != "" {
 		when = " " + when

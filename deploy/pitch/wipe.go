@@ -15,21 +15,18 @@ import (
 )
 
 const (
-	// maxDepth is how deep wipe descends before it moves what is deeper to
-	// the top, so that a tree of any depth costs a bounded number of
-	// descriptors.
+	// maxDepth is how deep wipe descends before it moves deeper directories to the top, so that a tree of any depth
+	// needs a bounded number of descriptors.
 	maxDepth = 64
 	// wipeBatch is how many names of a directory are read at once.
 	wipeBatch = 1024
 )
 
-// wipe removes the directory at path and all that is in it. The tree is the
-// user's, whose processes may still change it: every step is relative to an
-// open directory, follows no symbolic link, and stays on the device of path. Each
-// directory is taken from the user before it is emptied, so that he cannot make
-// more as fast as it is removed. What is mounted at path and below, which a user can do with fusermount3, is
-// detached before it is opened.
-// What is above path must be root's, and on its device. A missing path is no error.
+// wipe removes the directory at path with everything in it; a missing path is no error. The tree belongs to the user,
+// whose processes may still change it: every step is relative to an open directory, follows no symbolic link, and stays
+// on the device of path. It takes each directory from the user before emptying it, so that the user cannot create files
+// as fast as they are removed. Mounts at path and below, which a user can make with fusermount3, are detached before
+// they are opened. All directories above path must belong to root, on the same device.
 func wipe(ctx context.Context, path string) error {
 	parent, err := os.Open(filepath.Dir(path))
 	if errors.Is(err, unix.ENOENT) {
@@ -45,7 +42,7 @@ func wipe(ctx context.Context, path string) error {
 	}
 	w := &wiper{ctx: ctx, dev: uint64(above.Dev)}
 	err = w.top(int(parent.Fd()), filepath.Base(path))
-	for errors.Is(err, unix.ENOENT) && ctx.Err() == nil { // an epilog and a prolog remove the same
+	for errors.Is(err, unix.ENOENT) && ctx.Err() == nil { // an epilog and a prolog may remove the same tree
 		err = w.top(int(parent.Fd()), filepath.Base(path))
 	}
 	if err != nil {
@@ -73,7 +70,7 @@ func (w *wiper) top(parent int, name string) error {
 	}
 	defer d.Close()
 	w.root = int(d.Fd())
-	for rounds := 0; ; rounds++ { // what was moved up, or made meanwhile, needs another round
+	for rounds := 0; ; rounds++ { // directories that were moved up or created meanwhile need another round
 		if err := w.empty(d, 0); err != nil {
 			return err
 		}
@@ -119,18 +116,18 @@ func (w *wiper) enter(parent int, name string) (*os.File, error) {
 	return nil, err
 }
 
-// unlink is unlinkat, also of what something is mounted over.
+// unlink is unlinkat that first detaches mounts over the name.
 func (w *wiper) unlink(dir int, name string, flags int) error {
 	err := unlinkat(dir, name, flags)
 	if errors.Is(err, unix.EBUSY) {
-		if n, _ := uncover(w.ctx, dir, name); n > 0 { // else EBUSY tells enough
+		if n, _ := uncover(w.ctx, dir, name); n > 0 { // otherwise EBUSY is reported
 			err = unlinkat(dir, name, flags)
 		}
 	}
 	return err
 }
 
-// unlinkat takes a missing name for success.
+// unlinkat treats a missing name as success.
 func unlinkat(dir int, name string, flags int) error {
 	err := unix.Unlinkat(dir, name, flags)
 	if errors.Is(err, unix.ENOENT) {
@@ -139,7 +136,7 @@ func unlinkat(dir int, name string, flags int) error {
 	return err
 }
 
-// empty removes what is in d.
+// empty removes everything in d.
 func (w *wiper) empty(d *os.File, depth int) error {
 	for {
 		if err := w.ctx.Err(); err != nil {
@@ -173,7 +170,7 @@ func (w *wiper) remove(d *os.File, name string, depth int) error {
 	}
 	sub, err := w.enter(int(d.Fd()), name)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOENT) {
-		return nil // it is something else by now: the next round sees it
+		return nil // it was replaced meanwhile: the next round handles it
 	}
 	if err != nil {
 		return err
@@ -184,13 +181,13 @@ func (w *wiper) remove(d *os.File, name string, depth int) error {
 	}
 	err = w.unlink(int(d.Fd()), name, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
-		return nil // changed meanwhile: the next round
+		return nil // changed meanwhile: the next round handles it
 	}
 	return err
 }
 
-// take makes the caller the owner of a directory with sole access, even against processes that
-// have it open. It must be on the device on. Without root a caller can only remove its own files.
+// take makes the caller the owner of a directory with sole access, even against processes that have it open. The
+// directory must be on device on. Without root a caller can only remove its own files.
 func take(d *os.File, on uint64) error {
 	var st unix.Stat_t
 	err := unix.Fstat(int(d.Fd()), &st)
@@ -212,7 +209,7 @@ func (w *wiper) moveUp(d *os.File, name string) error {
 		to := ".deep-" + strconv.Itoa(w.moved)
 		err := unix.Renameat2(int(d.Fd()), name, w.root, to, unix.RENAME_NOREPLACE)
 		if errors.Is(err, unix.EBUSY) {
-			if n, _ := uncover(w.ctx, int(d.Fd()), name); n > 0 { // else EBUSY tells enough
+			if n, _ := uncover(w.ctx, int(d.Fd()), name); n > 0 { // otherwise EBUSY is reported
 				continue
 			}
 		}

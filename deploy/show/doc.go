@@ -1,5 +1,4 @@
-// Package show turns what a daemon says of its job into text for people:
-// status, progress and the report at the end. Its one idea is that every
-// figure is computed from daemon.Status alone, so text and JSON cannot differ.
-// It makes no calls and no decisions.
+// Package show formats the status of a job for people: status, progress and the final report. Its one idea is that
+// every figure is computed from daemon.Status alone, so that text and JSON cannot differ. It makes no calls and no
+// decisions.
 package show

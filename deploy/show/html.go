@@ -31,7 +31,7 @@ type chart struct {
 	scale       float64 // the value that fills the width
 }
 
-// keyOf is the legend of a colour.
+// keyOf is the legend entry of a colour.
 type keyOf struct{ Class, Text string }
 
 type row struct {
@@ -40,7 +40,7 @@ type row struct {
 	Parts       []part
 }
 
-// part is a piece of a bar, from From and Size long, in the unit of the chart.
+// part is a segment of a bar that starts at From and is Size long, in the unit of the chart.
 type part struct {
 	Class      string
 	From, Size float64
@@ -48,7 +48,7 @@ type part struct {
 	Y          int
 }
 
-// Height is that of the SVG.
+// Height returns the height of the SVG.
 func (c *chart) Height() int { return len(c.Rows) * rowHeight }
 
 func (c *chart) add(label, text string, parts ...part) {
@@ -58,7 +58,7 @@ func (c *chart) add(label, text string, parts ...part) {
 	c.Rows = append(c.Rows, row{Label: label, Text: text, Parts: parts})
 }
 
-// place puts the bars where their values say.
+// place computes the positions of the bars from their values.
 func (c *chart) place() {
 	for i := range c.Rows {
 		r := &c.Rows[i]
@@ -73,7 +73,7 @@ func (c *chart) place() {
 	}
 }
 
-// stack puts values one after another.
+// stack puts the segments of values one after another.
 func stack(values ...int64) (parts []part) {
 	at := 0.0
 	for i, v := range values {
@@ -83,7 +83,7 @@ func stack(values ...int64) (parts []part) {
 	return parts
 }
 
-// HTML writes the report as one page that needs nothing else.
+// HTML writes the report as one self-contained page.
 func HTML(w io.Writer, s daemon.Status) error {
 	all := s.Current()
 	charts := []*chart{timeline(&s, all), reads(&s)}
@@ -134,7 +134,7 @@ func timeline(s *daemon.Status, all []daemon.DatasetStatus) *chart {
 	return c
 }
 
-// reads charts where the mount of each node read from.
+// reads charts the places from which the mount of each node read.
 func reads(s *daemon.Status) *chart {
 	c := &chart{Title: "Read through the mounts, by place", Key: []keyOf{{"a", "own drives"}, {"b", "other nodes"}, {"c", "source"}},
 		Note: "Reads by the kernel alone (page cache, passthrough, kernel views) are not counted."}

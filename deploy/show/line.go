@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// longestLine is how many characters Line writes: databases of jobs cut longer comments.
+	// longestLine is the maximum number of characters of Line, since job databases truncate longer comments.
 	longestLine = 240
 	// lineDatasets is how many datasets Line names.
 	lineDatasets = 3
 )
 
-// Line writes the report as one line that can be the comment of a job: printable ASCII without quotes.
+// Line writes the report as one line for the comment of a job: printable ASCII without quotes.
 func Line(w io.Writer, s daemon.Status) error {
 	parts := []string{fmt.Sprintf("bivouac: %s", Count(int64(len(s.Nodes)), "node"))}
 	all := s.Current()
@@ -63,7 +63,7 @@ func lineDataset(ds *daemon.DatasetStatus) string {
 	return b + lineReads(ds)
 }
 
-// lineReads says in which shares training read from which place, and waited.
+// lineReads returns the share of samples that training read from each place, and the share of time that it waited.
 func lineReads(ds *daemon.DatasetStatus) (b string) {
 	if ds.Training == nil {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// Plan writes how an access plan is followed.
+// Plan writes the progress through an access plan.
 func Plan(w io.Writer, s accessplan.State) error {
 	line := "  " + planPhase(s)
 	if s.Hits+s.Misses > 0 {

@@ -16,12 +16,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Progress shows the staging of datasets: a bar for each on a terminal, a line now and then
-// elsewhere. Close must follow.
+// Progress shows the staging of datasets: a bar for each on a terminal, occasional lines elsewhere. Close must be
+// called at the end.
 type Progress struct {
 	W        io.Writer
 	Terminal bool
-	// Path is where a dataset is, below $BIVOUAC_DATA.
+	// Path returns the path of a dataset, below $BIVOUAC_DATA.
 	Path func(ds *daemon.DatasetStatus) string
 
 	bars    *mpb.Progress
@@ -35,14 +35,14 @@ type shown struct {
 	at    time.Time // of the last plain line
 	pace  pace
 	bar   *mpb.Bar
-	text  atomic.Pointer[string] // beside the bar
+	text  atomic.Pointer[string] // next to the bar
 }
 
-// every is the pause between two plain lines about the same phase.
+// every is the interval between two plain lines about the same phase.
 const every = 5 * time.Second
 
-// Show shows the state of datasets at that time. It does not show failures: the command
-// that waits ends with the reason.
+// Show shows the state of datasets at this time. It does not show failures: the command that waits ends with the
+// reason.
 func (p *Progress) Show(all []daemon.DatasetStatus, at time.Time) {
 	for i := range all {
 		p.show(&all[i], at)
@@ -119,7 +119,7 @@ func (p *Progress) Close() {
 	p.bars = nil
 }
 
-// amount is how many bytes of how many are done.
+// amount returns how many bytes are done, and the total.
 func amount(ds *daemon.DatasetStatus) (done, total int64) {
 	if ds.Progress == nil {
 		return 0, ds.Total
@@ -130,7 +130,7 @@ func amount(ds *daemon.DatasetStatus) (done, total int64) {
 	return min(ds.Progress.SourceBytes, ds.Total), ds.Total // headers are read twice
 }
 
-// line is the plain line about a dataset's state.
+// line returns the plain line about a dataset's state.
 func (p *Progress) line(x *shown, ds *daemon.DatasetStatus) string {
 	files := Count(ds.Files, "file")
 	done, total := amount(ds)
@@ -152,8 +152,7 @@ func (p *Progress) line(x *shown, ds *daemon.DatasetStatus) string {
 	return l
 }
 
-// pace is the recent rate of a stage-in, as this process has seen it: the clock of another node
-// may differ.
+// pace is the recent rate of a stage-in, as measured by this process, since the clock of another node may differ.
 type pace struct {
 	at   time.Time
 	done int64
@@ -165,9 +164,9 @@ const (
 	lineWidth = 120
 	// paceSpan is the time over which the rate is averaged.
 	paceSpan = 10 * time.Second
-	// paceLeast is the shortest time from which a rate is taken.
+	// paceLeast is the shortest time over which a rate is measured.
 	paceLeast = time.Second
-	// mostLeft is the longest time left that is worth showing.
+	// mostLeft is the longest remaining time that is shown.
 	mostLeft = 100 * time.Hour
 )
 
@@ -176,7 +175,7 @@ func (p *pace) observe(ds *daemon.DatasetStatus, at time.Time) {
 	done, _ := amount(ds)
 	took := at.Sub(p.at)
 	switch {
-	case p.at.IsZero(), done < p.done: // another phase counts anew
+	case p.at.IsZero(), done < p.done: // a new phase restarts the count
 		*p = pace{at: at, done: done}
 	case took >= paceLeast:
 		now := float64(done-p.done) / took.Seconds()
@@ -189,7 +188,7 @@ func (p *pace) observe(ds *daemon.DatasetStatus, at time.Time) {
 	}
 }
 
-// left is the rate and the time that n more bytes take.
+// left returns the rate and the time that n more bytes take, as text.
 func (p *pace) left(n int64) string {
 	d := time.Duration(math.MaxInt64)
 	if s := float64(n) / p.rate; p.rate > 0 && s < mostLeft.Seconds() {
@@ -207,7 +206,7 @@ func (p *pace) left(n int64) string {
 	}
 }
 
-// Count is n things in words.
+// Count returns a count of things in words.
 func Count(n int64, thing string) string {
 	stem, y := strings.CutSuffix(thing, "y")
 	switch {
@@ -220,5 +219,5 @@ func Count(n int64, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// Entries is n entries of a source in words.
+// Entries returns a count of entries of a source in words.
 func Entries(n int64) string { return Count(n, "entry") }

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// seconds is the time from a to b, "-" if either has not happened.
+// seconds returns the time from a to b as text, "-" if either has not happened.
 func seconds(a, b metadata.Time) string {
 	if a == 0 || b == 0 {
 		return "-"
@@ -21,7 +21,7 @@ func seconds(a, b metadata.Time) string {
 	return fmt.Sprintf("%.2f s", b.Time().Sub(a.Time()).Seconds())
 }
 
-// phase is the word for a phase in text; JSON has cluster.Phase.
+// phase returns the word for a phase in text; JSON has cluster.Phase.
 func phase(p cluster.Phase) string {
 	switch p {
 	case cluster.Sealed:
@@ -93,7 +93,7 @@ func copies(w io.Writer, ds daemon.DatasetStatus) {
 	fmt.Fprintln(w)
 }
 
-// oneCopy says how much is left to copy after the loss of a node.
+// oneCopy writes how much must still be copied after the loss of a node.
 func oneCopy(w io.Writer, c *daemon.OneCopy) {
 	fmt.Fprintf(w, "  one copy: %s of %s with copies=2 lost a copy with a node and are copied again; %s still copying",
 		metadata.FormatBytes(c.Bytes), Count(c.Files, "file part"), Count(int64(c.Nodes), "node"))
@@ -103,7 +103,7 @@ func oneCopy(w io.Writer, c *daemon.OneCopy) {
 	fmt.Fprintln(w)
 }
 
-// troubles names nodes with faults: those that are lost or full, and this one if no leader answers it.
+// troubles lists nodes with faults: nodes that are lost or full, and this one if no leader answers it.
 func troubles(w io.Writer, s *daemon.Status) {
 	if s.Silence > 0 {
 		fmt.Fprintf(w, "no leader has answered %s for %.0f s: the control group has no quorum, or this node is cut off from it; "+
@@ -119,7 +119,7 @@ func troubles(w io.Writer, s *daemon.Status) {
 	}
 }
 
-// stageOut says how far the node that answered is with its part.
+// stageOut writes the progress of the answering node with its part of the stage-out.
 func stageOut(w io.Writer, o stageout.Status) {
 	fmt.Fprintf(w, "\nstage-out of %s to %s: %s, %s copied by this node", o.From, o.To, Count(o.Files, "file"), metadata.FormatBytes(o.Bytes))
 	if o.Unsettled > 0 {
@@ -131,7 +131,7 @@ func stageOut(w io.Writer, o stageout.Status) {
 	fmt.Fprintln(w)
 }
 
-// unreadable says which files of a dataset could not be had from the source.
+// unreadable lists the files of a dataset that could not be read from the source.
 func unreadable(w io.Writer, ds daemon.DatasetStatus) {
 	for _, u := range ds.Unreadable {
 		fmt.Fprintf(w, "%s: on %s: %v\n", ds.Name, u.Host, &u.Unreadable)
@@ -141,7 +141,7 @@ func unreadable(w io.Writer, ds daemon.DatasetStatus) {
 	}
 }
 
-// overflow says which files of a dataset are not on their owners.
+// overflow lists the files of a dataset that are not on their owners.
 func overflow(w io.Writer, ds daemon.DatasetStatus) {
 	for _, x := range ds.Overflow {
 		if x.Files > 0 {
@@ -155,7 +155,7 @@ func overflow(w io.Writer, ds daemon.DatasetStatus) {
 	}
 }
 
-// limits says what the rate limits of the node that answered have done.
+// limits writes the effect of the rate limits of the answering node.
 func limits(w io.Writer, s daemon.Status) {
 	pace := func(what string, p *rate.Stats) {
 		if p != nil {
@@ -166,7 +166,7 @@ func limits(w io.Writer, s daemon.Status) {
 	pace("served", s.Paces.Serve)
 }
 
-// Report writes the job's summary: what was read, where it is, how long it took.
+// Report writes the job's summary: what was read, where it is, and how long it took.
 func Report(w io.Writer, s daemon.Status) error {
 	fmt.Fprintf(w, "bivouac report for job %s (%s)\n", s.Job, Count(int64(len(s.Nodes)), "node"))
 	p := s.Phases
@@ -233,7 +233,7 @@ func perNode(w io.Writer, ds daemon.DatasetStatus) {
 	}
 }
 
-// Incomplete says which part of a dataset is on no node, after prefix, in lines of their own.
+// Incomplete writes which part of a dataset is on no node, in separate lines that start with prefix.
 func Incomplete(w io.Writer, prefix string, ds daemon.DatasetStatus) {
 	if s := ds.InSource; s != nil {
 		fmt.Fprintf(w, "%s%s: %d of %d files (%s of %s) do not fit on the nodes and are read from the source: use more nodes, or more space on each (capacity= or up --capacity)\n",

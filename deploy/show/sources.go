@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Sources writes a node's measurements of the places that it reads datasets from.
+// Sources writes a node's measurements of the places from which it reads datasets.
 func Sources(w io.Writer, s daemon.Status) error {
 	if len(s.Sources) == 0 {
 		_, err := fmt.Fprintln(w, "this node has read no dataset through its mount yet")

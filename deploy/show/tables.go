@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// header says what the job is and how it stands.
+// header writes the job and its state.
 func header(w io.Writer, s *daemon.Status) {
 	state := "starting"
 	switch {
@@ -26,7 +26,7 @@ func header(w io.Writer, s *daemon.Status) {
 	fmt.Fprintf(w, "job %s  %s  %s  mounted at %s\n", s.Job, state, Count(int64(len(s.Nodes)), "node"), s.Mount)
 }
 
-// nodeState is the state of a node in the user's words.
+// nodeState returns the state of a node in words for the user.
 func nodeState(s *daemon.Status, n *daemon.NodeStatus) string {
 	word := map[cluster.State]string{cluster.Joining: "starting", cluster.Up: "ready", cluster.Down: "down", cluster.Leaving: "leaving"}[n.State]
 	switch {
@@ -38,7 +38,7 @@ func nodeState(s *daemon.Status, n *daemon.NodeStatus) string {
 	return word
 }
 
-// namesOf is where the names of a node's files are; the zero value if they have no copies.
+// namesOf returns where the records of a node's files are; the zero value if they have no copies.
 func namesOf(n *daemon.NodeStatus) (names cluster.Names) {
 	if n.Names != nil {
 		names = *n.Names
@@ -46,7 +46,7 @@ func namesOf(n *daemon.NodeStatus) (names cluster.Names) {
 	return names
 }
 
-// namesText says that in the user's words.
+// namesText describes the place of a node's records in words for the user.
 func namesText(n *daemon.NodeStatus) string {
 	switch names := namesOf(n); names.State {
 	case cluster.NamesCopied:
@@ -62,7 +62,7 @@ func namesText(n *daemon.NodeStatus) string {
 	}
 }
 
-// copyText says where the other copy of names is that another node serves.
+// copyText describes the other copy of names that another node serves.
 func copyText(names cluster.Names) string {
 	switch {
 	case names.Copy != "":
@@ -74,10 +74,10 @@ func copyText(names cluster.Names) string {
 	}
 }
 
-// table is a table of aligned columns.
+// table returns a writer of aligned columns.
 func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 4, 2, ' ', 0) }
 
-// nodes writes a line for each node: its room, and its traffic in all or per second.
+// nodes writes a line for each node: its room, and its traffic in total or per second.
 func nodes(w io.Writer, s *daemon.Status, rates bool) error {
 	t := table(w)
 	title, copied := "NODE\tSTATE\t", slices.ContainsFunc(s.Nodes, func(n daemon.NodeStatus) bool { return n.Names != nil })
@@ -141,7 +141,7 @@ func datasets(w io.Writer, all []daemon.DatasetStatus) error {
 	return t.Flush()
 }
 
-// Top writes the present traffic: the nodes with their rates, and the datasets.
+// Top writes the current traffic: the nodes with their rates, and the datasets.
 func Top(w io.Writer, s daemon.Status) error {
 	header(w, &s)
 	fmt.Fprintln(w)

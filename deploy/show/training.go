@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// plan says which plan a dataset has and how it is followed.
+// plan writes which plan a dataset has, and the progress through it.
 func plan(w io.Writer, ds daemon.DatasetStatus) error {
 	t := ds.Training
 	if t == nil || t.Plan == nil || t.State == nil {
@@ -23,7 +23,7 @@ func plan(w io.Writer, ds daemon.DatasetStatus) error {
 	return Plan(w, *t.State)
 }
 
-// epochs says how a dataset was read in each epoch.
+// epochs writes how a dataset was read in each epoch.
 func epochs(w io.Writer, ds daemon.DatasetStatus) error {
 	t := ds.Training
 	if t == nil || len(t.Epochs) == 0 {
@@ -53,13 +53,13 @@ func epochs(w io.Writer, ds daemon.DatasetStatus) error {
 	return nil
 }
 
-// byPlace shows where samples came from, and how long reads have waited, as the daemons saw it.
+// byPlace writes the places of samples, and how long reads waited, as measured by the daemons.
 func byPlace(w io.Writer, all []training.Epoch) error {
 	t := table(w)
 	header := false
 	for _, e := range all {
 		if e.Began == 0 {
-			continue // its ranks have measured it, and the mounts have read nothing
+			continue // measured by the ranks only: the mounts served no reads
 		}
 		if !header {
 			fmt.Fprintln(t, "  EPOCH\tPREFETCHED\tLOCAL\tREPLICA\tREMOTE\tSOURCE\tREAD P50\tREAD P99\tTOOK")
@@ -74,7 +74,7 @@ func byPlace(w io.Writer, all []training.Epoch) error {
 	return t.Flush()
 }
 
-// byRanks shows the measurements of the ranks.
+// byRanks writes the measurements of the ranks.
 func byRanks(w io.Writer, all []training.Epoch) error {
 	if len(all) == 0 {
 		return nil
@@ -110,7 +110,7 @@ func countOf(c training.Count) string {
 	return fmt.Sprintf("%d (%s)", c.Samples, metadata.FormatBytes(c.Bytes))
 }
 
-// short is a time in seconds with three digits.
+// short formats a time in seconds with three digits.
 func short(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	switch {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Lognormal makes n sizes of the given mean; sigma is the standard deviation
-// of their logarithm, 0 for files of one size.
+// Lognormal returns n sizes of the given mean; sigma is the standard deviation of their logarithm, 0 for files of one
+// size.
 func Lognormal(n int, mean int64, sigma float64, seed uint64) ([]int64, error) {
 	switch {
 	case n < 1 || n > maxFiles:
@@ -28,7 +28,7 @@ func Lognormal(n int, mean int64, sigma float64, seed uint64) ([]int64, error) {
 		sizes[i] = int64(math.Min(math.Exp(mu+sigma*rng.NormFloat64()), 1<<42))
 		sum += float64(sizes[i])
 	}
-	// The mean of a sample of a wide distribution is often not the one that was asked for.
+	// The mean of a sample of a wide distribution often differs from the requested one.
 	scale := float64(mean) * float64(n) / max(sum, 1)
 	for i := range sizes {
 		sizes[i] = max(1, int64(math.Round(float64(sizes[i])*scale)))
@@ -36,8 +36,8 @@ func Lognormal(n int, mean int64, sigma float64, seed uint64) ([]int64, error) {
 	return sizes, nil
 }
 
-// ReadSizes reads a manifest: the first field of each line is a file's size in
-// bytes, as find -printf '%s %p\n' writes them.
+// ReadSizes parses a manifest: the first field of each line is the size of a file in bytes, as find -printf '%s %p\n'
+// prints it.
 func ReadSizes(r io.Reader) ([]int64, error) {
 	var sizes []int64
 	s := bufio.NewScanner(r)
@@ -74,7 +74,7 @@ const block = 4096
 // inSource is the place of files without room on the nodes.
 const inSource = -1
 
-// placement is where the files are.
+// placement is the placement of the files.
 type placement struct {
 	owner []int32   // the node that serves a file
 	home  []int32   // owner, or inSource
@@ -83,7 +83,7 @@ type placement struct {
 	fits  float64   // share of the files that have room
 }
 
-// place gives each file an owner and room by hash, as placement does.
+// place assigns each file an owner and room by hash, as the real placement does.
 func (j *Job) place() placement {
 	n := len(j.Sizes)
 	p := placement{owner: make([]int32, n), home: make([]int32, n), draw: make([]float32, n), fits: 1}

@@ -32,12 +32,12 @@ type Job struct {
 	Group int // chunks that a rank shuffles together; 0: 64
 
 	Ahead  int64 // bytes that a node prefetches by plan
-	Copies int   // of a file beside its owner's, with replicas; 0: one on every node
+	Copies int   // replicas of a file besides its owner's; 0: one on every node
 
 	Seed uint64
 }
 
-// Device serves reads. A limit of 0 is no limit.
+// Device serves reads. A zero limit means no limit.
 type Device struct {
 	Latency   time.Duration // of a request
 	Bandwidth int64         // bytes per second
@@ -74,7 +74,7 @@ func (p Policy) About() string {
 	}[p]
 }
 
-// ParsePolicy returns the policy of a name.
+// ParsePolicy returns the policy with this name.
 func ParsePolicy(name string) (Policy, error) {
 	if p := Policy(name); p.About() != "" {
 		return p, nil
@@ -90,10 +90,10 @@ const (
 	maxRanks = 64
 	maxFiles = 20_000_000
 	maxBatch = 1 << 16
-	maxReads = 200_000_000 // samples of the epochs that are computed
+	maxReads = 200_000_000 // samples in all simulated epochs
 )
 
-// Check refuses a job that makes no sense, with every complaint.
+// Check refuses an invalid job; the error has every complaint.
 func (j *Job) Check() error {
 	var errs []error
 	refuse := func(bad bool, format string, args ...any) {

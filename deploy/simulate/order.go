@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// deal gives each rank its samples of an epoch, in order; all get equally many.
+// deal gives each rank its samples of an epoch, in order; all ranks get the same number.
 func (r *run) deal(epoch int) [][]int32 {
 	n, world := len(r.job.Sizes), r.world
 	if r.policy == ChunkWise {
@@ -47,7 +47,7 @@ func (r *run) chunks(epoch int) [][]int32 {
 	p := accessplan.Plan{Kind: accessplan.Chunk, Seed: r.job.Seed, Ranks: r.world, Chunk: r.job.Chunk, Group: r.job.Group}
 	e, err := p.Epoch(epoch, len(r.job.Sizes))
 	if err != nil {
-		panic(err) // Check has allowed the number of files
+		panic(err) // Check has checked the number of files
 	}
 	ranks := make([][]int32, r.world)
 	for k := range ranks {
@@ -58,8 +58,8 @@ func (r *run) chunks(epoch int) [][]int32 {
 	return ranks
 }
 
-// match deals a global batch: a node takes the samples that it holds, up to its
-// ranks' share; the surplus goes to nodes that hold too few.
+// match deals a global batch: a node takes the samples that it holds, up to the share of its ranks; the surplus goes to
+// nodes that hold too few.
 func (r *run) match(batch []int32, ranks [][]int32) {
 	nodes, per := r.job.Nodes, len(batch)/r.world*r.job.Ranks
 	held, rest := make([][]int32, nodes), []int32(nil)

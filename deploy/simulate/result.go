@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Result is the prediction for a policy.
+// Result is the prediction for one policy.
 type Result struct {
 	Policy     Policy  `json:"policy"`
 	About      string  `json:"about"`
@@ -18,11 +18,11 @@ type Result struct {
 	Fits       float64 `json:"fits"`        // share of the files that the nodes have room for
 	Staged     float64 `json:"staged"`      // seconds until all files that fit were on the nodes
 	FirstBatch float64 `json:"first_batch"` // seconds until the first step began
-	// Epochs has the first three; later ones are like the third.
+	// Epochs has the first three epochs; later ones are like the third.
 	Epochs  []Epoch `json:"epochs"`
 	Seconds float64 `json:"seconds"` // of the whole job, staging too
 	Stall   float64 `json:"stall"`   // share of Seconds outside steps
-	// SourceBytes is the bytes read from the source in all, as a share of the dataset's.
+	// SourceBytes is the total of bytes read from the source, as a multiple of the size of the dataset.
 	SourceBytes float64 `json:"source_bytes"`
 }
 
@@ -31,7 +31,7 @@ type Epoch struct {
 	Seconds float64 `json:"seconds"`
 	Stall   float64 `json:"stall"`  // share of Seconds outside steps
 	Waited  float64 `json:"waited"` // seconds that a rank waited for batches, mean of the ranks
-	// Bytes of samples, by where they were when they were read.
+	// Bytes of samples, by their place when they were read.
 	Local   int64 `json:"local"`
 	Replica int64 `json:"replica"`
 	Remote  int64 `json:"remote"`
@@ -42,11 +42,11 @@ type Epoch struct {
 	Wire        int64   `json:"wire"`
 }
 
-// last is the epoch that all later ones are like.
+// last returns the epoch that stands for all later ones.
 func (r Result) last() Epoch { return r.Epochs[len(r.Epochs)-1] }
 
-// finish adds up, from the bytes of the dataset, the steps' seconds of an epoch and the end of
-// the last epoch that was computed.
+// finish computes the totals, from the bytes of the dataset, the seconds of the steps of an epoch, and the end of the
+// last simulated epoch.
 func (r *Result) finish(j *Job, bytes, steps, end float64) {
 	for i := range r.Epochs {
 		r.Epochs[i].Stall = share(r.Epochs[i].Seconds-steps, r.Epochs[i].Seconds)
@@ -58,7 +58,7 @@ func (r *Result) finish(j *Job, bytes, steps, end float64) {
 	r.SourceBytes = share(r.SourceBytes+more*float64(r.last().SourceBytes), bytes)
 }
 
-// share is a part of a whole, 0 of nothing; rounding makes none negative.
+// share returns part/whole, 0 if whole is 0; a negative rounding error becomes 0.
 func share(part, whole float64) float64 {
 	if whole <= 0 {
 		return 0
@@ -95,7 +95,7 @@ func Table(w io.Writer, j *Job, rs []Result) error {
 	return err
 }
 
-// notes explains the columns, and says how many nodes would hold the dataset.
+// notes explains the columns, and reports how many nodes would hold the dataset.
 func notes(j *Job, rs []Result) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "STALL is the share of ALL that is not training steps. LOCAL to SOURCE are where the samples of the last epoch come from.")
@@ -112,7 +112,7 @@ func notes(j *Job, rs []Result) string {
 	return b.String()
 }
 
-// clock writes seconds in the unit that a person would use.
+// clock formats seconds in a readable unit.
 func clock(s float64) string {
 	switch {
 	case s < 60:

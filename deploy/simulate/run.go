@@ -6,25 +6,24 @@ import (
 	"slices"
 )
 
-// computed is how many epochs are computed; later ones are like the last.
+// computed is how many epochs are simulated; later ones are like the last of these.
 const computed = 3
 
-// Requests of a file that is read by itself: lookup, open, read. Runs are read in
-// pieces of runBytes. Staging has stagers requests of each node in flight.
+// Requests for a file that is read by itself: lookup, open, read. Runs are read in pieces of runBytes. Staging has
+// stagers requests of each node in flight.
 const (
 	fileRequests = 3
 	runBytes     = 1 << 20
 	stagers      = 16
 )
 
-// queue is a resource that serves one request after another. Times are in
-// seconds since the job began.
+// queue is a FIFO resource. Times are in seconds since the job began.
 type queue struct {
-	free float64 // when all requests so far are done
-	idle float64 // seconds before free without a request
+	free float64 // when all requests so far will be done
+	idle float64 // idle seconds before free
 }
 
-// take returns when a request is done that arrives at t and takes cost.
+// take returns when a request that arrives at t and takes cost is done.
 func (q *queue) take(t, cost float64) float64 {
 	if t > q.free {
 		q.idle += t - q.free
@@ -34,8 +33,7 @@ func (q *queue) take(t, cost float64) float64 {
 	return q.free
 }
 
-// background returns when work is done that could have begun at any time: it uses
-// idle time first.
+// background returns when background work is done, which uses idle time first.
 func (q *queue) background(cost float64) float64 {
 	used := min(cost, q.idle)
 	q.idle -= used
@@ -43,7 +41,7 @@ func (q *queue) background(cost float64) float64 {
 	return q.free
 }
 
-// run is one policy's simulation.
+// run is the simulation of one policy.
 type run struct {
 	job    *Job
 	policy Policy
@@ -55,14 +53,14 @@ type run struct {
 	disk    []queue // of each node
 	in, out []queue // each node's link
 
-	staged []bool  // files
+	staged []bool  // by file: it is staged
 	order  []int32 // of staging without a plan
-	sealed float64 // when all were staged
+	sealed float64 // when all files were staged
 
-	copied  float64 // share of a node's missing files that it has copies of
-	copying float64 // and will have
+	copied  float64 // share of the files that a node does not own of which it has copies
+	copying float64 // the share that it will have
 
-	sent []fetch // by node, to the batch that is loaded
+	sent []fetch // by node: its part of the batch being loaded
 
 	epoch *Epoch
 }
@@ -86,8 +84,7 @@ func Run(j *Job, p Policy) (Result, error) {
 	return r.train(), nil
 }
 
-// mayCopy is the share of the files that a node does not own that it may have
-// copies of.
+// mayCopy returns the share of the files that a node does not own of which it may have copies.
 func (r *run) mayCopy() float64 {
 	j := r.job
 	if r.policy != Replicas || j.Nodes == 1 || r.at.fits < 1 {
@@ -104,10 +101,10 @@ func (r *run) mayCopy() float64 {
 	return share
 }
 
-// loader is a rank's DataLoader.
+// loader is the DataLoader of a rank.
 type loader struct {
-	done  []float64 // when batches were loaded, of the last few
-	taken []float64 // and when training took them
+	done  []float64 // when the last few batches were loaded
+	taken []float64 // when training took them
 	end   float64   // of the last step
 }
 
@@ -139,10 +136,10 @@ func (r *run) train() Result {
 		began := now
 		now, g = r.trainEpoch(e, g, ls, &res)
 		r.epoch.Seconds = now - began
-		if e == 0 && r.policy != Direct && r.sealed == 0 { // each file was read, or had arrived before
+		if e == 0 && r.policy != Direct && r.sealed == 0 { // each file was read, or had been staged before
 			r.sealed = r.source.free
 			for n := range r.in {
-				r.in[n].idle = 0 // copies are made from now on
+				r.in[n].idle = 0 // replication starts now
 			}
 		}
 	}
@@ -151,13 +148,13 @@ func (r *run) train() Result {
 	return res
 }
 
-// steps is the number of steps of an epoch.
+// steps returns the number of steps of an epoch.
 func (r *run) steps() int {
 	each := (len(r.job.Sizes) + r.world - 1) / r.world
 	return (each + r.job.Batch - 1) / r.job.Batch
 }
 
-// trainEpoch returns when it ends, and the steps so far.
+// trainEpoch simulates an epoch and returns its end, and the steps so far.
 func (r *run) trainEpoch(e, g int, ls []*loader, res *Result) (float64, int) {
 	j, ranks, steps := r.job, r.deal(e), r.steps()
 	step, began := j.Step.Seconds(), latest(ls)
@@ -187,22 +184,22 @@ func (r *run) trainEpoch(e, g int, ls []*loader, res *Result) (float64, int) {
 		g++
 	}
 	end := latest(ls)
-	for _, l := range ls { // an epoch ends for all at once
+	for _, l := range ls { // an epoch ends for all ranks at once
 		l.end = end
 	}
 	return end, g
 }
 
-// prefetches reports whether batches are fetched before workers ask for them.
+// prefetches reports whether batches are prefetched.
 func (r *run) prefetches() bool { return r.ahead > 0 }
 
-// part is the batch of a step.
+// part returns the batch of a step.
 func part(files []int32, step, batch int) []int32 {
 	return files[step*batch : min(len(files), (step+1)*batch)]
 }
 
-// burst has all workers load their first batches of an epoch: they begin
-// together, share the devices, and so end together.
+// burst loads the first batches of an epoch with all workers: they begin together, share the devices, and so end
+// together.
 func (r *run) burst(ranks [][]int32, g int, began float64, ls []*loader) {
 	end, first := 0.0, min(r.job.Workers, r.steps())
 	for s := range first {
@@ -217,7 +214,7 @@ func (r *run) burst(ranks [][]int32, g int, began float64, ls []*loader) {
 	}
 }
 
-// begin returns when a worker can begin with a batch.
+// begin returns when a worker can begin to load a batch.
 func (r *run) begin(l *loader, s, g int, began float64) float64 {
 	t := began // a DataLoader starts anew in each epoch
 	if w := r.job.Workers; s >= w {
@@ -250,7 +247,7 @@ func (f *fetch) add(size int64, requests float64) {
 	f.requests += requests
 }
 
-// cost is the seconds that a device is busy with the fetch.
+// cost returns how many seconds the fetch keeps a device busy.
 func (d Device) cost(f fetch) float64 {
 	c := 0.0
 	if d.Bandwidth > 0 {
@@ -262,7 +259,7 @@ func (d Device) cost(f fetch) float64 {
 	return c
 }
 
-// alone is the seconds that one reader needs, file by file.
+// alone returns the seconds that a single reader needs, file by file.
 func (d Device) alone(f fetch) float64 {
 	c := f.requests * d.Latency.Seconds()
 	if d.Bandwidth > 0 {
@@ -271,15 +268,15 @@ func (d Device) alone(f fetch) float64 {
 	return c
 }
 
-// batch is the files of a batch, by where they come from.
+// batch holds the files of a batch, by their place.
 type batch struct {
 	local, remote, source fetch
-	late                  fetch   // of the source, not staged yet
-	from                  []int32 // nodes of the remote ones; run.sent has each one's part
+	late                  fetch   // from the source, not staged yet
+	from                  []int32 // nodes that send the remote part; run.sent has the share of each
 }
 
-// load returns when a worker of a node that begins at begin has loaded the files.
-// With a plan they are fetched since early.
+// load returns when a worker of a node, which begins at begin, has loaded the files. With a plan they are prefetched
+// from early on.
 func (r *run) load(node int, files []int32, begin, early float64) float64 {
 	r.stage()
 	if r.copied < r.copying && r.sealed > 0 {
@@ -304,8 +301,8 @@ func (r *run) load(node int, files []int32, begin, early float64) float64 {
 	return r.receive(node, b, t, t+r.job.Network.alone(b.remote)) + decode
 }
 
-// receive returns when a node has the files that other nodes send from t on; alone
-// is when one reader would have them on an idle network.
+// receive returns when a node has received the files that other nodes send from t on; alone is when a single reader on
+// an idle network would have them.
 func (r *run) receive(node int, b batch, t, alone float64) float64 {
 	if b.remote.files == 0 {
 		return t
@@ -334,7 +331,7 @@ func (r *run) prefetch(node int, b batch, early float64) float64 {
 	return max(local, r.receive(node, b, t, t+r.job.Network.Latency.Seconds()))
 }
 
-// sort finds where each file of a batch comes from, and counts it.
+// sort determines the place of each file of a batch, and counts it.
 func (r *run) sort(node int, files []int32) batch {
 	b, me, e := batch{}, int32(node), r.epoch
 	for _, f := range files {

@@ -11,8 +11,8 @@ func (r *run) overflowRequests(size int64) float64 {
 	return fileRequests
 }
 
-// lateRequests returns the requests for a file that is fetched for the first time, by
-// staging or because a worker waits for it.
+// lateRequests returns the requests for a file that is fetched for the first time, by staging or by a worker that waits
+// for it.
 func (r *run) lateRequests(size int64, demanded bool) float64 {
 	switch {
 	case !r.job.Archive:
@@ -23,7 +23,7 @@ func (r *run) lateRequests(size int64, demanded bool) float64 {
 	return float64(size) / runBytes
 }
 
-// hasCopy reports whether a node has a replica; each has others first.
+// hasCopy reports whether a node has a replica; each node copies files in another order.
 func (r *run) hasCopy(node, f int32) bool {
 	if r.copied == 0 || r.at.owner[f] == node {
 		return false
@@ -32,7 +32,7 @@ func (r *run) hasCopy(node, f int32) bool {
 	return d-float64(int64(d)) < r.copied
 }
 
-// stageCost is the seconds of the source for staging files.
+// stageCost returns how many seconds staging the files keeps the source busy.
 func (r *run) stageCost(f fetch) float64 {
 	j := r.job
 	c := max(j.Source.cost(f), f.requests*j.Source.Latency.Seconds()/float64(stagers*j.Nodes))
@@ -42,7 +42,7 @@ func (r *run) stageCost(f fetch) float64 {
 	return c
 }
 
-// everything returns the work of staging all files that fit.
+// everything returns the fetch of all files that fit.
 func (r *run) everything() (all fetch) {
 	for f, size := range r.job.Sizes {
 		if r.at.home[f] != inSource {
@@ -52,7 +52,7 @@ func (r *run) everything() (all fetch) {
 	return all
 }
 
-// stage gives staging without a plan the idle time of the source.
+// stage stages files in the idle time of the source, if there is no plan.
 func (r *run) stage() {
 	for ; len(r.order) > 0; r.order = r.order[1:] {
 		f := r.order[0]
@@ -72,7 +72,7 @@ func (r *run) stage() {
 	}
 }
 
-// copyFiles lets a node fetch replicas in the idle time of its link.
+// copyFiles makes a node fetch replicas in the idle time of its link.
 func (r *run) copyFiles(node int) {
 	q := &r.in[node]
 	missing := r.at.bytes * float64(r.job.Nodes-1) / float64(r.job.Nodes)
@@ -81,7 +81,7 @@ func (r *run) copyFiles(node int) {
 		return
 	}
 	cost := missing / float64(r.job.Network.Bandwidth)
-	more := min(q.idle/cost/float64(r.job.Nodes), r.copying-r.copied) // each node adds its part
+	more := min(q.idle/cost/float64(r.job.Nodes), r.copying-r.copied) // each node adds its share
 	q.idle = max(0, q.idle-more*cost*float64(r.job.Nodes))
 	r.copied += more
 	r.epoch.Wire += int64(more * missing * float64(r.job.Nodes))

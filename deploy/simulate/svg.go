@@ -14,8 +14,8 @@ const (
 	svgWidth = 820
 )
 
-// SVG draws the last epoch of each result as a bar: steps, and stall. It needs
-// no other file, and follows the reader's dark or light scheme.
+// SVG draws the last epoch of each result as a bar of steps and stall. The file is self-contained, and follows the
+// reader's dark or light scheme.
 func SVG(w io.Writer, rs []Result) error {
 	longest := 0.0
 	for _, r := range rs {

@@ -49,7 +49,7 @@ func TestApart(t *testing.T) {
 	s = jobtest.NewRack(t, 3, "/src/*", stagein.Options{})
 	s.Archive("a.tar", "same-", 5, "")
 	s.Archive("b.zip", "same-", 5, "")
-	s.Fails("same-0", "twice")
+	s.Fails("same-0", "duplicate")
 }
 
 // TestScannedArchives: several tars, whole or in part, are scanned and filled on request, with the same content as in a

@@ -1,6 +1,5 @@
-// Command site builds the documentation as a static site: README.md and the pages that it links
-// to, each as one HTML file that needs no script and no network. A link to a page, a heading or a
-// file that is not there is an error.
+// Command site builds the documentation as a static site: README.md and the pages that it links to, each as one HTML
+// file that needs no script and no network. A link to a missing page, heading or file is an error.
 package main
 
 import (

@@ -31,7 +31,7 @@ const first = "README.md"
 type page struct {
 	Source string // path below the root
 	File   string // in the site
-	Title  string // of its first heading
+	Title  string // text of its first heading
 	Body   template.HTML
 	Nav    []*page
 
@@ -40,7 +40,7 @@ type page struct {
 	anchors []string
 }
 
-// site is all pages, in the order in which README.md links to them, and the other files that they show.
+// site holds all pages, in the order in which README.md links to them, and the other files that they show.
 type site struct {
 	root     string
 	markdown goldmark.Markdown
@@ -55,7 +55,7 @@ func build(root, out string) error {
 	if err := s.read(first); err != nil {
 		return err
 	}
-	for i := 0; i < len(s.pages); i++ { // grows
+	for i := 0; i < len(s.pages); i++ { // s.pages grows
 		s.links(s.pages[i], func(_ *page, to *url.URL) string { return s.find(to) })
 	}
 	s.complete()
@@ -123,7 +123,7 @@ func (s *site) links(p *page, replace func(from *page, to *url.URL) string) {
 	})
 }
 
-// find reads the page or notes the file that a link leads to. The link stays, as a path from the root.
+// find reads the linked page, or records the linked file. It returns the link as a path from the root.
 func (s *site) find(to *url.URL) string {
 	name := strings.TrimPrefix(to.Path, "/")
 	switch {
@@ -158,7 +158,7 @@ func (s *site) page(name string) *page {
 	return nil
 }
 
-// target is where a link leads to in the site.
+// target returns the destination of a link in the site.
 func (s *site) target(from *page, to *url.URL) string {
 	name := strings.TrimPrefix(to.Path, "/")
 	p, file := from, ""
@@ -210,7 +210,7 @@ func (s *site) write(out string) error {
 	return nil
 }
 
-// headings gives headings the anchors that code hosts give them.
+// headings assigns headings the anchors that code hosts assign.
 type headings struct{ seen []string }
 
 // Generate returns the anchor of a heading: lower case, dashes for spaces, no punctuation.
@@ -232,5 +232,5 @@ func (h *headings) Generate(value []byte, _ ast.NodeKind) []byte {
 	return []byte(id)
 }
 
-// Put notes an anchor that a page sets itself.
+// Put records an anchor that a page sets itself.
 func (h *headings) Put(value []byte) { h.seen = append(h.seen, string(value)) }
