@@ -34,7 +34,7 @@ const (
 // debts lists the current excesses over limits. A debt can only shrink: a change that reduces it writes the new
 // number here, and a paid debt is removed.
 var debts = map[string]int{
-	"product lines": 96_010,
+	"product lines": 95_878,
 }
 
 // allowed returns the limit, or the debt if that is larger.
