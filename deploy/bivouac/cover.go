@@ -178,14 +178,14 @@ func (c *covers) prepare(ds cluster.Dataset) {
 	}
 	c.uncover(ds.Name)
 	if err := os.WriteFile(c.mountedFile(ds.ID), nil, 0o600); err != nil {
-		c.node.log.WithError(err).WithField("dataset", ds.Name).Warn("could not note that a mount is made: if the daemon is restarted, it is made again")
+		c.node.log.WithError(err).WithField("dataset", ds.Name).Warn("could not record the dataset's mount: it is mounted again after a daemon restart")
 	}
 }
 
 // show ends the hiding of a dataset.
 func (c *covers) show(id metadata.DatasetID) {
 	if err := os.WriteFile(c.shownFile(id), nil, 0o600); err != nil {
-		c.node.log.WithError(err).Warn("could not note that programs have seen a dataset: if the daemon is restarted before it is ready, it disappears for a moment")
+		c.node.log.WithError(err).Warn("could not record that programs have seen the dataset: it may vanish briefly if the daemon restarts")
 	}
 	c.mu.Lock()
 	c.shown[id] = true

@@ -81,7 +81,7 @@ func runDaemon(ctx context.Context, file string, heartbeat *daemon.Heartbeat) er
 	return n.serve(ctx, heartbeat, orders)
 }
 
-var errKeeperGone = errors.New("the keeper is gone")
+var errKeeperGone = errors.New("the keeper has ended")
 
 // listenHeartbeat forwards orders. When the heartbeat connection closes it calls cut and closes orders, unless the
 // daemon is to outlive the connection. It treats errors like EOF: a connection closed with unread data ends with a

@@ -23,7 +23,7 @@ a mount: their files are gone.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			users, err := local.Down(dir)
 			for _, u := range users {
-				fmt.Fprintf(c.ErrOrStderr(), "bivouac: %s was using the mount: its files there are gone\n", u)
+				fmt.Fprintf(c.ErrOrStderr(), "bivouac: %s was using the mount: its files there were removed\n", u)
 			}
 			return err
 		},

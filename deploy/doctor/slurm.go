@@ -22,7 +22,7 @@ func (d *doctor) slurm(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		d.add("Slurm", Failed, "start slurmctld, or check that this host reaches it: scontrol show config has to work", "%v", err)
+		d.add("Slurm", Failed, "start slurmctld, or check that this host reaches it: scontrol show config must succeed", "%v", err)
 		return
 	}
 	conf := settings(out)
@@ -189,5 +189,5 @@ func (d *doctor) privateDirs(conf map[string]string) {
 			return
 		}
 	}
-	d.add("job_container", unless(shared, Warning), "set Shared=true in job_container.conf (Slurm 23.02 or later): otherwise jobs do not see what is mounted after a daemon was restarted", "%s", kind)
+	d.add("job_container", unless(shared, Warning), "set Shared=true in job_container.conf (Slurm 23.02 or later): otherwise jobs do not see mounts made after a daemon restart", "%s", kind)
 }

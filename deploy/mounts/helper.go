@@ -107,7 +107,7 @@ func awaitKilled(ended <-chan struct{}, pid int) error {
 	case <-ended:
 		return nil
 	case <-t.C:
-		return fmt.Errorf("mount helper, process %d, was killed and does not die: end the process that holds its /dev/fuse: %w", pid, unix.EBUSY)
+		return fmt.Errorf("mount helper, process %d, did not exit after SIGKILL: end the process that holds its /dev/fuse: %w", pid, unix.EBUSY)
 	}
 }
 

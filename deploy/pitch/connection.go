@@ -101,7 +101,7 @@ func (c *child) passOn() error {
 	case conn.covers.Load():
 		return errors.New("datasets were mounted over it")
 	case !c.waitDied(adoptTime):
-		return errors.New("the daemon does not die")
+		return errors.New("the daemon did not exit after SIGKILL")
 	}
 	if err := c.killOrphans(); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (c *connection) resend() error {
 func (c *child) replace() error {
 	err := c.passOn()
 	if err == nil {
-		c.k.log.Info("the next daemon takes over the mount: its open files go on")
+		c.k.log.Info("the next daemon takes over the mount: open files continue to work")
 		return nil
 	}
 	c.k.log.WithField("reason", err.Error()).Info("the next daemon gets a new mount: open files fail")

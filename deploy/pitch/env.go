@@ -100,7 +100,7 @@ type slurmJob struct {
 func (e *Env) jobID() (string, error) {
 	id := e.first("SLURM_JOB_ID", "SLURM_JOBID")
 	if !jobName.MatchString(id) {
-		return "", fmt.Errorf("SLURM_JOB_ID is %.40q, not a job's number: this is to be run by Slurm", id)
+		return "", fmt.Errorf("SLURM_JOB_ID is %.40q, not a job id: only Slurm runs this command", id)
 	}
 	return id, nil
 }

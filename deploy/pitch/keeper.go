@@ -180,7 +180,7 @@ func (k *keeper) abandoned() bool {
 // leaveRemains ends the keeper without a teardown: the directories may belong to a later start, and the next prolog
 // finds them by name.
 func (k *keeper) leaveRemains() error {
-	const why = "the run directory is gone"
+	const why = "the run directory was removed"
 	k.mu.Lock()
 	k.answer = why
 	k.mu.Unlock()

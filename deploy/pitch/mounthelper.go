@@ -75,7 +75,7 @@ func (c *child) helperEnded(name string, err error) {
 		c.helpers.Add(-1)
 		return
 	}
-	c.k.log.WithError(err).WithField("dataset", name).Error("could not kill a mount helper: it hangs in the kernel, and is named when the job ends")
+	c.k.log.WithError(err).WithField("dataset", name).Error("could not kill a mount helper: it hangs in the kernel; the job's end reports it")
 	c.leftMu.Lock()
 	defer c.leftMu.Unlock()
 	c.left = append(c.left, err.Error())

@@ -100,7 +100,7 @@ func (p process) end(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := p.gone(ctx); err != nil {
-		return fmt.Errorf("process %d does not die: %w", p.pid, errors.Join(err, unix.EBUSY))
+		return fmt.Errorf("process %d did not exit after SIGKILL: %w", p.pid, errors.Join(err, unix.EBUSY))
 	}
 	return nil
 }

@@ -267,7 +267,7 @@ func (c *child) kill(graceful bool) error {
 	}
 	err := end()
 	if !c.waitDied(killTime) {
-		return errors.Join(err, fmt.Errorf("daemon process %d was killed and does not die; if it hangs in the source, wait for that filesystem or reboot", c.proc.pid))
+		return errors.Join(err, fmt.Errorf("daemon process %d did not exit after SIGKILL; if it hangs in the source, wait for that filesystem or reboot", c.proc.pid))
 	}
 	if e := c.killOrphans(); e != nil {
 		c.k.reportTrouble(e.Error())
@@ -290,7 +290,7 @@ func (c *child) awaitRequests(limit time.Duration) {
 			c.k.reportTrouble(what)
 		}
 	case <-time.After(limit):
-		c.k.log.Warn("a request of the dead daemon hangs in the kernel: the keeper goes on without it")
+		c.k.log.Warn("a request of the dead daemon hangs in the kernel: the keeper continues without it")
 	}
 }
 

@@ -75,7 +75,7 @@ func Table(w io.Writer, j *Job, rs []Result) error {
 	fmt.Fprintf(w, "%d files, %s; %d epochs; the source's bandwidth alone takes %s for each byte once\n\n", len(j.Sizes), metadata.FormatBytes(total), j.Epochs,
 		clock(float64(total)/float64(j.Source.Bandwidth)))
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "NODES\tPOLICY\tFIRST BATCH\tEPOCH 1\tLAST EPOCH\tALL\tSTALL\tLOCAL\tREPLICA\tREMOTE\tSOURCE\tREAD OF SOURCE")
+	fmt.Fprintln(t, "NODES\tPOLICY\tFIRST BATCH\tEPOCH 1\tLAST EPOCH\tALL\tSTALL\tLOCAL\tREPLICA\tREMOTE\tSOURCE\tSOURCE READ")
 	nodes := 0
 	for _, r := range rs {
 		n := ""
@@ -98,8 +98,8 @@ func Table(w io.Writer, j *Job, rs []Result) error {
 // notes explains the columns, and reports how many nodes would hold the dataset.
 func notes(j *Job, rs []Result) string {
 	var b strings.Builder
-	fmt.Fprintln(&b, "STALL is the share of ALL that is not training steps. LOCAL to SOURCE are where the samples of the last epoch come from.")
-	fmt.Fprintln(&b, "READ OF SOURCE is that of the whole job, in sizes of the dataset.")
+	fmt.Fprintln(&b, "STALL is the share of ALL outside training steps. LOCAL to SOURCE are the places from which the samples of the last epoch are read.")
+	fmt.Fprintln(&b, "SOURCE READ is the bytes that the whole job reads from the source, as a multiple of the dataset.")
 	told := make(map[int]bool)
 	for _, r := range rs {
 		if r.Policy == Direct || r.Fits >= 1 || told[r.Nodes] {
