@@ -135,7 +135,7 @@ func (s *fsys) lock(o op, cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 // wholeFile is the end of a lock without one.
 const wholeFile = 1<<63 - 1
 
-// locked adds who to the owners that may have locks through h; it returns false if who was one already.
+// locked adds an owner that may have locks through h; it returns false if h had it already.
 func (h *handle) locked(who lockOwner) bool {
 	h.locks.mu.Lock()
 	defer h.locks.mu.Unlock()

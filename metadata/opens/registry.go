@@ -50,7 +50,7 @@ type holder struct {
 	node   metadata.NodeID
 	ticket metadata.Ticket
 	maps   uint64 // seq at which it got the right to map the file shared and writable; 0 if it has none
-	alone  uint64 // seq at which it was told that no other node has the file open; 0 if it was not, or that was revoked
+	alone  uint64 // seq of the grant of buffered appends, as no other node had the file open; 0 if none or revoked
 }
 
 // node is the state of a client.
