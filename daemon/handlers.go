@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// inline reports whether an op is answered on the connection's reading goroutine: these ops only look something up.
+// inline reports whether an op is answered on the connection's reader goroutine: these ops only look something up.
 func inline(op wire.Op) bool {
 	switch op {
 	case wire.OpLookup, wire.OpGetattr, wire.OpReadlink, wire.OpGetxattr, wire.OpLookupLease, wire.OpGetattrLease, wire.OpRevoke, wire.OpRenewLease:

@@ -32,5 +32,5 @@ func PutEach(ctx context.Context, ps []datapath.PiecePut, put func(ctx context.C
 	return errs
 }
 
-// IsFull reports whether err means that a disk has no room left.
+// IsFull reports whether err means that a disk is full.
 func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -76,7 +76,7 @@ func (s *Server) unregister(n wire.Nonce, c *serverConn) {
 	close(c.ended)
 }
 
-// drain replies when no request of the lost connections runs any more. It runs on the reading goroutine: the peer sends
+// drain replies when no request of the lost connections runs any more. It runs on the reader goroutine: the peer sends
 // nothing else meanwhile.
 func (c *serverConn) drain(h wire.Header) error {
 	var q wire.DrainReq

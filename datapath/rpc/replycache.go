@@ -80,7 +80,7 @@ func (p *closedReplies) find(peer metadata.NodeID, q wire.CachedReplyReq) wire.C
 	return wire.CachedReplyResp{}
 }
 
-// cachedReply answers OpCachedReply, on the reading goroutine.
+// cachedReply answers OpCachedReply, on the reader goroutine.
 func (c *serverConn) cachedReply(h wire.Header) error {
 	var q wire.CachedReplyReq
 	if err := c.readSmall(h, smallBuffer, &q); err != nil {

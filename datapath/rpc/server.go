@@ -29,7 +29,7 @@ type ServerConfig struct {
 	Protect secure.Mode
 
 	Handlers map[wire.Op]Handler
-	// Inline reports which ops the reading goroutine answers: small ones that seldom block. Their ctx has already
+	// Inline reports which ops the reader goroutine answers: small ones that seldom block. Their ctx has already
 	// ended: a handler that would block returns context.Canceled, and is called again on a worker.
 	Inline func(wire.Op) bool
 	// InlineWhenIdle reports which further ops it answers while no other request is outstanding on the connection: ops

@@ -219,7 +219,7 @@ func TestInlineThatWaits(t *testing.T) {
 	eventually(t, "both responses are done", func() bool { return undone.Load() == 2 })
 }
 
-// TestInlineWhenIdle: the reading goroutine answers a request while that is the only one on its connection.
+// TestInlineWhenIdle: the reader goroutine answers the only request outstanding on a connection.
 func TestInlineWhenIdle(t *testing.T) {
 	free := make(chan struct{})
 	var waiting atomic.Int32

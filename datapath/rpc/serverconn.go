@@ -153,7 +153,7 @@ func (c *serverConn) dispatch(h wire.Header) error {
 	return nil
 }
 
-// inline reports whether the reading goroutine answers op, the request that it read last.
+// inline reports whether the reader goroutine answers op, its last request, itself.
 func (c *serverConn) inline(op wire.Op) bool {
 	return c.s.inline[op] || c.s.inlineWhenIdle[op] && len(c.slots) == 1 && c.r.br.Buffered() == 0
 }
@@ -199,7 +199,7 @@ type task struct {
 	body *bytebufferpool.ByteBuffer // resp.Body; nil until the handler has returned
 	req  Request
 	resp Response
-	// inline is set while the reading goroutine runs the task. A task that would block moves to a worker.
+	// inline is set while the reader goroutine runs the task. A task that would block moves to a worker.
 	inline bool
 }
 

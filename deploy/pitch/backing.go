@@ -93,7 +93,7 @@ func errnoOf(err error) syscall.Errno {
 	return no
 }
 
-// next serves one request. It has no room for descriptors: the kernel drops any that arrive, without the flush of a
+// next serves one request. It accepts no descriptors: the kernel drops any that arrive, without the flush of a
 // close.
 func (b *backer) next() (id int32, files []*os.File, err error) {
 	var p [daemon.BackingAsk + 1]byte

@@ -52,7 +52,7 @@ func (n *node) fullRun() (fill func(free int)) {
 	}
 }
 
-// TestRunIsFull: if the run directory has no room, or not enough, the prolog reports a fault of the node, or the job's
+// TestRunIsFull: if the run directory is full, or nearly full, the prolog reports a fault of the node, or the job's
 // tasks get the reason why they have no bivouac.
 func TestRunIsFull(t *testing.T) {
 	for free := range 10 {

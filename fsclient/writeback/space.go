@@ -65,7 +65,7 @@ func (s *freeSpace) set(id metadata.NodeID, answer uint64, free int64, now time.
 	}
 }
 
-// hasRoom claims n bytes on a node. A node that does not answer has no room.
+// hasRoom reserves n bytes of a node's free space. A node that does not answer counts as full.
 func (p *Pool) hasRoom(ctx context.Context, id metadata.NodeID, n int64) bool {
 	least := int64(p.client.Nodes()) * spaceEach
 	ok, known, answer := p.space.claim(id, n, least, p.now())

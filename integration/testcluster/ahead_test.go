@@ -44,7 +44,7 @@ func TestFilesReadAheadAreTrue(t *testing.T) {
 	ms := c.Mount(t, 1, 2)
 	here := c.Nodes[2]
 	var there, seen string
-	for i := 0; there == ""; i++ { // until its home is not the reading node
+	for i := 0; there == ""; i++ { // until its home is another node
 		d := filepath.Join(ms[0].Scratch, fmt.Sprintf("d%d", i))
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)

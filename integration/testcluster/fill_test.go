@@ -493,7 +493,7 @@ func TestLostNodeOfArchive(t *testing.T) {
 }
 
 // TestMoreDataThanSpace: if a dataset does not fit, a part chosen by hash is staged and stays on the nodes; the
-// reading node reads the rest from the source, whole and once.
+// reader's node reads the rest from the source, whole and once.
 func TestMoreDataThanSpace(t *testing.T) {
 	t.Parallel()
 	m := files(900, 100_000)

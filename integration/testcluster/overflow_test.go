@@ -112,7 +112,7 @@ func writeZip(t *testing.T, path string, m map[string][]byte) {
 	}
 }
 
-// TestLostNodeFindsNoRoom: if the survivors have no room for a lost node's part of a dataset, its new owners read it
+// TestLostNodeFindsNoRoom: if the survivors lack free space for a lost node's part of a dataset, its new owners read it
 // through from the source for all nodes; status reports this.
 func TestLostNodeFindsNoRoom(t *testing.T) {
 	t.Parallel()

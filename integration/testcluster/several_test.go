@@ -50,7 +50,7 @@ func several(t *testing.T, n int, m map[string][]byte, pack func(*testing.T, str
 	return p, each
 }
 
-// restart kills the reading daemon, whether cut off or not, and restarts it.
+// restart kills the daemon that reads the source, cut off or not, and starts it again.
 func (p *pass) restart(t *testing.T, i int) {
 	t.Helper()
 	close(p.gates[i].dead) // it cannot end during a read

@@ -57,7 +57,7 @@ func NewBatcher(send func(*Batch)) *Batcher {
 	return &Batcher{send: send, open: make(map[metadata.NodeID]*Batch)}
 }
 
-// Add appends x to its node's batch. If the batch has no room for x, it is sent, and x starts the next one.
+// Add appends x to its node's batch. If x does not fit, the batch is sent, and x starts the next one.
 func (q *Batcher) Add(node metadata.NodeID, x BatchedPut) {
 	n := x.Len()
 	q.mu.Lock()

@@ -21,7 +21,7 @@
 //
 // A piece is present only after its bytes are stored and its checksum is in the journal; a completion delivered twice
 // counts once. No data that differs from a known checksum is served: the piece is reread, and then reported
-// (Unreadable). A file for which the node has no room overflows: its owner reads it through for all nodes. A file that
+// (Unreadable). A file that does not fit on the node overflows: its owner reads it through for all nodes. A file that
 // the source does not give fails alone (Missing).
 //
 // # Locks

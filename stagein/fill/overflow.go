@@ -13,19 +13,19 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// ErrOverflow reports that this node owns a piece but has no room for it: ReadOverflow reads it from the source.
+// ErrOverflow reports that this node owns a piece that does not fit here: ReadOverflow reads it from the source.
 var ErrOverflow = fmt.Errorf("no room on this node: %w", syscall.ENOSPC)
 
 // errNoRoom reports that a piece was not even read, because it does not fit.
 var errNoRoom = fmt.Errorf("file does not fit on this node: %w", syscall.ENOSPC)
 
-// Overflow counts the part of a dataset that a node owns and has no room for.
+// Overflow counts the part of a dataset that a node owns but cannot store.
 type Overflow struct {
 	Files int64 `json:"files"`
 	Bytes int64 `json:"bytes"`
 }
 
-// overflow tracks the pieces that this node owns and has no room for: they belonged to lost nodes, or their room was
+// overflow tracks the pieces that this node owns but cannot store: they belonged to lost nodes, or their room was
 // used meanwhile. Their owner reads them through from the source, for all nodes.
 type overflow struct {
 	mu     sync.Mutex
@@ -70,7 +70,7 @@ func (d *overflow) add(p PieceID, n int64, striped bool) {
 	d.sum.Files++
 }
 
-// Overflow returns the pieces that this node owns, has no room for, and reads through instead, as totals.
+// Overflow returns the pieces that this node owns but cannot store, and reads through instead, as totals.
 func (f *Fill) Overflow() Overflow {
 	f.overflow.mu.Lock()
 	defer f.overflow.mu.Unlock()

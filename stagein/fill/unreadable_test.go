@@ -56,7 +56,7 @@ func (f flipFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// overflowing returns the fill of a compressed tar on the only node, which was lost, has returned and has no room; and
+// overflowing returns the fill of a compressed tar on the only node, which was lost, has returned and is full; and
 // all files of the tar.
 func overflowing(t *testing.T, archive []byte, fsys *flipFS, log *logrus.Entry) (f *fill.Fill, all []manifest.Record) {
 	t.Helper()
